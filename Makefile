@@ -1,0 +1,34 @@
+# `make demo` and `make test` do all the set-up themselves: they create .venv once and reuse it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO_ARGS ?=
+# Threads that wait by spinning slow a busy machine down tenfold.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test lint bench sweep clean
+demo: $(READY)
+	$(BIN)/python recipes/inflection.py $(DEMO_ARGS)
+
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(TEST_ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+sweep: $(READY)
+	$(BIN)/python -m tests.sweep
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) out

@@ -1,0 +1,1 @@
+"""How fast and how small the losses and maps are, beside what they replace; ``python -m benchmarks``."""

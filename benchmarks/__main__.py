@@ -1,0 +1,71 @@
+"""``python -m benchmarks [--quick] [--only losses] [--allocator cold] [--clock cpu] [--out FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+from pathlib import Path
+
+from . import growth, linear, losses, maps, memory
+from ._case import Row
+from ._machine import WARM_ALLOCATOR, is_warm, machine
+from ._table import heading, line, write
+from ._timing import measure
+
+SECTIONS = {"losses": losses, "maps": maps, "linear": linear, "growth": growth}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: list[str] | None = None) -> list[Row]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tiny case of each kind, to see that everything runs")
+    parser.add_argument("--only", choices=[*SECTIONS, "memory"], help="one section")
+    parser.add_argument(
+        "--allocator", choices=["warm", "cold"], default="warm", help="cold: fresh blocks cost page faults"
+    )
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU time of one thread")
+    parser.add_argument(
+        "--out", type=Path, help=f"where to write the JSON (default: {RESULTS.name}/ALLOCATOR-CLOCK.json)"
+    )
+    options = parser.parse_args(arguments)
+    described = machine() | {"clock": options.clock}
+    print(", ".join(f"{key} {value}" for key, value in described.items()))
+    rows: list[Row] = []
+    start = time.perf_counter()
+    for name, section in SECTIONS.items():
+        if options.only not in (None, name):
+            continue
+        for build in section.QUICK if options.quick else section.CASES:
+            case = build()
+            # Targets are for the full shapes.
+            show(measure(dataclasses.replace(case, targets={}) if options.quick else case, options.clock), rows)
+    if options.only in (None, "memory"):
+        show(memory.rows(64, 16, (2000, 4000)) if options.quick else memory.rows(), rows)
+    print(f"\n{sum(row.verdict == 'MISSED' for row in rows)} targets missed; {time.perf_counter() - start:.0f} s")
+    out = options.out or (
+        None if options.quick or options.only else RESULTS / f"{described['allocator']}-{options.clock}.json"
+    )
+    if out:
+        write(out, described, rows)
+        print(f"written to {out}")
+    return rows
+
+
+def show(measured: list[Row], rows: list[Row]) -> None:
+    """Print the rows under a heading a case, and keep them."""
+    for row in measured:
+        if not rows or rows[-1].case != row.case:
+            print(f"\n{heading(row)}")
+        print(line(row), flush=True)
+        rows.append(row)
+
+
+if __name__ == "__main__":
+    wants_cold = any("cold" in argument for argument in sys.argv[1:])
+    if not wants_cold and not is_warm():
+        # The allocator reads its settings when the process starts.
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], os.environ | WARM_ALLOCATOR)
+    main()

@@ -1,0 +1,51 @@
+"""Fused linear losses against the linear layer followed by cross-entropy; forward and backward."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import entmax as package
+import torch.nn.functional as F
+
+from hf_sparse.losses import entmax15_loss, linear_alpha_relu_loss, linear_entmax_loss, linear_sparsemax_loss
+from hf_sparse.metrics import threshold
+
+from ._case import Case
+from ._impls import impls, kernel
+from ._inputs import linear_layer
+from ._step import loss_step
+
+
+def candidates(tau: float) -> dict:
+    own = {
+        "linear_entmax_loss 1.5": linear_entmax_loss,
+        "linear_sparsemax_loss": linear_sparsemax_loss,
+        "linear_alpha_relu_loss": partial(linear_alpha_relu_loss, alpha=1.5, tau=tau),
+    }
+    return {
+        "linear + cross_entropy": lambda h, w, y: F.cross_entropy(F.linear(h, w), y),
+        **impls(own, {}, {})[0],
+        "linear + entmax15_loss": lambda h, w, y: entmax15_loss(F.linear(h, w), y),
+        "linear + entmax package, k=100": lambda h, w, y: package.entmax15_loss(F.linear(h, w), y, k=100).mean(),
+    }
+
+
+TARGETS = {"linear_entmax_loss 1.5": 0.35, "linear_sparsemax_loss": 0.35, "linear_alpha_relu_loss": 0.35}
+if kernel():
+    TARGETS |= {f"{name}, cpp": 0.3 for name in TARGETS}
+
+
+def fused(kind: str, num_rows: int = 2048, width: int = 512, num_classes: int = 50_000) -> Case:
+    hidden, weight, y = linear_layer(kind, num_rows, width, num_classes)
+    tau = float(threshold(hidden[:16] @ weight.t()).mean())
+    return Case(
+        title=f"fused, N {num_rows}, D {width}, V {num_classes}, {kind if kind == 'trained' else f'std {kind}'}",
+        baseline="linear + cross_entropy",
+        candidates={name: loss_step(loss, hidden, weight, y) for name, loss in candidates(tau).items()},
+        targets=TARGETS if kind == "trained" else {},
+        rounds=5,
+    )
+
+
+CASES = [partial(fused, "trained"), partial(fused, "0.3")]
+QUICK = [partial(fused, "trained", 32, 16, 2000)]

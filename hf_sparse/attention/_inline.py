@@ -1,0 +1,193 @@
+"""Attention that computes softmax inside its own module: the call is replaced there, and only there."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ._interface import attention_scores
+from ._site import SITE, AttentionSite, attention_sites, calls_softmax, weigh
+
+
+def _softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> None:
+    """The signature of ``torch.nn.functional.softmax``."""
+
+
+def _method(input: Tensor, dim: int | None = None, dtype: torch.dtype | None = None) -> None:
+    """The signature of ``torch.softmax`` and ``Tensor.softmax``."""
+
+
+def _dot_product(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> None:
+    """The signature of ``torch.nn.functional.scaled_dot_product_attention``."""
+
+
+_SIGNATURES: dict[Any, inspect.Signature] = {
+    nn.functional.softmax: inspect.signature(_softmax),
+    torch.softmax: inspect.signature(_method),
+    torch.special.softmax: inspect.signature(_method),
+    Tensor.softmax: inspect.signature(_method),
+    nn.functional.scaled_dot_product_attention: inspect.signature(_dot_product),
+}
+
+
+def attention_call(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The named arguments of a call that weighs attention, or None for any other call.
+
+    A softmax weighs attention when it runs over the last axis: ConvBERT's attention also normalizes the kernels of
+    its convolution, over another one.
+    """
+    signature = _SIGNATURES.get(func)
+    if signature is None:
+        return None
+    call = signature.bind(*args, **kwargs)
+    call.apply_defaults()
+    named = call.arguments
+    if "input" in named and named["dim"] not in (-1, named["input"].dim() - 1):
+        return None
+    return named
+
+
+class DivertedSoftmax(TorchFunctionMode):
+    """Inside this block, softmax that weighs attention is the site's map; without a site it is left as it is.
+
+    What is computed in place of a call is hidden from all other such blocks: an attention module inside another
+    decides for itself, and so does a router inside an attention module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        call = attention_call(func, args, kwargs or {})
+        if call is None:
+            return func(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunction():
+            if SITE not in self.module.__dict__:
+                return func(*args, **(kwargs or {}))
+            return weighted_values(self.module, **call) if "query" in call else weights(self.module, **call)
+
+
+def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """What stands in for ``softmax(input, dim=-1, dtype=dtype)`` in ``module``.
+
+    Scores in the lower half of their dtype's range count as masked: models write the smallest finite number there.
+    """
+    scores = input.masked_fill(input <= torch.finfo(input.dtype).min / 2, -torch.inf)
+    p = weigh(module, scores if dtype is None else scores.to(dtype))
+    site: AttentionSite = module.__dict__[SITE]
+    if site.counts is not None:
+        site.counts.add(p.detach())
+    return p
+
+
+def weighted_values(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    """What stands in for ``scaled_dot_product_attention`` in ``module``."""
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, dim=-3), value.repeat_interleave(groups, dim=-3)
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    p = weights(module, attention_scores(query, key, attn_mask, scale))
+    return nn.functional.dropout(p, dropout_p) @ value
+
+
+class InlineAttention:
+    """Mixed in before a module's own class by ``inline_class``."""
+
+    _dense_class: type[nn.Module]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        state: Any = super().__reduce_ex__(protocol)[2:]
+        return (_empty_inline_module, (self._dense_class,), *state)
+
+
+@functools.cache
+def inline_class(dense: Any) -> Any:
+    """The class of modules of class ``dense`` whose forward runs with their site's map: same name, same signature."""
+
+    @functools.wraps(dense.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with DivertedSoftmax(self):
+            return dense.forward(self, *args, **kwargs)
+
+    body = {"_dense_class": dense, "__module__": dense.__module__, "__doc__": dense.__doc__, "forward": forward}
+    return type(dense.__name__, (InlineAttention, dense), body)
+
+
+def _empty_inline_module(dense: Any) -> Any:
+    cls = inline_class(dense)
+    return cls.__new__(cls)
+
+
+def divert(model: nn.Module) -> None:
+    """Let every inline site of ``model`` run with its map, and what computes a softmax inside one without it.
+
+    Args:
+        model: a model whose attention modules carry their sites.
+    """
+    for module, site in attention_sites(model):
+        if site.inline:
+            for part in module.modules():
+                cls: Any = type(part)
+                own = part is module or (calls_softmax(cls) and not is_softmax(part))
+                if own and not isinstance(part, InlineAttention):
+                    part.__class__ = inline_class(cls)
+
+
+def restore(model: nn.Module) -> None:
+    """Undo ``divert``."""
+    for part in model.modules():
+        if isinstance(part, InlineAttention):
+            part.__class__ = part._dense_class  # type: ignore[assignment]
+
+
+def is_softmax(module: nn.Module) -> bool:
+    """Whether a module is but a softmax (``nn.Softmax``, I-BERT's ``IntSoftmax``): its caller answers for it."""
+    return "softmax" in type(module).__name__.lower()
+
+
+_SHORT_INPUT = (
+    "computes block-sparse attention and replaces its attention modules once an input is short; "
+    'load the model with attention_type="original_full"'
+)
+REFUSED = {
+    "BigBirdBlockSparseAttention": _SHORT_INPUT,
+    "BigBirdPegasusBlockSparseAttention": _SHORT_INPUT,
+    "NystromformerSelfAttention": "approximates the softmax matrix by three softmax factors, which approximate "
+    "nothing when other maps take their place",
+}
+
+
+def refusal(model: nn.Module, sites: list[AttentionSite]) -> str | None:
+    """Why the first site that cannot be made sparse cannot, or None."""
+    for site in sites:
+        name = type(model.get_submodule(site.path)).__name__
+        if name in REFUSED:
+            return f"{name} at {site.path!r} {REFUSED[name]}"
+    return None

@@ -1,0 +1,136 @@
+"""The attention function that Transformers calls for a sparse model, registered with its mask function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from ._site import SITE, weigh
+
+NAME = "hf_sparse"
+
+
+def attention_scores(
+    query: Tensor,
+    key: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """``softcap(scaling q k^T) + position_bias + mask``, masked entries at ``-inf``.
+
+    Args:
+        query: (batch, heads, queries, head_dim).
+        key: (batch, heads, keys, head_dim).
+        attention_mask: None, boolean (True is visible) or additive, broadcastable to (batch, heads, queries, keys).
+            An additive value in the lower half of its dtype's range counts as masked: models write the smallest
+            finite number there, which would leave fully masked rows looking like rows without a mask.
+        scaling: factor on the dot products; None is ``head_dim ** -0.5``.
+        softcap: bound on the size of scores, ``softcap * tanh(scores / softcap)``.
+        position_bias: additive, as the mask.
+        causal: mask later keys too (only where the model gave no mask of its own).
+
+    Returns:
+        Scores (batch, heads, queries, keys) in the dtype of ``query``.
+    """
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if position_bias is not None:
+        scores = scores + position_bias
+    if causal:
+        queries, keys = scores.shape[-2:]
+        visible = torch.ones(queries, keys, dtype=torch.bool, device=scores.device).tril(keys - queries)
+        scores = scores.masked_fill(~visible, -torch.inf)
+    if attention_mask is None:
+        return scores
+    if attention_mask.dtype == torch.bool:
+        return scores.masked_fill(~attention_mask, -torch.inf)
+    lowest = torch.finfo(attention_mask.dtype).min
+    return torch.where(attention_mask > lowest / 2, scores + attention_mask, -torch.inf)
+
+
+def sparse_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
+    indices: Tensor | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attention with the map that ``sparsify`` chose for ``module``, called by Transformers.
+
+    Args:
+        module: the attention module; it carries its site.
+        query: (batch, heads, queries, head_dim).
+        key: (batch, key_value_heads, keys, head_dim); heads are shared by groups where there are fewer.
+        value: (batch, key_value_heads, keys, value_dim).
+        attention_mask: see ``attention_scores``.
+        scaling: factor on the dot products; None is ``head_dim ** -0.5``.
+        dropout: probability of dropping a weight while ``module`` trains.
+        softcap: bound on scores (Gemma 2).
+        position_bias: added to scores (T5).
+        s_aux: (heads,) score of a sink that takes weight and gives nothing (gpt-oss).
+        sinks: the same, one for each query: (batch, heads, queries, 1) (Inkling 2).
+        indices: (batch, queries, k) keys an indexer selected; others are masked (DeepSeek V3.2).
+        is_causal: only consulted where there is no mask.
+        **others: what else the model handed on. What its own eager attention would have heeded is refused.
+
+    Returns:
+        Output (batch, queries, heads, value_dim) and weights (batch, heads, queries, keys).
+
+    Raises:
+        RuntimeError: ``module`` carries no site.
+        NotImplementedError: the model asks for something that would change the weights and is not honoured here.
+    """
+    site = module.__dict__.get(SITE)
+    if site is None:
+        raise RuntimeError(
+            f"{type(module).__name__} was asked for sparse attention but never given a map: "
+            "its configuration comes from a sparse model; call hf_sparse.sparsify(model, ...) on this one"
+        )
+    for name, given in others.items():
+        if given is not None and name in site.heeded:
+            raise NotImplementedError(
+                f"{type(module).__name__} passes {name!r} to its attention, which hf_sparse does not honour; "
+                "leave this model's attention as it is (attn=None)"
+            )
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    causal = attention_mask is None and bool(is_causal) and query.shape[2] > 1
+    scores = attention_scores(query, key, attention_mask, scaling, softcap, position_bias, causal)
+    if indices is not None:
+        shape = (scores.shape[0], 1, *scores.shape[2:])
+        hidden = torch.ones(shape, dtype=torch.bool, device=scores.device).scatter(-1, indices.long()[:, None], False)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    if s_aux is not None:
+        sinks = s_aux.to(scores.dtype).view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
+    weights = weigh(module, scores)
+    weights = weights[..., : key.shape[2]]
+    if site.counts is not None:
+        site.counts.add(weights.detach())
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+AttentionInterface.register(NAME, sparse_attention)
+# Without a mask function of the same name models would be called with no mask at all: no causality, no padding.
+AttentionMaskInterface.register(NAME, eager_mask)

@@ -1,0 +1,139 @@
+"""Made-up input for one forward call of a model, of the kinds its forward asks for."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]:
+    """Two rows of made-up input for ``model``: tokens, an image, sound, or tokens around an image.
+
+    Args:
+        model: any Transformers model.
+        length: number of tokens a row, in tokens.
+
+    Returns:
+        Keyword arguments for one forward call, on the device and in the dtype of ``model``.
+
+    Raises:
+        ValueError: the kind of input is not one we can make up.
+    """
+    takes = inspect.signature(type(model).forward).parameters
+    main = model.main_input_name
+    inputs: dict[str, Tensor] = {}
+    if main in ("pixel_values", "input_features", "input_values") and main in takes:
+        inputs[main] = _image(model) if main == "pixel_values" else _sound(model, main)
+        if not model.config.is_encoder_decoder and takes.get("input_ids") is not None:
+            inputs["input_ids"] = _tokens(model, length)
+    elif main == "input_ids":
+        inputs["input_ids"] = _tokens(model, length)
+        if _takes_plain_images(model):
+            inputs |= _tokens_around_image(model, inputs["input_ids"])
+    else:
+        raise _cannot(model, main)
+    if _reads_off_last_token(model):
+        inputs["input_ids"] = inputs["input_ids"][:1]
+        if model.config.is_encoder_decoder:
+            inputs["input_ids"][:, -1] = getattr(model.config, "eos_token_id", None) or 1
+    elif model.config.is_encoder_decoder and "decoder_input_ids" in takes:
+        inputs["decoder_input_ids"] = _tokens(model, length)
+    return {
+        name: (value.to(model.dtype) if value.is_floating_point() else value).to(model.device)
+        for name, value in inputs.items()
+    }
+
+
+def _cannot(model: PreTrainedModel, main: str) -> ValueError:
+    return ValueError(
+        f"{type(model).__name__} takes {main!r}, for which no input can be made up here; "
+        "pass example={...}, keyword arguments for one forward call"
+    )
+
+
+def _tokens(model: PreTrainedModel, length: int) -> Tensor:
+    config = model.config.get_text_config(decoder=True)
+    named = {**vars(config), **vars(model.config)}
+    special = [value for name, value in named.items() if name.endswith(("_token_id", "_token_index"))]
+    special += [token for tokens in special if isinstance(tokens, list) for token in tokens]
+    known = range(1, getattr(config, "vocab_size", 100))
+    plain = [token for token in known if token not in special][: 2 * length] or [0]
+    return torch.tensor((plain * (2 * length))[: 2 * length]).view(2, length)
+
+
+def _reads_off_last_token(model: PreTrainedModel) -> bool:
+    """Whether rows must be padded, or end, by a special token: classifiers look for where a row ends."""
+    return type(model).__name__.endswith("ForSequenceClassification") and model.main_input_name == "input_ids"
+
+
+def _image(model: PreTrainedModel) -> Tensor:
+    config = getattr(model.config, "vision_config", None) or getattr(model.config, "encoder", None) or model.config
+    size = getattr(config, "image_size", None) or getattr(model.config, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else size
+    channels: Any = getattr(config, "num_channels", None) or getattr(config, "in_channels", 3)
+    return torch.rand(2, channels, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def _sound(model: PreTrainedModel, main: str) -> Tensor:
+    """Spectrogram frames, or a waveform."""
+    config = getattr(model.config, "encoder", None) or model.config
+    generator = torch.Generator().manual_seed(0)
+    if main == "input_values":
+        return torch.randn(2, 4000, generator=generator)
+    if getattr(config, "input_feat_per_channel", None):
+        return torch.randn(2, 32, config.input_feat_per_channel, generator=generator)
+    if getattr(config, "num_mel_bins", None) and getattr(config, "max_source_positions", None):
+        return torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
+    raise _cannot(model, main)
+
+
+def _takes_plain_images(model: Any) -> bool:
+    """Whether the model puts features of images, of a fixed size or in patches, in the place of image tokens."""
+    features = getattr(model, "get_image_features", None)
+    vision = getattr(model.config, "vision_config", None)
+    if features is None or vision is None or _image_token(model) is None:
+        return False
+    beside = {
+        name for name in inspect.signature(features).parameters if name.startswith(("image_", "pixel_", "spatial_"))
+    }
+    if beside == {"pixel_values", "image_grid_thw"}:
+        return hasattr(vision, "temporal_patch_size") and hasattr(vision, "spatial_merge_size")
+    return beside == {"pixel_values"} and getattr(vision, "image_size", None) is not None
+
+
+def _image_token(model: PreTrainedModel) -> int | None:
+    config = model.config
+    return getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
+
+
+@torch.no_grad()
+def _tokens_around_image(model: Any, tokens: Tensor) -> dict[str, Tensor]:
+    image_token: Any = _image_token(model)
+    images = {"pixel_values": _image(model)}
+    if "image_grid_thw" in inspect.signature(model.get_image_features).parameters:
+        images = _patches(model.config.vision_config)
+    images = {
+        name: x.to(model.device, model.dtype if x.is_floating_point() else x.dtype) for name, x in images.items()
+    }
+    features = model.get_image_features(**images)
+    if not isinstance(features, Tensor | list | tuple):
+        features = features.last_hidden_state if features.pooler_output is None else features.pooler_output
+    features = torch.cat(list(features)) if isinstance(features, list | tuple) else features.flatten(0, -2)
+    places = torch.full((2, features.shape[0] // 2), image_token)
+    ids = torch.cat([tokens[:, :1], places, tokens[:, 1:]], dim=1)
+    if "mm_token_type_ids" in inspect.signature(type(model).forward).parameters:
+        images["mm_token_type_ids"] = torch.eq(ids, image_token).long()
+    return {"input_ids": ids, **images}
+
+
+def _patches(vision: Any) -> dict[str, Tensor]:
+    """Two images cut into patches, each flattened (Qwen2-VL and its kin)."""
+    side = 2 * vision.spatial_merge_size
+    channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
+    values = channels * vision.temporal_patch_size * vision.patch_size**2
+    pixels = torch.rand(2 * side**2, values, generator=torch.Generator().manual_seed(0))
+    return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}

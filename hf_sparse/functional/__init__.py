@@ -1,0 +1,48 @@
+"""Sparse maps from scores to weights. One file a map; importing it registers it under its name.
+
+>>> import torch
+>>> import hf_sparse.functional as F
+>>> F.entmax15(torch.tensor([[1.0, 0.5, -2.0]]))
+tensor([[0.6740, 0.3260, 0.0000]])
+"""
+
+from ._alpha_relu import alpha_relu
+from ._csoftmax import csoftmax
+from ._csparsemax import csparsemax
+from ._entmax import entmax
+from ._entmax15 import entmax15
+from ._entmax_support import Support, entmax15_support, entmax_support, entmax_threshold
+from ._map import MAPS, Setting, SparseMap, get_map
+from ._softmax import softmax
+from ._sparsegen import sparsegen_exp, sparsegen_lin, sparsegen_log, sparsegen_sq
+from ._sparsehourglass import sparsecone, sparsehourglass
+from ._sparsemax import sparsemax
+from ._spherical_softmax import spherical_softmax
+from ._sum_normalization import sum_normalization, sum_normalization_pp
+
+__all__ = [
+    "MAPS",
+    "Setting",
+    "SparseMap",
+    "Support",
+    "alpha_relu",
+    "csoftmax",
+    "csparsemax",
+    "entmax",
+    "entmax15",
+    "entmax15_support",
+    "entmax_support",
+    "entmax_threshold",
+    "get_map",
+    "softmax",
+    "sparsecone",
+    "sparsegen_exp",
+    "sparsegen_lin",
+    "sparsegen_log",
+    "sparsegen_sq",
+    "sparsehourglass",
+    "sparsemax",
+    "spherical_softmax",
+    "sum_normalization",
+    "sum_normalization_pp",
+]

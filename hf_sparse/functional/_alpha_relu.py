@@ -1,0 +1,89 @@
+"""alpha-ReLU (Tezekbayev et al. 2022): entmax with the threshold held fixed, so that nothing has to be solved."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._map import Setting, SparseMap, register
+from ._rows import check_scores, map_rows, wide
+
+
+def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int = -1) -> Tensor:
+    """``p_i = [(alpha - 1) z_i - tau]_+ ^ (1 / (alpha - 1))``, elementwise.
+
+    The weights are near a distribution only when the model was trained with ``alpha_relu_loss``: nothing
+    normalizes them, and adding a constant to the scores changes them.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        alpha: above 1; or a tensor of such (not checked), broadcastable to ``z``. The gradient reaches it.
+        tau: the threshold, in units of ``(alpha - 1) z``; or a tensor, broadcastable to ``z``, with a gradient too.
+        dim: accepted so that all maps are called alike; the map has no axis.
+
+    Returns:
+        Non-negative weights, shape and dtype of ``z``, not summing to one.
+
+    Raises:
+        TypeError: ``z`` is not a floating-point tensor, or a setting neither a number nor such a tensor.
+        ValueError: ``alpha <= 1``, ``tau`` not finite, or a tensor setting that does not broadcast to ``z``.
+        IndexError: ``dim`` is out of range.
+
+    Source: Tezekbayev et al. 2022, Eq. 4.
+    Cost: one pass.
+
+    >>> alpha_relu(torch.tensor([3.0, 2.0, 0.0]), alpha=1.5, tau=0.5)
+    tensor([1.0000, 0.2500, 0.0000])
+    """
+    check_scores(z, dim)
+    alpha, tau = _setting("alpha", alpha, ALPHA, z, dim), _setting("tau", tau, TAU, z, dim)
+
+    def rows(x: Tensor) -> Tensor:
+        # A masked entry must not reach alpha's gradient as 0 times inf.
+        masked = x == -torch.inf
+        u = ((alpha - 1) * x.masked_fill(masked, 0.0) - tau).masked_fill(masked, -torch.inf)
+        support = u > 0
+        # Raising 1 instead of 0 off the support keeps the power's derivative finite there, for alpha > 2 too.
+        p = torch.where(support, torch.where(support, u, 1.0).pow(1 / (alpha - 1)), 0.0)
+        return torch.where(u.isnan(), u, p)
+
+    return map_rows(rows, z, dim)
+
+
+def _setting(name: str, value: float | Tensor, setting: Setting, z: Tensor, dim: int) -> float | Tensor:
+    """The setting as a number, or as a tensor whose last axis is the one the map acts on."""
+    if not torch.is_tensor(value):
+        return float(setting.check(name, value))
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must be {setting.allowed}, or a floating-point tensor of such, was {value.dtype}")
+    try:
+        return wide(value.expand(z.shape).movedim(dim, -1))
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name} must broadcast to the scores {tuple(z.shape)}, was of shape {tuple(value.shape)}"
+        ) from error
+
+
+def unnormalized_negentropy(p: Tensor, alpha: float, tau: float) -> Tensor:
+    """``Omega(p) = sum_i p_i^alpha / (alpha (alpha - 1)) + tau sum_i p_i / (alpha - 1)`` over the last axis.
+
+    This is the regularizer over all ``p >= 0`` whose maximizer is ``alpha_relu``. The entropy printed with the
+    loss in the paper differs from it by a multiple of ``sum p - 1`` and would not give the gradient of Lemma 1.
+    """
+    powers = torch.where(p > 0, p, 1.0).pow(alpha) * (p > 0)
+    return powers.sum(-1) / (alpha * (alpha - 1)) + tau * p.sum(-1) / (alpha - 1)
+
+
+ALPHA = Setting(default=1.5, allowed="> 1", holds=lambda alpha: 1 < alpha < float("inf"))
+TAU = Setting(default=0.0, allowed="a finite number", holds=lambda tau: abs(tau) < float("inf"))
+
+register(
+    SparseMap(
+        "alpha_relu",
+        alpha_relu,
+        unnormalized_negentropy,
+        settings={"alpha": ALPHA, "tau": Setting("auto", TAU.allowed, TAU.holds, auto=True)},
+        normalized=False,
+        shift_invariant=False,
+    )
+)

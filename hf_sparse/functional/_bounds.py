@@ -1,0 +1,52 @@
+"""Upper bounds on the weights: what they may be, and rows brought into the form the constrained maps work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ._rows import check_scores, wide
+
+# Bounds are differences of fertilities and attention mass already spent, in float32: rounding is no infeasibility.
+_NEGATIVE, _MISSING = 1e-6, 1e-4
+
+
+def map_bounded_rows(rows: Callable[[Tensor, Tensor], Tensor], z: Tensor, u: Tensor, dim: int) -> Tensor:
+    """Apply ``rows(x, u)``, which maps the last axis of two float32 or float64 tensors, along ``dim``.
+
+    Raises:
+        TypeError, IndexError: see ``check_scores``; or bounds that are no floating-point tensor.
+        ValueError: see ``check_scores``; or bounds that do not broadcast to the scores, are negative or NaN, or in
+            which no distribution over the unmasked entries fits.
+    """
+    check_scores(z, dim)
+    if not torch.is_tensor(u) or not u.is_floating_point():
+        raise TypeError(
+            f"upper bounds must be a floating-point tensor, was {u.dtype if torch.is_tensor(u) else type(u)}"
+        )
+    try:
+        u = u.expand(z.shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"upper bounds must broadcast to the scores {tuple(z.shape)}, was of shape {tuple(u.shape)}"
+        ) from error
+    x, bound = wide(z.movedim(dim, -1)), wide(u.movedim(dim, -1))
+    dtype = torch.promote_types(x.dtype, bound.dtype)
+    x, bound = x.to(dtype), bound.to(dtype)
+    if not torch.compiler.is_compiling():
+        _check_feasible(x, bound)
+    return rows(x, bound.clamp(min=0)).to(z.dtype).movedim(-1, dim)
+
+
+def _check_feasible(x: Tensor, u: Tensor) -> None:
+    if not bool((u >= -_NEGATIVE).all()):
+        raise ValueError(f"upper bounds must be >= 0, the smallest was {float(u.min()):g}")
+    masked = x == -torch.inf
+    mass = u.masked_fill(masked, 0.0).sum(-1).masked_fill(masked.all(-1), 1.0)
+    if not bool((mass >= 1 - _MISSING).all()):
+        raise ValueError(
+            f"the upper bounds of a row's unmasked entries must sum to at least 1, "
+            f"the least sum was {float(mass.min()):g}"
+        )

@@ -1,0 +1,234 @@
+"""Long rows: find the few entries that can be in the support in one streaming pass, and solve on those alone.
+
+The threshold of any subset of a row is a lower bound of the row's own threshold. The subset taken here is the maxima
+of small groups: it holds the largest entries, so that the bound is nearly tight, and a group whose maximum lies below
+it can be dropped whole. Nothing outside the candidates is in the support, by construction: there is no k to choose
+and nothing to verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..kernels import entmax_places
+from ._entmax_rows import FLOAT64_BELOW
+from ._newton import exponent_of, power, solve_
+
+# Groups of 8 are dropped or kept. The bound is solved for on the maxima of larger ones: up to 16 of the former make
+# one, as long as at least 256 remain.
+_FINE, _MOST_COARSE, _FEWEST = 8, 16, 256
+# Below this length a dense solve in cache is faster.
+LONG_ROW = 1024
+# A row is cheaper to solve densely when its kept groups make up more than a quarter of it.
+_WIDE = 4
+
+
+class SolvedRows(NamedTuple):
+    """Rows (N, V) solved on at most C candidates each; column order within a row is unspecified.
+
+    Attributes:
+        columns: (N, C) int64, the candidates' columns; 0 where a row has fewer than C. Write p back with ``put``.
+        x: (N, C) ``(alpha - 1) (z - max z)``, at most 0; ``-inf`` where a row has fewer than C.
+        u: (N, C) ``[x - tau]_+``: positive exactly on the support, so ``p = u ** (1 / (alpha - 1))``, and zero where
+            a row has fewer than C.
+        top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, which has no candidates, and NaN or ``inf`` for
+            a row that holds such a score, which has none either and whose weights are NaN.
+        wide: (N,) bool, rows without candidates here because too many of their entries are: solve them densely,
+            ``solve_((x - bound).clamp_(min=0), exponent)``.
+        bound: (N, 1) a lower bound of tau, in units of x; close to tau.
+    """
+
+    columns: Tensor
+    x: Tensor
+    u: Tensor
+    top: Tensor
+    wide: Tensor
+    bound: Tensor
+
+
+def solve_long_rows(z: Tensor, alpha: float, impl: str = "torch") -> SolvedRows:
+    """alpha-entmax of long rows, on their candidates.
+
+    Args:
+        z: (N, V) scores of any floating-point dtype, V at least 1024, on any device; ``-inf`` masks an entry.
+        alpha: in (1, 2].
+        impl: ``"torch"``, or ``"cpp"`` for what ``kernels.chosen`` lets through.
+
+    Returns:
+        ``SolvedRows`` in float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through it.
+
+    Cost: one streaming read of z (an ``amax``) and work in proportion to the candidates, whose number is a small
+    multiple of the support; no copy of z in any dtype.
+    """
+    exponent = exponent_of(alpha)
+    if impl == "cpp":
+        columns, x, top, tau, wide = entmax_places(z, alpha, exponent)
+        bound = tau - 64 * torch.finfo(tau.dtype).eps
+        return SolvedRows(columns, x, (x - tau).clamp_(min=0), top, wide, bound)
+    z = z.detach().contiguous()
+    num_rows, num_columns = z.shape
+    dtype = torch.float64 if z.dtype == torch.float64 or alpha < FLOAT64_BELOW else torch.float32
+
+    # Group k is {k, k + num_groups, k + 2 num_groups, ...}: strided, so that the maxima stream through memory.
+    num_groups = (num_columns + _FINE - 1) // _FINE
+    whole = num_groups * (_FINE - 1)
+    maxima = z[:, :whole].unflatten(1, (_FINE - 1, num_groups)).amax(1)
+    torch.maximum(maxima[:, : num_columns - whole], z[:, whole:], out=maxima[:, : num_columns - whole])
+    maxima = maxima.to(dtype)
+    merged = min(_MOST_COARSE, max(1, num_groups // _FEWEST))
+    even = num_groups // merged * merged
+    coarse = torch.cat([maxima[:, :even].unflatten(1, (merged, -1)).amax(1), maxima[:, even:]], 1)
+    top = coarse.amax(1, keepdim=True)
+
+    # Scores enter only as fl(fl(z - top) (alpha - 1)), which rounding keeps monotone in z: what is dropped by its
+    # group's maximum would have been dropped by itself, in raw units of any size. Only the bound needs a margin.
+    # Rows without a finite maximum get a NaN bound, which keeps nothing.
+    u = solve_(coarse.sub_(top).mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
+    bound = -u.amax(1, keepdim=True) - 64 * torch.finfo(dtype).eps
+    kept = maxima.sub_(top).mul_(alpha - 1) > bound
+    row, group = kept.nonzero(as_tuple=True)
+    wide = torch.bincount(row, minlength=num_rows) > num_columns // (_FINE * _WIDE)
+    if bool(wide.any()):
+        narrow = ~wide[row]
+        row, group = row[narrow], group[narrow]
+
+    column = group[:, None] + torch.arange(_FINE, device=z.device) * num_groups
+    place = (column + row[:, None] * num_columns).clamp_(max=max(z.numel() - 1, 0))
+    x = z.view(-1).take(place).to(dtype).sub_(top[row]).mul_(alpha - 1)
+    member, k = ((x > bound[row]) & (column < num_columns)).nonzero(as_tuple=True)
+    row, column, x = row[member], column[member, k], x[member, k]
+
+    counts = torch.bincount(row, minlength=num_rows)
+    width = int(counts.max()) if num_rows else 0
+    place = torch.arange(row.numel(), device=z.device) + (width * row - (counts.cumsum(0) - counts)[row])
+
+    def pad(values: Tensor, unused: float) -> Tensor:
+        padded = torch.full((num_rows, width), unused, dtype=values.dtype, device=z.device)
+        padded.view(-1)[place] = values
+        return padded
+
+    u = solve_(pad(x - bound[row, 0], 0.0), exponent)
+    return SolvedRows(pad(column, 0), pad(x, -torch.inf), u, top, wide, bound)
+
+
+def _any_left(solved: SolvedRows) -> bool:
+    """Whether some row has no candidates though it has weights, NaN ones included."""
+    return bool((solved.wide | ~(solved.top < torch.inf)[:, 0]).any())
+
+
+class _Candidates(torch.autograd.Function):
+    """``solve_long_rows`` as transforms want it: a constant, with a rule for vmap."""
+
+    @staticmethod
+    def forward(z: Tensor, alpha: float, impl: str) -> tuple[Tensor, Tensor]:
+        solved = solve_long_rows(z, alpha, impl)
+        if _any_left(solved):
+            return z.new_empty((len(z), 0), dtype=torch.int64), z.new_empty((len(z), 0), dtype=torch.bool)
+        return solved.columns, solved.u > 0
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx, *grads) -> tuple[None, None, None]:
+        return None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, z: Tensor, alpha: float, impl: str):
+        z = z.movedim(in_dims[0], 0)
+        columns, used = _Candidates.apply(z.flatten(0, 1), alpha, impl)
+        return (columns.unflatten(0, z.shape[:2]), used.unflatten(0, z.shape[:2])), (0, 0)
+
+
+def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
+    """The columns that hold each row's support, and which of them are used; both (N, C).
+
+    C is 0 when the rows had better be solved densely: one of them is wide, holds a NaN or infinite score, or all are
+    fully masked. Works under ``torch.func`` transforms.
+    """
+    return _Candidates.apply(z, alpha, impl)
+
+
+class _Take(torch.autograd.Function):
+    """``gather`` whose backward writes instead of adding: the columns of a row are distinct where they are used."""
+
+    @staticmethod
+    def forward(z: Tensor, columns: Tensor, used: Tensor) -> Tensor:
+        return z.gather(-1, columns).masked_fill_(~used, 0.0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        z, *places = inputs
+        ctx.length = z.shape[-1]
+        ctx.save_for_backward(*places)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _Put.apply(grad, *ctx.saved_tensors, ctx.length), None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *tensors: Tensor) -> tuple[Tensor, int]:
+        return _Take.apply(*_batched(info.batch_size, in_dims, tensors)), 0
+
+
+class _Put(torch.autograd.Function):
+    """The transpose of ``_Take``."""
+
+    @staticmethod
+    def forward(values: Tensor, columns: Tensor, used: Tensor, length: int) -> Tensor:
+        out = values.new_zeros((*values.shape[:-1], length))
+        row = torch.arange(out.numel() // length, device=out.device).view(*values.shape[:-1], 1)
+        # Not scatter_, which takes a copy of the whole row in float32 when the rows are in half precision.
+        out.view(-1).put_((columns + row * length)[used], values[used])
+        return out
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(inputs[1], inputs[2])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Take.apply(grad, *ctx.saved_tensors), None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
+        *tensors, length = inputs
+        return _Put.apply(*_batched(info.batch_size, in_dims, tensors), length), 0
+
+
+def _batched(size: int, in_dims: tuple, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors with the axis that vmap maps over in front, added where a tensor has none."""
+    return [
+        tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+        for tensor, axis in zip(tensors, in_dims)
+    ]
+
+
+def values_on_candidates(z: Tensor, alpha: float) -> Tensor | None:
+    """p (..., V) of long rows, without a gradient; None when they had better be solved densely."""
+    solved = solve_long_rows(z.reshape(-1, z.shape[-1]), alpha)
+    if solved.columns.shape[-1] == 0 or _any_left(solved):
+        return None
+    p = power(solved.u, exponent_of(alpha))
+    mass = p.sum(-1, keepdim=True)
+    p = (p / torch.where(mass == 0, 1.0, mass)).to(z.dtype)
+    return _Put.forward(p, solved.columns, solved.u > 0, z.shape[-1]).view(z.shape)
+
+
+def take(z: Tensor, columns: Tensor, used: Tensor) -> Tensor:
+    """z (N, V) at the used ones of the columns (N, C), distinct in each row; 0 elsewhere. Differentiable."""
+    return _Take.apply(z, columns, used)
+
+
+def put(values: Tensor, columns: Tensor, used: Tensor, length: int) -> Tensor:
+    """Rows of zeros (N, length) with the used ones of the values (N, C) at their columns. Differentiable.
+
+    >>> put(torch.tensor([[0.7, 0.3]]), torch.tensor([[2, 0]]), torch.tensor([[True, True]]), 4)
+    tensor([[0.3000, 0.0000, 0.7000, 0.0000]])
+    """
+    return _Put.apply(values, columns, used, length)

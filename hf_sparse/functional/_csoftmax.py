@@ -1,0 +1,59 @@
+"""csoftmax: softmax under upper bounds on the weights, as fertility attention asks for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._bounds import map_bounded_rows
+from ._softmax import softmax_rows
+
+
+def csoftmax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
+    """The distribution nearest to ``softmax(z)`` in Kullback-Leibler divergence among those with ``p <= u``.
+
+    Some entries are clipped to their bound, and the rest share the remaining mass as softmax does.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        u: upper bounds, broadcastable to ``z``; non-negative (-1e-6 is taken for 0), ``inf`` for none. The bounds of
+            the entries that are not masked must sum to at least 1 (less 1e-4).
+        dim: the axis to map.
+
+    Returns:
+        Probabilities, shape and dtype of ``z``; differentiable in z and u. A fully masked row gives zeros.
+
+    Raises:
+        TypeError, IndexError: see ``entmax``.
+        ValueError: negative or infeasible bounds, or an empty axis.
+
+    Source: Malaviya et al. 2018, Eq. 5 and appendix (Algorithm and gradients), here in log space.
+    Cost: one sort.
+
+    >>> csoftmax(torch.tensor([1.2, 0.8, -0.2]), torch.tensor([0.5, 1.0, 1.0]))
+    tensor([0.5000, 0.3655, 0.1345])
+    """
+    return map_bounded_rows(_csoftmax_rows, z, u, dim)
+
+
+def _csoftmax_rows(x: Tensor, u: Tensor) -> Tensor:
+    clipped = _clipped(x.detach(), u.detach())
+    # With the set of clipped entries known, p is a softmax over the others: autograd gives the gradients from here.
+    remaining = 1 - torch.where(clipped, u, 0.0).sum(-1, keepdim=True)
+    return torch.where(clipped, u, softmax_rows(x.masked_fill(clipped, -torch.inf)) * remaining)
+
+
+def _clipped(x: Tensor, u: Tensor) -> Tensor:
+    """Which entries are at their bound: a prefix in descending order of ``e^x / u``, never a masked entry."""
+    log_u = u.log()
+    ratio = torch.where(x == -torch.inf, -torch.inf, x - log_u)
+    order = ratio.argsort(-1, descending=True)
+    x, log_u, u = (values.gather(-1, order) for values in (x, log_u, u))
+    # Were the entries before this one clipped, it would get e^x (1 - their mass) / (sum of e^x from here on). Sums
+    # of e^x by log, for the direct sums underflow where the clipped entries have all the mass.
+    log_rest = x.flip(-1).logcumsumexp(-1).flip(-1)
+    before = u.clamp(max=1)
+    remaining = 1 - (before.cumsum(-1) - before)
+    share = x + remaining.clamp(min=0).log() - log_rest
+    clipped = share > log_u
+    return torch.zeros_like(clipped).scatter(-1, order, clipped)

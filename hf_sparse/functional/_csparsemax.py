@@ -1,0 +1,78 @@
+"""csparsemax: sparsemax under upper bounds on the weights, as fertility attention asks for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._bounds import map_bounded_rows
+
+
+def csparsemax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
+    """``p_i = clip(z_i - tau, 0, u_i)``: the nearest distribution to z in Euclidean distance with ``p <= u``.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        u: upper bounds, broadcastable to ``z``; non-negative (-1e-6 is taken for 0), ``inf`` for none. The bounds of
+            the entries that are not masked must sum to at least 1 (less 1e-4).
+        dim: the axis to map.
+
+    Returns:
+        Probabilities with exact zeros, shape and dtype of ``z``; differentiable in z and u. A fully masked row gives
+        zeros. Where every entry is at 0 or at its bound, no gradient flows.
+
+    Raises:
+        TypeError, IndexError: see ``entmax``.
+        ValueError: negative or infeasible bounds, or an empty axis.
+
+    Source: Malaviya et al. 2018, Eq. 6 and Propositions 1 and 2.
+    Cost: one sort of twice the row's length.
+
+    >>> csparsemax(torch.tensor([1.2, 0.8, -0.2]), torch.tensor([0.5, 1.0, 1.0]))
+    tensor([0.5000, 0.5000, 0.0000])
+    """
+    return map_bounded_rows(_csparsemax_rows, z, u, dim)
+
+
+def _csparsemax_rows(x: Tensor, u: Tensor) -> Tensor:
+    masked = x == -torch.inf
+    top = x.detach().amax(-1, keepdim=True)
+    x = (x - torch.where(top == -torch.inf, 0.0, top)).masked_fill(masked, 0.0)
+    u = u.masked_fill(masked, 0.0)
+    tau = _threshold(x.detach(), u.detach())
+    for _ in range(2):
+        # A step of Newton's method on the exact sets: it takes off the rounding of the sums behind the threshold, and
+        # leaves the flat stretches of the mass, at whose ends rounding may have put an entry on the wrong side.
+        tau = _mean_threshold(x.detach(), u.detach(), *_active(x.detach(), u.detach(), tau), tau)
+    # With the active sets known, tau is a mean over them, and autograd gives the gradients from here.
+    inside, full = _active(x, u, tau)
+    u = torch.where(inside.any(-1, keepdim=True), u, u.detach())
+    p = torch.where(inside, x - _mean_threshold(x, u, inside, full, tau), torch.where(full, u, 0.0)).clamp(min=0)
+    p = p.masked_fill(masked, 0.0)
+    return torch.where(top.isnan() | (top == torch.inf), torch.nan, p)
+
+
+def _active(x: Tensor, u: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """Which entries lie strictly between their bounds, and which at the upper one."""
+    full = x - tau >= u
+    return (x > tau) & ~full, full
+
+
+def _mean_threshold(x: Tensor, u: Tensor, inside: Tensor, full: Tensor, tau: Tensor) -> Tensor:
+    """The threshold that gives these sets a mass of one; tau itself where no entry is inside."""
+    count = inside.sum(-1, keepdim=True)
+    mass = torch.where(inside, x, 0.0).sum(-1, keepdim=True) + torch.where(full, u, 0.0).sum(-1, keepdim=True)
+    return torch.where(count > 0, (mass - 1) / count.clamp(min=1), tau)
+
+
+def _threshold(x: Tensor, u: Tensor) -> Tensor:
+    """tau with ``sum clip(x - tau, 0, u) = 1``, where that mass, piecewise linear in tau, falls to one."""
+    u = u.clamp(max=1)  # no weight exceeds one; a bound of inf has no breakpoint to sort
+    falls = torch.ones_like(x)
+    points, order = torch.cat([x - u, x], -1).sort(-1)
+    falling = torch.cat([falls, -falls], -1).gather(-1, order).cumsum(-1)
+    lost = (falling[..., :-1] * points.diff(dim=-1)).cumsum(-1)
+    mass = u.sum(-1, keepdim=True) - torch.cat([torch.zeros_like(points[..., :1]), lost], -1)
+    last = ((mass >= 1).sum(-1, keepdim=True) - 1).clamp(min=0)
+    excess, count = (mass.gather(-1, last) - 1).clamp(min=0), falling.gather(-1, last)
+    return points.gather(-1, last) + excess / count.clamp(min=1)

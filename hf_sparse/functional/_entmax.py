@@ -1,0 +1,124 @@
+"""alpha-entmax (Peters et al. 2019): from softmax at alpha = 1 over entmax15 to sparsemax at alpha = 2 and beyond."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ._candidates import LONG_ROW, candidates, put, take, values_on_candidates
+from ._entmax_learned import EntmaxPerRow
+from ._entmax_rows import EntmaxRows
+from ._few_rows import FEW_ROWS, only_values_wanted, solve_few_rows
+from ._map import Setting, SparseMap, register
+from ._newton import exponent_of
+from ._rows import check_scores, map_rows, per_row, wide
+from ._softmax import negative_entropy, softmax_rows
+
+# Below this distance from 1 the weights differ from softmax by less than float32 can tell.
+_SOFTMAX_BELOW = 1e-7
+
+
+def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
+    """entmax over the last axis of x, of any floating-point dtype; on the candidates where the rows are long."""
+    length = x.shape[-1]
+    impl = kernels.chosen(impl, x, alpha)
+    if impl == "cpp":
+        differentiable = torch.is_grad_enabled() and x.requires_grad
+        if not differentiable and not torch._C._are_functorch_transforms_active():
+            # For one row autograd.Function takes twice as long as the kernel.
+            return kernels.entmax_weights(x, alpha, exponent_of(alpha))
+        if not differentiable or length <= kernels.LONG_ROW:
+            return EntmaxRows.apply(wide(x), alpha, impl).to(x.dtype)
+    if length >= LONG_ROW and alpha <= 2 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+        p, only_values = None, only_values_wanted(x)
+        if only_values and 0 < x.numel() <= FEW_ROWS * length:
+            p = solve_few_rows(x, alpha)
+        # One row alone is over before the search for candidates has paid for its many small operations.
+        if p is None and x.numel() > length:
+            p = values_on_candidates(x, alpha) if only_values else _on_candidates(x, alpha, impl)
+        if p is not None:
+            return p
+    return EntmaxRows.apply(wide(x), alpha, impl).to(x.dtype)
+
+
+def _on_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:
+    """p of long rows; None when they had better be solved densely.
+
+    Nothing outside the candidates is in the support, and no gradient reaches it: the backward of take and put touches
+    the candidates only, and only they are saved.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    columns, used = candidates(rows, alpha, impl)
+    if columns.shape[-1] == 0:
+        return None
+    p = EntmaxRows.apply(wide(take(rows, columns, used)).masked_fill(~used, -torch.inf), alpha, impl)
+    return put(p.to(x.dtype), columns, used, x.shape[-1]).view(x.shape)
+
+
+def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str = "auto") -> Tensor:
+    """``p_i = [(alpha - 1) z_i - tau]_+ ^ (1 / (alpha - 1))``, with the threshold ``tau`` at which p sums to one.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        alpha: at least 1. 1 is softmax, 1.5 entmax15, 2 sparsemax; the larger, the sparser. A tensor gives rows
+            their own: values in [1, 2], broadcastable to ``z`` with size 1 along ``dim``, for instance (heads, 1, 1)
+            for attention scores (batch, heads, queries, keys). The gradient reaches it, at alpha = 1 too.
+        dim: the axis to map.
+        impl: ``"torch"`` is the specification; ``"cpp"`` the compiled kernel, for float32 and half-precision scores
+            on the CPU and one alpha in [1.1, 2]; ``"auto"`` takes the kernel where ``kernels.chosen`` says so.
+
+    Returns:
+        Probabilities with exact zeros, shape and dtype of ``z``; computed in float32 (float64 for float64 scores).
+        A fully masked row gives zeros. A NaN stays in its own row.
+
+    Raises:
+        TypeError: ``z`` is not a floating-point tensor, or ``alpha`` neither a number nor such a tensor.
+        ValueError: ``alpha < 1``, an empty axis, a tensor alpha that does not broadcast or leaves [1, 2], an unknown
+            ``impl``, or ``impl="cpp"`` for what the kernel does not take.
+        IndexError: ``dim`` is out of range.
+        KernelUnavailable: ``impl="cpp"`` where the kernel cannot be built.
+
+    Source: Peters et al. 2019, Eq. 7 and Proposition 1 (Jacobian); Correia et al. 2019 (gradient in alpha).
+    Cost: three to eleven Newton steps of four passes in cache. On a CPU, batches of rows of at least 1024 entries are
+    read once, and the steps, the backward and what it saves are in proportion to the supports, unless a row is mostly
+    support; one such row is, where no gradient is wanted. Sixty bisection steps for alpha > 2. A tensor alpha costs a
+    logarithm and an exponential per pass.
+
+    >>> entmax(torch.tensor([2.0, 1.0, -1.0]), alpha=2.0)
+    tensor([1., 0., 0.])
+    """
+    check_scores(z, dim)
+    if torch.is_tensor(alpha):
+        alphas = per_row("alpha", alpha, z, dim)
+        kernels.chosen(impl, z, alpha)
+        return map_rows(lambda x: EntmaxPerRow.apply(x, alphas.to(x.dtype)), z, dim)
+    alpha = float(ALPHA.check("alpha", alpha))
+    if alpha - 1 < _SOFTMAX_BELOW:
+        kernels.chosen(impl, z, alpha)
+        return map_rows(softmax_rows, z, dim)
+    if dim in (-1, z.dim() - 1):  # moving the last axis nowhere would take a fifth of the time of a single row
+        return entmax_rows(z, alpha, impl)
+    return entmax_rows(z.movedim(dim, -1), alpha, impl).movedim(-1, dim)
+
+
+def tsallis_negentropy(p: Tensor, alpha: float = 1.5) -> Tensor:
+    """``Omega(p) = (sum_i p_i^alpha - 1) / (alpha (alpha - 1))`` over the last axis; zero at every one-hot p."""
+    if alpha - 1 < _SOFTMAX_BELOW:
+        return negative_entropy(p)
+    # As the mass is one, that is sum_i p_i (p_i^(alpha - 1) - 1) / (alpha (alpha - 1)). Written so, alpha - 1 divides
+    # the small differences themselves, to full relative precision, and not the rounding of powers and mass near one.
+    excess = torch.expm1((alpha - 1) * torch.where(p > 0, p, 1.0).log())
+    return (p * excess).sum(-1) / (alpha * (alpha - 1))
+
+
+ALPHA = Setting(
+    default=1.5,
+    allowed=">= 1",
+    holds=lambda alpha: 1 <= alpha < float("inf"),
+    # Correia et al. 2019: learned between softmax and sparsemax.
+    from_real=lambda a: 1 + torch.sigmoid(a),
+    to_real=lambda alpha: torch.logit(alpha - 1),
+)
+
+register(SparseMap("entmax", entmax, tsallis_negentropy, settings={"alpha": ALPHA}))

@@ -1,0 +1,111 @@
+"""alpha-entmax with an alpha for each row, and the gradient that lets a model learn it (Correia et al. 2019).
+
+Everything here is written in ``a = alpha - 1`` and the deformed exponential ``exp_a(t) = (1 + a t) ^ (1/a)``, whose
+limit at a = 0 is exp: ``p = exp_a(z - mu)``. No formula divides by a small a, so that softmax (alpha = 1) is not a
+special case but one value among others, with the finite derivative that belongs to it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _divided(numerator: Tensor, a: Tensor, limit: Tensor) -> Tensor:
+    """``numerator / a``, and the limit where a is 0."""
+    return torch.where(a == 0, limit, numerator / torch.where(a == 0, 1.0, a))
+
+
+def _exp_a(t: Tensor, a: Tensor) -> Tensor:
+    """``[1 + a t]_+ ^ (1 / a)``."""
+    base = a * t
+    support = (base > -1) & (t > -torch.inf)
+    inside = torch.where(support, base, 0.0)
+    return torch.where(support, _divided(inside.log1p(), a, torch.where(support, t, 0.0)).exp(), 0.0)
+
+
+def _log(p: Tensor) -> Tensor:
+    """``log p``, and 0 off the support."""
+    return torch.where(p > 0, p, 1.0).log()
+
+
+def _solve(x: Tensor, a: Tensor) -> Tensor:
+    """p over the last axis: Newton's method on the norm, which for a = 0 finds the log-partition in one step."""
+    top = x.amax(-1, keepdim=True)
+    t = x - torch.where(top == -torch.inf, 0.0, top)
+    stop = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    tolerance = 4 * torch.finfo(x.dtype).eps
+    mu = torch.zeros_like(top)
+    for _ in range(16):
+        p = _exp_a(t - mu, a)
+        mass = p.sum(-1, keepdim=True)
+        slope = (((1 - a) * _log(p)).exp() * (p > 0)).sum(-1, keepdim=True)
+        log_mass = torch.where(mass > 0, mass, 1.0).log()
+        step = mass * _divided(-torch.expm1(-a * log_mass), a, log_mass) / torch.where(slope > 0, slope, 1.0)
+        mu = mu + step.clamp(min=0)
+        if stop and not bool((mass > 1 + tolerance).any()):
+            break
+    p = _exp_a(t - mu, a)
+    mass = p.sum(-1, keepdim=True)
+    p = p / torch.where(mass > 0, mass, 1.0)
+    return torch.where(top.isnan() | (top == torch.inf), torch.nan, p)
+
+
+def _second_order(y: Tensor) -> Tensor:
+    """``(e^y - 1 - y) / y^2``, 1/2 at y = 0."""
+    small = y.abs() < 0.5
+    series = torch.full_like(y, 1 / 3628800)
+    for factorial in (362880, 40320, 5040, 720, 120, 24, 6, 2):
+        series = series * torch.where(small, y, 0.0) + 1 / factorial
+    large = torch.where(small, 1.0, y)
+    return torch.where(small, series, (torch.expm1(large) - large) / (large * large))
+
+
+def _slope_in_alpha(p: Tensor, a: Tensor) -> Tensor:
+    """``dp / dalpha`` at fixed scores.
+
+    Correia et al. give ``(p - q) / a^2 + (h - q sum h) / a`` with ``h = -p log p`` and q proportional to
+    ``p^(1 - a)``. With ``psi = (e^(-a log p) - 1) / a = -log p + a psi_2``, ``phi = sum p psi = H + a phi_2`` and
+    ``H = sum h`` the powers of a cancel: ``p (phi_2 - psi_2 - phi log p - H psi) / (1 + a phi)``.
+    """
+    log_p = _log(p)
+    psi_2 = log_p * log_p * _second_order(-a * log_p)
+    psi = -log_p + a * psi_2
+    entropy = -(p * log_p).sum(-1, keepdim=True)
+    phi, phi_2 = ((p * values).sum(-1, keepdim=True) for values in (psi, psi_2))
+    return p * (phi_2 - psi_2 - phi * log_p - entropy * psi) / (1 + a * phi)
+
+
+class EntmaxPerRow(torch.autograd.Function):
+    """p over the last axis, ``EntmaxPerRow.apply(x, alpha)``, alpha (..., 1) in [1, 2] broadcasting over x."""
+
+    @staticmethod
+    def forward(x: Tensor, alpha: Tensor) -> Tensor:
+        # Here and not in the caller, for under vmap only here the values can be looked at.
+        if not torch.compiler.is_compiling() and not bool(((alpha >= 1) & (alpha <= 2)).all()):
+            raise ValueError(f"a tensor alpha must be in [1, 2], was in [{float(alpha.min())}, {float(alpha.max())}]")
+        return _solve(x, alpha - 1)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(output, inputs[1])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        p, alpha = ctx.saved_tensors
+        support = p > 0
+        grad = torch.where(support, grad, 0.0)
+        s = torch.where(support, ((2 - alpha) * _log(p)).exp(), 0.0)
+        total = s.sum(-1, keepdim=True)
+        for_x = s * (grad - (s * grad).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total))
+        if not ctx.needs_input_grad[1]:
+            return for_x, None
+        return for_x, (grad * _slope_in_alpha(p, alpha - 1)).sum_to_size(alpha.shape)
+
+    @staticmethod
+    def vmap(info, in_dims, x: Tensor, alpha: Tensor) -> tuple[Tensor, int]:
+        x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
+        if in_dims[1] is not None:
+            alpha = alpha.movedim(in_dims[1], 0)
+            alpha = alpha.reshape(len(alpha), *(1,) * (x.dim() - alpha.dim()), *alpha.shape[1:])
+        return EntmaxPerRow.apply(x, alpha), 0

@@ -1,0 +1,179 @@
+"""alpha-entmax of the last axis for one alpha: the weights, their Jacobian, and the Jacobian's own derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..kernels import entmax_weights, jacobian_product
+from ._newton import bisect, exponent_of, power, solve, solve_
+
+# Elements worked on at a time: they stay in cache from one pass to the next, and torch starts its second thread only
+# on operations of more than 32k elements. Measured best from 2^18 to 2^19 for rows of 128 and of 512.
+_CHUNK = 1 << 18
+# Below the first of these, u ** (1 / (alpha - 1)) multiplies the rounding error of u by more than ten; above the
+# second its slope is infinite at the threshold: work in float64 there.
+FLOAT64_BELOW, FLOAT64_ABOVE = 1.1, 2.0
+
+
+def _row_by_row(x: Tensor) -> bool:
+    """Whether to work in place on chunks of rows, which pays on a CPU and which compilers cannot see through."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _by_chunks(write: Callable[..., None], *tensors: Tensor) -> Tensor:
+    """``write(*tensors, out)`` for a cache-sized number of rows at a time; returns out, shaped as the first tensor."""
+    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    out = torch.empty_like(flat[0], memory_format=torch.contiguous_format)
+    num_rows = max(1, _CHUNK // out.shape[-1])
+    for start in range(0, len(out), num_rows):
+        chunk = slice(start, start + num_rows)
+        write(*(tensor[chunk] for tensor in flat), out[chunk])
+    return out.view(tensors[0].shape)
+
+
+def _write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
+    """p of a chunk of rows (N, V); zeros for a fully masked row."""
+    exponent = exponent_of(alpha)
+    if not FLOAT64_BELOW <= alpha <= FLOAT64_ABOVE:
+        out.copy_(_weights(x.double(), alpha))
+        return
+    top = x.amax(-1, keepdim=True)
+    u = torch.sub(x, top.masked_fill_(top == -torch.inf, 0.0), out=out)
+    u = (u if alpha == 2 else u.mul_(alpha - 1)).add_(1).clamp_(min=0)
+    solve_(u, exponent)
+    if exponent == 2:
+        u.square_()
+    elif exponent != 1:
+        u.copy_(power(u, exponent))
+    u.div_(_mass(u))
+
+
+def _mass(p: Tensor) -> Tensor:
+    """What to divide p by: the mass that rounding has left it, a few parts in a million from one; 1 for no mass."""
+    mass = p.sum(-1, keepdim=True)
+    return torch.where(mass == 0, 1.0, mass)
+
+
+def _weights(x: Tensor, alpha: float) -> Tensor:
+    """p over the last axis, as pure operations and a fixed number of them."""
+    exponent = exponent_of(alpha)
+    top = x.amax(-1, keepdim=True)
+    u = ((x - top.masked_fill(top == -torch.inf, 0.0)) * (alpha - 1) + 1).clamp(min=0)
+    if exponent < 1:
+        u = bisect(u, exponent)
+    elif _row_by_row(u):
+        solve_(u, exponent)
+    else:
+        u = solve(u, exponent)
+    p = power(u, exponent)
+    return p / _mass(p)
+
+
+def support_weights(p: Tensor, alpha: float) -> Tensor:
+    """``s = p^(2 - alpha)`` on the support and 0 elsewhere; differentiable there, for any alpha."""
+    if alpha == 2:
+        return p.sign()
+    if not p.requires_grad and alpha < 2:
+        if alpha == 1.5:
+            # Not p.sqrt(): where MKL computes it, zeros take it forty times as long as other numbers.
+            return p.clamp(min=torch.finfo(p.dtype).tiny).rsqrt_().mul_(p)
+        return power(p, 2 - alpha)
+    support = p > 0
+    return torch.where(support, torch.where(support, p, 1.0).pow(2 - alpha), 0.0)
+
+
+def _mean(s: Tensor, values: Tensor) -> Tensor:
+    """The mean of the values with weights s over the last axis; 0 where all weights are."""
+    total = s.sum(-1, keepdim=True)
+    return (s * values).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total)
+
+
+def _write_jacobian_product(p: Tensor, grad: Tensor, out: Tensor, alpha: float) -> None:
+    s = support_weights(p, alpha)
+    torch.mul(s, grad, out=out)
+    total = s.sum(-1, keepdim=True)
+    mean = out.sum(-1, keepdim=True).div_(total.masked_fill_(total == 0, 1.0))
+    if bool(mean.isfinite().all()):
+        out.addcmul_(s, mean, value=-1)
+    else:
+        out.copy_(_jacobian_product(p, grad, alpha))
+
+
+def _jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+    s = support_weights(p, alpha)
+    # Off the support the upstream gradient may be anything, infinite too (of log p): it must not enter the mean.
+    grad = torch.where(p > 0, grad, 0.0)
+    return s * (grad - _mean(s, grad))
+
+
+class _JacobianProduct(torch.autograd.Function):
+    """``J g = s (g - mean_s g)`` with ``J = Diag(s) - s s^T / sum s``: symmetric, and linear in g."""
+
+    @staticmethod
+    def forward(p: Tensor, grad: Tensor, alpha: float, impl: str) -> Tensor:
+        if impl == "cpp" and _row_by_row(p):
+            return jacobian_product(p, grad, alpha)
+        if _row_by_row(p):
+            return _by_chunks(partial(_write_jacobian_product, alpha=alpha), p.detach(), grad)
+        return _jacobian_product(p, grad, alpha)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        p, grad, ctx.alpha, ctx.impl = inputs
+        ctx.save_for_backward(p, grad)
+
+    @staticmethod
+    def backward(ctx, other: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        p, grad = ctx.saved_tensors
+        for_p = None
+        if ctx.needs_input_grad[0]:
+            # The derivative of s (g - mean_s g) contracted with v is (g - mean_s g) (v - mean_s v) ds, and
+            # ds = (2 - alpha) p^(1 - alpha) dp. Everything is written so that it can be differentiated again.
+            support = p > 0
+            s = support_weights(p, ctx.alpha)
+            grad, v = torch.where(support, grad, 0.0), torch.where(support, other, 0.0)
+            slope = (2 - ctx.alpha) * torch.where(support, p, 1.0).pow(1 - ctx.alpha)
+            for_p = torch.where(support, (grad - _mean(s, grad)) * (v - _mean(s, v)) * slope, 0.0)
+        return for_p, _JacobianProduct.apply(p, other, ctx.alpha, ctx.impl), None, None
+
+    @staticmethod
+    def vmap(info, in_dims, p: Tensor, grad: Tensor, alpha: float, impl: str) -> tuple[Tensor, int]:
+        p, grad = (
+            tensor.expand(info.batch_size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+            for tensor, axis in zip((p, grad), in_dims)
+        )
+        return _JacobianProduct.apply(p, grad, alpha, impl), 0
+
+
+class EntmaxRows(torch.autograd.Function):
+    """p over the last axis, ``EntmaxRows.apply(x, alpha)``, for float32 and float64 x and alpha > 1.
+
+    ``EntmaxRows.apply(x, alpha, "cpp")`` is the C++ kernel's, for what ``kernels.chosen`` lets through.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, alpha: float, impl: str = "torch") -> Tensor:
+        if impl == "cpp" and _row_by_row(x):
+            return entmax_weights(x, alpha, exponent_of(alpha))
+        if _row_by_row(x):
+            return _by_chunks(partial(_write_weights, alpha=alpha), x)
+        return _weights(x if FLOAT64_BELOW <= alpha <= FLOAT64_ABOVE else x.double(), alpha).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.alpha = inputs[1]
+        ctx.impl = inputs[2] if len(inputs) > 2 else "torch"
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (p,) = ctx.saved_tensors
+        return _JacobianProduct.apply(p, grad, ctx.alpha, ctx.impl), None, None
+
+    @staticmethod
+    def vmap(info, in_dims, x: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, int]:
+        return EntmaxRows.apply(x.movedim(in_dims[0], 0), alpha, impl), 0

@@ -1,0 +1,104 @@
+"""What a sparse map is: its function, its regularizer, its settings. Everything else is derived from this record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a map: its default and the range it may take.
+
+    Attributes:
+        default: value used when the setting is not given.
+        allowed: the range in words, as it appears in error messages ("must be ``allowed``").
+        holds: tells whether a number lies in that range.
+        auto: whether ``"auto"`` may stand for a number that ``sparsify`` works out from the model.
+        from_real: for a setting that can be learned, a map from all real numbers into its range.
+        to_real: the inverse of ``from_real``.
+    """
+
+    default: float | str
+    allowed: str
+    holds: Callable[[float], bool]
+    auto: bool = False
+    from_real: Callable[[Tensor], Tensor] | None = None
+    to_real: Callable[[Tensor], Tensor] | None = None
+
+    def check(self, name: str, value: Any) -> float | str:
+        """Return ``value`` as a float (or ``"auto"``); raise if the setting cannot take it."""
+        if self.auto and value == "auto":
+            return "auto"
+        allowed = f'{self.allowed} or "auto"' if self.auto else self.allowed
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} must be {allowed}, was {value!r}")
+        if not self.holds(value):
+            raise ValueError(f"{name} must be {allowed}, was {value}")
+        return float(value)
+
+
+@dataclass(frozen=True)
+class SparseMap:
+    """A map from scores to weights, ``p(z) = argmax_p <p, z> - Omega(p)``.
+
+    Attributes:
+        name: how users ask for it.
+        function: ``function(z, dim=-1, **settings) -> p``.
+        regularizer: ``Omega(p, **settings)``, summed over the last axis. It gives the map its loss,
+            ``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` with gradient ``p - y``. None for a map that is the gradient
+            of no function.
+        settings: the settings the function takes, by name.
+        normalized: whether the weights sum to one. Only such maps can weigh attention.
+        shift_invariant: whether adding a constant to all scores leaves the weights as they are.
+        any_scores: whether it takes scores of every sign and sum. Only such maps fit attention, which has any.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    regularizer: Callable[..., Tensor] | None
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    normalized: bool = True
+    shift_invariant: bool = True
+    any_scores: bool = True
+
+    def loss_regularizer(self) -> Callable[..., Tensor]:
+        """The regularizer, for a loss.
+
+        Raises:
+            ValueError: the map has none.
+        """
+        if self.regularizer is None:
+            known = ", ".join(repr(name) for name, known in sorted(MAPS.items()) if known.regularizer is not None)
+            raise ValueError(
+                f"{self.name!r} is the gradient of no function, so that it has no Fenchel-Young loss; "
+                f"the maps that have one are {known}"
+            )
+        return self.regularizer
+
+
+MAPS: dict[str, SparseMap] = {}
+
+
+def register(sparse_map: SparseMap) -> None:
+    """Make a map known by its name. A name is taken once."""
+    if sparse_map.name in MAPS:
+        raise ValueError(f"a sparse map named {sparse_map.name!r} is registered already")
+    MAPS[sparse_map.name] = sparse_map
+
+
+def get_map(name: str) -> SparseMap:
+    """The map registered under ``name``.
+
+    >>> get_map("entmax15").normalized
+    True
+
+    Raises:
+        ValueError: no map has that name.
+    """
+    if name not in MAPS:
+        raise ValueError(f"unknown sparse map {name!r}; choose one of {', '.join(map(repr, sorted(MAPS)))}")
+    return MAPS[name]

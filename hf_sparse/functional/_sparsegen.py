@@ -1,0 +1,141 @@
+"""sparsegen (Laha et al. 2018): sparsemax of transformed scores, with a dial for how sparse it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ._entmax import entmax_rows
+from ._map import Setting, SparseMap, register
+from ._rows import map_rows, per_row
+from ._sparsemax import half_squared_norm
+
+
+def sparsegen_lin(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
+    """``argmin_p ||p - z||^2 - lam ||p||^2 = sparsemax(z / (1 - lam))`` over the simplex.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        lam: below 1. 0 is sparsemax; towards 1 all weight goes to the maximum, towards -inf it is spread evenly. A
+            tensor gives rows their own, as in ``entmax``; its values are not checked, and the gradient reaches it.
+        dim: the axis to map.
+
+    Returns:
+        Probabilities with exact zeros, shape and dtype of ``z``. A fully masked row gives zeros.
+
+    Raises:
+        TypeError, IndexError: see ``entmax``.
+        ValueError: ``lam >= 1``, or an empty axis.
+
+    Source: Laha et al. 2018, Eq. 1 and 2, Section 3.2.
+    Cost: that of ``sparsemax``.
+
+    >>> sparsegen_lin(torch.tensor([0.4, 0.2, 0.0]), lam=0.5)
+    tensor([0.7000, 0.3000, 0.0000])
+    """
+    return _sparsegen(lambda x: x, z, lam, dim)
+
+
+def sparsegen_exp(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
+    """``sparsemax(e^z / (1 - lam))``. With ``lam = 1 - sum e^z`` it is softmax.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry. In float32, scores above 88
+            overflow to NaN.
+        lam: below 1; the larger, the sparser.
+        dim: the axis to map.
+
+    Returns:
+        Probabilities with exact zeros, shape and dtype of ``z``. A fully masked row gives zeros.
+
+    Raises:
+        TypeError, IndexError, ValueError: see ``sparsegen_lin``.
+
+    Source: Laha et al. 2018, Section 3.1, Example 1.
+
+    >>> sparsegen_exp(torch.tensor([0.4, 0.2, -2.0]), lam=0.0)
+    tensor([0.6352, 0.3648, 0.0000])
+    """
+    return _sparsegen(torch.exp, z, lam, dim)
+
+
+def sparsegen_sq(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
+    """``sparsemax(z^2 / (1 - lam))``, not monotone in z. With ``lam = 1 - sum z^2`` it is the spherical softmax.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        lam: below 1; the larger, the sparser.
+        dim: the axis to map.
+
+    Returns:
+        Probabilities with exact zeros, shape and dtype of ``z``. A fully masked row gives zeros.
+
+    Raises:
+        TypeError, IndexError, ValueError: see ``sparsegen_lin``.
+
+    Source: Laha et al. 2018, Section 3.1, Example 2.
+
+    >>> sparsegen_sq(torch.tensor([-0.8, 0.5, 0.1]))
+    tensor([0.6733, 0.2833, 0.0433])
+    """
+    return _sparsegen(torch.square, z, lam, dim)
+
+
+def sparsegen_log(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
+    """``sparsemax(log z / (1 - lam))``: scaling all scores by a constant leaves the weights as they are.
+
+    Args:
+        z: positive scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        lam: below 1; the larger, the sparser.
+        dim: the axis to map.
+
+    Returns:
+        Probabilities with exact zeros, shape and dtype of ``z``. A fully masked row gives zeros.
+
+    Raises:
+        TypeError, IndexError: see ``entmax``.
+        ValueError: ``lam >= 1``, an empty axis, or a score that is neither positive nor ``-inf``.
+
+    Source: Laha et al. 2018, appendix A.2, Example 4.
+
+    >>> sparsegen_log(torch.tensor([3.0, 2.0, 0.5]))
+    tensor([0.7027, 0.2973, 0.0000])
+    """
+    if not torch.compiler.is_compiling() and bool(((z <= 0) & (z > -torch.inf)).any()):
+        raise ValueError(f"sparsegen_log needs scores > 0 (or -inf, masked), the smallest was {float(z.min()):g}")
+    return _sparsegen(torch.log, z, lam, dim)
+
+
+def _sparsegen(transform: Callable[[Tensor], Tensor], z: Tensor, lam: float | Tensor, dim: int) -> Tensor:
+    scale = 1 / (1 - (per_row("lam", lam, z, dim) if torch.is_tensor(lam) else float(LAM.check("lam", lam))))
+
+    def rows(x: Tensor) -> Tensor:
+        # The mask stays a mask whatever the transform makes of -inf, and 1 has a finite derivative under all of them.
+        masked = x == -torch.inf
+        return entmax_rows((transform(x.masked_fill(masked, 1.0)) * scale).masked_fill(masked, -torch.inf), 2.0)
+
+    return map_rows(rows, z, dim)
+
+
+def scaled_half_squared_norm(p: Tensor, lam: float = 0.0) -> Tensor:
+    """``Omega(p) = (1 - lam) (||p||^2 - 1) / 2`` over the last axis; zero at every one-hot p."""
+    return (1 - lam) * half_squared_norm(p)
+
+
+LAM = Setting(
+    default=0.0,
+    allowed="< 1",
+    holds=lambda lam: -float("inf") < lam < 1,
+    from_real=lambda a: 1 - torch.exp(a),
+    to_real=lambda lam: torch.log(1 - lam),
+)
+
+register(SparseMap("sparsegen_lin", sparsegen_lin, scaled_half_squared_norm, settings={"lam": LAM}))
+# The transforms below act on each score by itself with slopes that differ: no function of p has them as its gradient.
+register(SparseMap("sparsegen_exp", sparsegen_exp, None, settings={"lam": LAM}, shift_invariant=False))
+register(SparseMap("sparsegen_sq", sparsegen_sq, None, settings={"lam": LAM}, shift_invariant=False))
+register(
+    SparseMap("sparsegen_log", sparsegen_log, None, settings={"lam": LAM}, shift_invariant=False, any_scores=False)
+)

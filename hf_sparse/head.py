@@ -1,0 +1,218 @@
+"""The language-model head: what logits mean, the loss from raw scores, and the distribution that is decoded.
+
+One rule: ``output.logits`` are the model's raw scores, in training and evaluation alike, and the loss is computed
+from them. Only when asked with ``log_probs=True``, as ``generate`` does at every step, are they replaced by the
+logarithm of the sparse distribution. That is a fixed point of the log_softmax some decoding modes apply, so every
+mode reads the same distribution.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from .config import MapConfig, SparseConfig
+from .linear_logits import LinearLogits
+
+# Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
+OFF_SUPPORT = -1e4
+
+
+def distribution(choice: MapConfig, logits: Tensor) -> Tensor:
+    """The next-token distribution of a map, summing to one.
+
+    alpha-ReLU weights are divided by their sum; where none is positive all weight goes to the largest score, which
+    is what they tend to as the threshold rises to it.
+
+    Args:
+        choice: the head's map.
+        logits: raw scores (..., V).
+
+    Returns:
+        Probabilities (..., V), float32 (float64 for float64 logits).
+    """
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    p = choice(z)
+    if choice.map.normalized:
+        return p
+    mass = p.sum(-1, keepdim=True)
+    best = torch.zeros_like(p).scatter(-1, z.argmax(-1, keepdim=True), 1.0)
+    return torch.where(mass == 0, best, p / torch.where(mass == 0, 1.0, mass))
+
+
+def log_distribution(choice: MapConfig, logits: Tensor) -> Tensor:
+    """log of ``distribution``; off the support ``-10,000 + z - max z``, whose exponential is exactly zero."""
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    p = distribution(choice, z)
+    top = z.amax(-1, keepdim=True)
+    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), OFF_SUPPORT + z - top)
+
+
+class HeadLoss(TorchFunctionMode):
+    """Inside this block, cross-entropy over the head's classes is the loss of the head's map.
+
+    Many model classes call ``cross_entropy`` themselves and never look at ``model.loss_function``. Standing where
+    they all end up keeps each model's own shift of the labels. It also divides by ``num_items_in_batch`` where the
+    model forgets to, which makes gradient accumulation exact. With ``fused`` the head's linear layer is put off
+    until the loss asks for it, and the logits are never made.
+    """
+
+    def __init__(
+        self, choice: MapConfig | None, head: nn.Module, num_items: Any, label_smoothing: float, fused: bool = False
+    ) -> None:
+        super().__init__()
+        self.choice = choice
+        self.head = head
+        self.num_items = num_items
+        self.label_smoothing = label_smoothing
+        self.fused = fused
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is nn.functional.cross_entropy:
+            return self.cross_entropy(*args, **(kwargs or {}))
+        if self.fused and func is nn.functional.linear and args[1] is self.head.weight:
+            return LinearLogits(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def cross_entropy(self, input: Any, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """What ``torch.nn.functional.cross_entropy`` does inside the block."""
+        call = _CROSS_ENTROPY.bind(input, target, *args, **kwargs)
+        call.apply_defaults()
+        options = call.arguments
+        if input.shape[min(1, input.dim() - 1)] != len(cast(Tensor, self.head.weight)):
+            return nn.functional.cross_entropy(*call.args, **call.kwargs)
+        missing_count = options["reduction"] == "mean" and self.num_items is not None
+        reduction = "sum" if missing_count else options["reduction"]
+        same = {"ignore_index": options["ignore_index"], "reduction": reduction}
+        same["label_smoothing"] = self.label_smoothing or options["label_smoothing"]
+        if self.choice is None or self.choice.name == "softmax":
+            loss = nn.functional.cross_entropy(input, target, weight=options["weight"], **same)
+        elif isinstance(input, LinearLogits) and options["weight"] is None:
+            loss = input.loss(self.choice.name, target, **dict(self.choice.settings), **same)
+        else:
+            z = input.compute() if isinstance(input, LinearLogits) else input
+            z = z.movedim(1, -1) if z.dim() > 2 else z
+            loss = self.choice.loss()(z, target, weight=options["weight"], **same)
+        if not missing_count:
+            return loss
+        num_items = self.num_items
+        return loss / (num_items.to(loss.device) if torch.is_tensor(num_items) else num_items)
+
+
+_CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
+
+
+class SparseModel:
+    """Mixed in before a model's own class by ``sparse_class``; tells sparse models from dense ones."""
+
+    _dense_class: type[PreTrainedModel]
+    _takes_any_keyword: bool
+    _makes_own_loss: bool
+    _sparse_config: SparseConfig
+    _dense_attention: dict[str, str]
+    config: Any
+    get_output_embeddings: Callable[[], Any]
+
+    @property
+    def accepts_loss_kwargs(self) -> bool:
+        """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches."""
+        return self.get_output_embeddings() is not None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        state: Any = super().__reduce_ex__(protocol)[2:]
+        return (_empty_sparse_model, (self._dense_class,), *state)
+
+
+def forward(self: Any, *args: Any, label_smoothing: float = 0.0, log_probs: bool = False, **kwargs: Any) -> Any:
+    """``forward`` of a sparse model: its own, with the loss of the head's map.
+
+    Args:
+        self: the sparse model.
+        *args: as the model takes them.
+        label_smoothing: mixes the targets with the uniform distribution, in [0, 1].
+        log_probs: return log-probabilities (float32) of the head's distribution, softmax where the head is dense, in
+            ``output.logits`` in place of raw scores.
+        **kwargs: as the model takes them; ``num_items_in_batch`` is honoured for every language model.
+
+    Returns:
+        The model's own output.
+
+    Raises:
+        ValueError: ``label_smoothing`` for a model without a language-model head.
+    """
+    num_items = kwargs.get("num_items_in_batch")
+    if not self._takes_any_keyword:
+        kwargs.pop("num_items_in_batch", None)
+    choice, head = self._sparse_config.head, self.get_output_embeddings()
+    if label_smoothing and head is None:
+        raise ValueError(
+            f"label_smoothing is for language models; {type(self).__name__} has no head over a vocabulary"
+        )
+    has_labels = len(args) > 1 or any(value is not None for name, value in kwargs.items() if "labels" in name)
+    if has_labels and head is not None:
+        loss = HeadLoss(choice, head, num_items, label_smoothing, self.training and self._sparse_config.fused_loss)
+        run = _run_inside_uncompiled if self._makes_own_loss else _run_inside
+        output = run(loss, self._dense_class.forward, self, *args, **kwargs)
+    else:
+        output = self._dense_class.forward(self, *args, **kwargs)
+    if log_probs:
+        output.logits = log_distribution(choice or MapConfig("softmax"), output.logits)
+    return output
+
+
+def _run_inside(loss: HeadLoss, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    with loss:
+        return function(*args, **kwargs)
+
+
+# torch.compile turns a CrossEntropyLoss that a forward makes for itself into dense cross-entropy without asking
+# HeadLoss, so such a forward runs uncompiled when it is given labels (2.13; its parts may be compiled by themselves).
+_run_inside_uncompiled = torch.compiler.disable(_run_inside)
+
+
+def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The model's own inputs for one decoding step, asking ``forward`` for log-probabilities."""
+    inputs = self._dense_class.prepare_inputs_for_generation(self, *args, **kwargs)
+    return inputs if self._sparse_config.head is None else {**inputs, "log_probs": True}
+
+
+def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refused: continuous batching takes paths around attention and head that would decode from softmax."""
+    raise NotImplementedError("continuous batching is not supported for sparse models; use model.generate")
+
+
+@functools.cache
+def sparse_class(dense: Any) -> Any:
+    """The class of sparse models of class ``dense``: same name, same signatures, one per dense class."""
+    parameters = inspect.signature(dense.forward).parameters.values()
+    overrides: list[Callable] = [forward]
+    if dense.can_generate():
+        decoding = (prepare_inputs_for_generation, init_continuous_batching)
+        overrides += [override for override in decoding if hasattr(dense, override.__name__)]
+    body: dict[str, Any] = {
+        "_dense_class": dense,
+        "_takes_any_keyword": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
+        "_makes_own_loss": "CrossEntropyLoss" in inspect.unwrap(dense.forward).__code__.co_names,
+        "__module__": dense.__module__,
+        "__doc__": dense.__doc__,
+    }
+    for override in overrides:
+        # Trainer and generate read argument names off the signature of the model's own method.
+        body[override.__name__] = functools.wraps(getattr(dense, override.__name__))(_as_method(override))
+    return type(dense.__name__, (SparseModel, dense), body)
+
+
+def _as_method(function: Callable) -> Callable:
+    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
+
+
+def _empty_sparse_model(dense: Any) -> Any:
+    cls = sparse_class(dense)
+    return cls.__new__(cls)

@@ -1,0 +1,179 @@
+"""Coming back: a checkpoint saved sparse loads sparse, or says why not."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import transformers
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import cached_file
+
+from .attention import NAME, through_interface
+from .config import SparseConfig
+from .head import SparseModel
+from .patching import attach, sparse_config, sparsify
+
+_ORIGINAL = "_hf_sparse_original"
+ADAPTER_SETTINGS = "hf_sparse.json"
+
+
+def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) -> Any:
+    """Load a sparse model, of the class it was saved from, with its maps, alpha and tau.
+
+    Args:
+        path: a local folder or a Hub id, of a sparse model or of a PEFT adapter saved by ``save_pretrained`` here.
+        auto_class: load as this class (``AutoModelForCausalLM``, ``BartModel``, ...); None takes the class named in
+            the checkpoint.
+        **kwargs: as for the class's own ``from_pretrained``.
+
+    Returns:
+        The sparse model; for an adapter the ``PeftModel`` around its sparse base.
+
+    Raises:
+        ValueError: the checkpoint is not sparse, its settings cannot be read, or its class is not known.
+    """
+    if cached_file(path, "adapter_config.json", **_absent_is_none(kwargs)) is not None:
+        return _adapter_from_pretrained(path, auto_class, **kwargs)
+    config = AutoConfig.from_pretrained(path, **_where(kwargs))
+    if not getattr(config, "hf_sparse", None):
+        raise ValueError(f"{path} is not a sparse checkpoint; load it with Transformers and call sparsify(model, ...)")
+    if SparseConfig.from_dict(config.hf_sparse).attn is not None:
+        kwargs.setdefault("attn_implementation", NAME)
+    model = (auto_class or _class_of(config)).from_pretrained(path, **kwargs)
+    if not isinstance(model, SparseModel):
+        raise RuntimeError(f"{path} was saved sparse but loaded dense as {type(model).__name__}; please report this")
+    return model
+
+
+def save_pretrained(model: Any, path: str | Path, **kwargs: Any) -> None:
+    """Save a sparse model, or the PEFT adapter around one with its base's maps, all of it or nothing.
+
+    Args:
+        model: a sparse model or a ``PeftModel`` around one.
+        path: the folder to write. What was there stays untouched until the new files are complete, then goes.
+        **kwargs: as for the model's own ``save_pretrained``.
+
+    Raises:
+        ValueError: the model is not sparse.
+    """
+    config = sparse_config(model)
+    with fresh_folder(Path(path)) as folder:
+        model.save_pretrained(folder, **kwargs)
+        if (folder / "adapter_config.json").exists():
+            (folder / ADAPTER_SETTINGS).write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def fresh_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the place of ``path`` once the block has run through, and only then."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
+        folder = Path(temporary, "new")
+        folder.mkdir()
+        yield folder
+        if path.exists():
+            path.rename(Path(temporary, "old"))
+        folder.rename(path)
+
+
+def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> Any:
+    settings = cached_file(path, ADAPTER_SETTINGS, **_absent_is_none(kwargs))
+    if settings is None:
+        raise ValueError(
+            f"{path} holds an adapter without {ADAPTER_SETTINGS}, so its base's maps are not known: save it with "
+            "hf_sparse.save_pretrained(model, path), or make the base sparse yourself and load it with PEFT"
+        )
+    from peft import PeftConfig, PeftModel
+
+    config = SparseConfig.from_dict(json.loads(Path(settings).read_text(encoding="utf-8")))
+    base_path = PeftConfig.from_pretrained(path, **_where(kwargs)).base_model_name_or_path
+    base_config = AutoConfig.from_pretrained(base_path)
+    if config.attn is not None and getattr(base_config, "hf_sparse", None):
+        kwargs.setdefault("attn_implementation", NAME)
+    base = (auto_class or _class_of(base_config)).from_pretrained(base_path, **kwargs)
+    if not isinstance(base, SparseModel):
+        sparsify(base, **{role: choice for role, choice in config.to_dict().items() if role != "version"})
+    elif base._sparse_config != config:
+        raise ValueError(
+            f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
+            f"{base._sparse_config.to_dict()}"
+        )
+    return PeftModel.from_pretrained(base, path, **_where(kwargs))
+
+
+def _class_of(config: Any) -> Any:
+    names = config.architectures or []
+    found = getattr(transformers, names[0], None) if names else None
+    if found is None:
+        raise ValueError(f"the checkpoint's class {names} is not one of Transformers'; pass auto_class")
+    return found
+
+
+def _where(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that say where on the Hub a file is."""
+    return {key: kwargs[key] for key in ("revision", "token", "cache_dir", "subfolder") if key in kwargs}
+
+
+def _absent_is_none(kwargs: dict[str, Any]) -> dict[str, Any]:
+    quiet = ("_raise_exceptions_for_gated_repo", "_raise_exceptions_for_missing_entries")
+    return {**_where(kwargs), **dict.fromkeys((*quiet, "_raise_exceptions_for_connection_errors"), False)}
+
+
+def _attach_as_saved(model: PreTrainedModel) -> None:
+    """Make a model that was built from a sparse configuration sparse, before its weights are loaded."""
+    block = model.config.__dict__.get("hf_sparse")
+    if block is None:
+        return
+    config = SparseConfig.from_dict(block)
+    asked = model.config._attn_implementation
+    if config.attn is not None and asked != NAME and through_interface(cast(Any, type(model))):
+        raise ValueError(
+            f"this checkpoint has sparse attention ({json.dumps(block['attn'])}) and would be dense with "
+            f"attn_implementation={asked!r}: load it without that argument, or call unsparsify(model) afterwards"
+        )
+    if config.attn is None and asked == NAME:
+        model.set_attn_implementation(model.get_correct_attn_implementation(None))
+    if config.head is not None and model.get_output_embeddings() is None:
+        config = SparseConfig(config.attn)  # AutoModel of a language model: no head to be sparse
+    attach(model, config, block)
+
+
+def install() -> None:
+    """Teach ``PreTrainedModel`` to come back sparse from a sparse configuration. Models without one are untouched.
+
+    ``post_init`` is the one place every way of building a model passes through, before weights are loaded. Before
+    that, models whose files list the attention they can be built with must not be asked for ours by name.
+    """
+    build, check = PreTrainedModel.post_init, PreTrainedModel._check_and_adjust_attn_implementation
+    if hasattr(build, _ORIGINAL):
+        return
+
+    @functools.wraps(build)
+    def post_init(self: PreTrainedModel) -> None:
+        build(self)
+        _attach_as_saved(self)
+
+    @functools.wraps(check)
+    def _check_and_adjust_attn_implementation(
+        self: PreTrainedModel, attn_implementation: str | None, is_init_check: bool = False, *args: Any, **kwargs: Any
+    ) -> str:
+        if is_init_check and attn_implementation == NAME and not through_interface(cast(Any, type(self))):
+            attn_implementation = None
+        return check(self, attn_implementation, is_init_check, *args, **kwargs)
+
+    for method in (post_init, _check_and_adjust_attn_implementation):
+        setattr(method, _ORIGINAL, method.__wrapped__)
+        setattr(PreTrainedModel, method.__name__, method)
+
+
+def uninstall() -> None:
+    """Undo ``install``."""
+    for name in ("post_init", "_check_and_adjust_attn_implementation"):
+        method = getattr(PreTrainedModel, name)
+        setattr(PreTrainedModel, name, getattr(method, _ORIGINAL, method))

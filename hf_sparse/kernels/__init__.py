@@ -1,0 +1,16 @@
+"""Optional compiled kernels: everything works without them, and nothing is compiled when this is imported."""
+
+from ._build import KernelUnavailable
+from ._choice import IMPLS, chosen
+from ._entmax import LONG_ROW, entmax_places, entmax_weights, jacobian_product, places_above
+
+__all__ = [
+    "IMPLS",
+    "LONG_ROW",
+    "KernelUnavailable",
+    "chosen",
+    "entmax_places",
+    "entmax_weights",
+    "jacobian_product",
+    "places_above",
+]

@@ -1,0 +1,60 @@
+"""The compiled kernel in this process: loaded at most once, and never at import."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+
+from ._build import KernelUnavailable, build, library_path
+
+_POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
+SIGNATURES = {
+    "hf_sparse_solve": (_POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _LONG, _INT, *[_POINTER] * 5),
+    "hf_sparse_map": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
+    "hf_sparse_weights": (_POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
+    "hf_sparse_product": (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _INT),
+    "hf_sparse_above": (_POINTER, _INT, _LONG, _LONG, ctypes.c_float, _LONG, _INT, *[_POINTER] * 3),
+}
+
+
+@cache
+def _loaded() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
+    if os.environ.get("HF_SPARSE_CPP") == "0":
+        return "the environment variable HF_SPARSE_CPP=0 turns the C++ kernel off"
+    try:
+        kernel = ctypes.CDLL(str(build()))
+    except KernelUnavailable as error:
+        return str(error)
+    except OSError as error:
+        return f"the compiled kernel does not load: {error}"
+    for name, arguments in SIGNATURES.items():
+        function = getattr(kernel, name)
+        function.argtypes, function.restype = arguments, None
+    return kernel
+
+
+@cache
+def _built_before() -> bool:
+    """Whether the library was there when this process first asked."""
+    return os.environ.get("HF_SPARSE_CPP") != "0" and library_path().exists()
+
+
+def library() -> ctypes.CDLL:
+    """The kernel, built if need be (about two seconds, once a machine).
+
+    Raises:
+        KernelUnavailable: it cannot be built or loaded, or ``HF_SPARSE_CPP=0`` forbids it.
+    """
+    found = _loaded()
+    if isinstance(found, str):
+        raise KernelUnavailable(found)
+    return found
+
+
+def available(build: bool) -> bool:
+    """Whether the kernel can be used; ``build`` allows two seconds of compiling to find out."""
+    if not build and not _loaded.cache_info().currsize and not _built_before():
+        return False
+    return not isinstance(_loaded(), str)

@@ -1,0 +1,24 @@
+"""Losses whose gradient is ``p - y`` for a sparse p, and multilabel losses that are zero where a sparse p is right."""
+
+from ._alpha_relu_loss import alpha_relu_loss
+from ._entmax_loss import entmax15_loss, entmax_loss, softmax_loss, sparsemax_loss
+from ._fenchel_young import fenchel_young_loss
+from ._linear_alpha_relu import linear_alpha_relu_loss
+from ._linear_entmax import linear_entmax_loss, linear_sparsemax_loss
+from ._multilabel import softmax_log_loss, sparsegen_lin_hinge_loss, sparsehourglass_hinge_loss, sparsemax_huber_loss
+
+__all__ = [
+    "alpha_relu_loss",
+    "entmax15_loss",
+    "entmax_loss",
+    "fenchel_young_loss",
+    "linear_alpha_relu_loss",
+    "linear_entmax_loss",
+    "linear_sparsemax_loss",
+    "softmax_log_loss",
+    "softmax_loss",
+    "sparsegen_lin_hinge_loss",
+    "sparsehourglass_hinge_loss",
+    "sparsemax_huber_loss",
+    "sparsemax_loss",
+]

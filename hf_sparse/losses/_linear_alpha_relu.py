@@ -1,0 +1,120 @@
+"""The alpha-ReLU loss of a linear layer's output, streamed over the vocabulary: nothing has to be normalized."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..functional import alpha_relu
+from ..functional._newton import exponent_of, power
+from ..kernels import chosen
+from ._alpha_relu_rows import relu_loss, relu_mass, support_above
+from ._linear_head import LinearHead
+from ._linear_loss import linear_loss
+from ._linear_rows import TILE, LinearLoss, Tile, TiledLoss, worth_listing
+from ._linear_support import SupportEntries
+from ._row_losses import checked_settings
+
+# Rows that share one pass over W; more would make the tiles too narrow to multiply well.
+_ROWS = 8192
+
+
+def linear_alpha_relu_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    alpha: float,
+    tau: float,
+    bias: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    num_items: int | Tensor | None = None,
+    softcap: float | None = None,
+    scale: float = 1.0,
+    chunk_size: int | None = None,
+    impl: str = "auto",
+) -> Tensor:
+    """``alpha_relu_loss(z, y, alpha, tau)`` of ``z = softcap(scale (h W^T + b))``, reading W once.
+
+    Value and gradients are those of the two steps done one after the other; second derivatives are not available.
+
+    Args:
+        hidden: h (..., D), any floating-point dtype.
+        weight: W (V, D), one row a class.
+        target: class indices (...), int64.
+        alpha: above 1.
+        tau: the threshold of ``alpha_relu``, finite.
+        bias: b (V,).
+        ignore_index: targets with this value add nothing to loss or gradients; their rows are not even multiplied.
+        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"``.
+        label_smoothing: ``eps`` in [0, 1], as in ``fenchel_young_loss``; not together with ``softcap``.
+        num_items: divide the sum by this count instead; only with ``reduction="mean"``.
+        softcap: the bound c of ``c tanh(z / c)``, above 0.
+        scale: factor on the logits, finite.
+        chunk_size: classes whose logits are held at a time; by default as many as make about sixteen million logits.
+        impl: what finds the supports, ``"auto"``, ``"torch"`` or ``"cpp"``, as in ``hf_sparse.functional.entmax``.
+
+    Returns:
+        A scalar, or (...) for ``reduction="none"``; float32, or float64 for float64 inputs.
+
+    Raises:
+        ValueError: shapes that do not fit, or an argument out of range.
+        TypeError: targets that are not integers, or a setting that is not a number.
+        IndexError: a target outside [0, V).
+        RuntimeError: a second derivative is asked for.
+
+    Source: Tezekbayev et al. 2022, Lemma 1; the separable form in ``alpha_relu_loss``.
+    Cost: as ``linear_entmax_loss``; W is read once for up to 8192 rows.
+
+    >>> import torch
+    >>> hidden, weight = torch.eye(2), torch.tensor([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
+    >>> linear_alpha_relu_loss(hidden, weight, torch.tensor([0, 1]), alpha=1.5, tau=0.5)
+    tensor(0.)
+    """
+    settings = checked_settings("alpha_relu", {"alpha": alpha, "tau": tau})
+    rows = LinearLoss(partial(_forward, **settings, chunk_size=chunk_size, impl=impl), partial(_weights, **settings))
+    return linear_loss(
+        hidden, weight, target, bias, rows, "alpha_relu", settings, ignore_index=ignore_index,
+        reduction=reduction, label_smoothing=label_smoothing, num_items=num_items, softcap=softcap, scale=scale,
+        chunk_size=chunk_size,
+    )  # fmt: skip
+
+
+def _weights(z: Tensor, alpha: float, tau: float) -> Tensor:
+    return alpha_relu(z if z.dtype == torch.float64 else z.float(), alpha, tau)
+
+
+def _forward(
+    hidden: Tensor, y: Tensor, head: LinearHead, alpha: float, tau: float, chunk_size: int | None, impl: str
+) -> TiledLoss:
+    """Blocks of rows, chunks of classes: every tile adds its own part to the losses of its rows."""
+    num_rows, num_classes = len(hidden), len(head.weight)
+    height = min(num_rows, _ROWS)
+    width = min(chunk_size or max(1, TILE // height), num_classes)
+    buffer = hidden.new_empty(height * width)
+    dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    mass = hidden.new_zeros(num_rows, dtype=torch.float64)
+    gold = hidden.new_zeros(num_rows, dtype=dtype)
+    support, dense = [], []
+    for start in range(0, num_rows, height):
+        rows = slice(start, min(start + height, num_rows))
+        for begin in range(0, num_classes, width):
+            tile = Tile(rows, slice(begin, min(begin + width, num_classes)))
+            z = head.logits(hidden[rows], tile.columns, buffer)
+            here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
+            gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
+            listed = support_above(z, alpha, tau, chosen(impl, z))
+            if listed is None or not worth_listing(len(listed[0]), z):
+                mass[rows] += relu_mass(z.to(dtype) * (alpha - 1) - tau, alpha).sum(-1)
+                dense.append(tile)
+                continue
+            row, column, u = listed
+            p = power(u, exponent_of(alpha))
+            mass.index_add_(0, row + start, (p * u).double())
+            value = head.chain(p, (u + tau) / (alpha - 1))
+            support.append(SupportEntries(row + start, column + begin, value))
+    return TiledLoss(relu_loss(mass, gold, alpha, tau).to(dtype), gold, support, dense)

@@ -1,0 +1,117 @@
+"""Which way to the losses of a batch of rows: on the supports where that is faster, else by the map's own formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..functional import MAPS, SparseMap, get_map
+from ..functional._candidates import LONG_ROW
+from ..kernels import chosen
+from ._alpha_relu_rows import alpha_relu_rows_loss
+from ._dense_rows import dense_rows_loss
+from ._entmax_rows import entmax_rows_loss
+from ._learned_alpha import tsallis_negentropy_in_alpha
+
+# The members of the entmax family that are registered under names of their own.
+ENTMAX_ALPHA = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
+
+
+def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of the map: those given, checked, and the defaults of the rest.
+
+    Raises:
+        ValueError: the map has no loss or no such setting, or a value is out of range.
+        TypeError: a value is not a number (or a tensor, for the alpha of entmax).
+    """
+    sparse_map = get_map(name)
+    sparse_map.loss_regularizer()
+    known = sparse_map.settings
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        takes = ", ".join(map(repr, sorted(known))) or "none"
+        raise ValueError(f"{name} takes no setting {unknown[0]!r}; it takes {takes}")
+    values = {key: settings.get(key, setting.default) for key, setting in known.items()}
+    for key, value in values.items():
+        learned = torch.is_tensor(value) and (name, key) == ("entmax", "alpha")
+        values[key] = value if learned else known[key].check(key, value)
+        if values[key] == "auto":
+            raise ValueError(f'{key} must be {known[key].allowed}, was "auto", which only sparsify can work out')
+    return values
+
+
+def chosen_for(name: str, settings: Mapping[str, Any], z: Tensor, impl: str) -> str:
+    """What computes the losses of the scores ``z``: ``"cpp"`` or ``"torch"``; see ``kernels.chosen``.
+
+    Raises:
+        ValueError, KernelUnavailable: see ``kernels.chosen``; or ``"cpp"`` for a map that the kernel does not know.
+    """
+    if name == "alpha_relu":
+        return chosen(impl, z)
+    alpha = settings["alpha"] if name == "entmax" else ENTMAX_ALPHA.get(name)
+    if alpha is not None:
+        return chosen(impl, z, alpha)
+    if impl == "cpp":
+        known = ", ".join(map(repr, sorted({"alpha_relu", "entmax", *ENTMAX_ALPHA} - {"softmax"})))
+        raise ValueError(f'impl="cpp" knows {known}, not {name!r}; use impl="auto" or impl="torch"')
+    return chosen("torch" if impl == "auto" else impl, z)
+
+
+def loss_map(name: str, settings: Mapping[str, Any], impl: str = "auto") -> SparseMap:
+    """The map with the regularizer its loss is written with: one that gives alpha its gradient where it wants one."""
+    if name != "softmax" and (name == "entmax" or name in ENTMAX_ALPHA):
+        known = MAPS[name]
+        return replace(_with_regularizer(known, settings), function=partial(known.function, impl=impl))
+    return _with_regularizer(MAPS[name], settings)
+
+
+def _with_regularizer(sparse_map: SparseMap, settings: Mapping[str, Any]) -> SparseMap:
+    if torch.is_tensor(settings.get("alpha")):
+        return replace(sparse_map, regularizer=tsallis_negentropy_in_alpha)
+    return sparse_map
+
+
+def row_losses(
+    z: Tensor, y: Tensor, counted: Tensor, name: str, settings: Mapping[str, Any], impl: str = "auto"
+) -> Tensor:
+    """``L(z, y)`` of each row (N,), float32 or float64; rows that do not count may hold anything, and get no gradient.
+
+    Args:
+        z: scores (N, V), any floating-point dtype.
+        y: classes (N,), int64, or distributions (N, V).
+        counted: (N,) bool.
+        name: a registered map.
+        settings: all of the map's settings.
+        impl: see ``chosen_for``.
+    """
+    impl = chosen_for(name, settings, z, impl)
+    if name == "alpha_relu":
+        return alpha_relu_rows_loss(_without_uncounted(z, counted), y, **settings, impl=impl)
+    alpha = settings["alpha"] if name == "entmax" else ENTMAX_ALPHA.get(name)
+    if not torch.is_tensor(alpha) and alpha == 1 and not y.is_floating_point():
+        z = _without_uncounted(z, counted)
+        return F.cross_entropy(z if z.dtype == torch.float64 else z.float(), y, reduction="none")
+    dense = partial(dense_rows_loss, sparse_map=loss_map(name, settings, impl), settings=settings)
+    if torch.is_tensor(alpha):
+        return dense(_without_uncounted(z, counted), y)
+    long = z.shape[1] >= LONG_ROW and not torch.compiler.is_compiling()
+    if alpha is None or not 1 < alpha <= 2 or not long:
+        return dense(z, y)
+    loss, wide = entmax_rows_loss(z, y, alpha, impl)
+    num_wide = int(wide.sum())
+    if num_wide == len(z):
+        return dense(z, y)
+    return loss.index_put((wide.nonzero()[:, 0],), dense(z[wide], y[wide])) if num_wide else loss
+
+
+def _without_uncounted(z: Tensor, counted: Tensor) -> Tensor:
+    """Rows that do not count replaced by zeros, so that no NaN in them meets the zero gradient they get."""
+    if not torch.compiler.is_compiling() and bool(counted.all()):
+        return z
+    return z.masked_fill(~counted[:, None], 0.0)

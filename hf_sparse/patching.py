@@ -1,0 +1,298 @@
+"""sparsify and unsparsify: the only place that changes a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from .attention import (
+    NAME,
+    SITE,
+    add_learned,
+    attention_sites,
+    divert,
+    find_sites,
+    inspected_functions,
+    observe,
+    refusal,
+    remove_learned,
+    restore,
+)
+from .audit import audit_attention, audit_fused_loss, hidden_rms, quiet_evaluation
+from .calibration import estimate_tau_from_head
+from .config import KINDS, MapConfig, SparseConfig
+from .example import example_inputs
+from .head import SparseModel, distribution, sparse_class
+from .linear_logits import LINEAR_LOSSES
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def sparsify(
+    model: Model,
+    attn: Any = None,
+    head: Any = None,
+    *,
+    fused_loss: bool = False,
+    example: Mapping[str, Any] | None = None,
+) -> Model:
+    """Replace softmax by sparse maps in a model's attention, at its language-model head, or both.
+
+    Args:
+        model: a Transformers model, or a PEFT model around one. Changed in place.
+        attn: None, a map's name ("entmax15", "sparsemax", "entmax", "softmax"), a mapping with settings
+            (``{"name": "entmax", "alpha": 1.33}``), or one of these for some kinds of attention
+            (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax.
+        head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
+            alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch; for
+            pretrained heads, whose logits carry an offset softmax never saw, an estimate from data is better.
+        fused_loss: in training, compute the head's loss a few rows at a time without ever holding the logits. For
+            heads that are one linear layer, with a scale, a bias and a soft cap at most.
+        example: keyword arguments for one forward call, for models whose input cannot be made up. They are only
+            used to check that every attention module is reached.
+
+    Returns:
+        The same object. ``output.logits`` stay raw scores; ``generate`` decodes from the sparse distribution.
+
+    Raises:
+        TypeError: not a Transformers model, or a value of the wrong type.
+        ValueError: an unknown map or setting, a setting out of range, nothing to replace, a model that is sparse
+            already, attention that cannot be reached. The model is then as it was.
+    """
+    dense = transformers_model(model)
+    if isinstance(dense, SparseModel):
+        raise ValueError(
+            f"this {type(dense).__name__} is sparse already ({dense._sparse_config.to_dict()}); "
+            "call unsparsify(model) first"
+        )
+    config = SparseConfig.parse(attn, head, fused_loss)
+    _check_fits(dense, config)
+    if config.head is not None and config.head.open_settings:
+        inputs = example_inputs(dense) if example is None else example
+        alpha = cast(float, dict(config.head.settings)["alpha"])
+        tau = estimate_tau_from_head(dense.get_output_embeddings(), alpha, hidden_rms(dense, inputs))
+        config = replace(config, head=config.head.with_settings(tau=tau))
+    if config.is_learned:
+        config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))
+    attach(dense, config, config.to_dict())
+    if dense.device.type != "meta":
+        with ExitStack() as undo:
+            undo.callback(_detach, dense)
+            _audit(dense, config, example)
+            undo.pop_all()  # all is well: stay sparse
+    return model
+
+
+def _audit(model: PreTrainedModel, config: SparseConfig, example: Mapping[str, Any] | None) -> None:
+    if config.attn is not None:
+        audit_attention(model, example_inputs(model) if example is None else example)
+    if config.fused_loss:
+        audit_fused_loss(model, example_inputs(model) if example is None else example)
+
+
+def unsparsify(model: Model) -> Model:
+    """Undo ``sparsify``: the same object, with logits bit-equal to those it had before.
+
+    Args:
+        model: what ``sparsify`` returned.
+
+    Raises:
+        ValueError: the model is not sparse.
+    """
+    sparse = transformers_model(model)
+    if not isinstance(sparse, SparseModel):
+        raise ValueError(f"this {type(sparse).__name__} is not sparse: there is nothing to undo")
+    _detach(sparse)
+    return model
+
+
+def is_sparse(model: nn.Module) -> bool:
+    """Whether ``sparsify`` was applied to ``model`` (or to the model inside a PEFT model) and not undone."""
+    return isinstance(transformers_model(model), SparseModel)
+
+
+def sparse_config(model: nn.Module) -> SparseConfig:
+    """The settings of a sparse model.
+
+    Raises:
+        ValueError: the model is not sparse.
+    """
+    sparse = transformers_model(model)
+    if not isinstance(sparse, SparseModel):
+        raise ValueError(f"this {type(sparse).__name__} is not sparse; call sparsify(model, ...) first")
+    return sparse._sparse_config
+
+
+def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
+    """The next-token distribution that ``generate`` reads, from a sparse model's logits.
+
+    Args:
+        model: a sparse model.
+        logits: its raw scores (..., V), as in ``output.logits``.
+
+    Returns:
+        Probabilities (..., V) that sum to one, float32 (float64 for float64 logits): softmax where the head is dense,
+        alpha-ReLU weights divided by their sum.
+
+    Raises:
+        ValueError: the model is not sparse.
+    """
+    return distribution(sparse_config(model).head or MapConfig("softmax"), logits)
+
+
+def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) -> None:
+    """Make ``model`` sparse without checking that it fits; what it was is kept for ``unsparsify``.
+
+    Args:
+        model: a dense model.
+        config: what to do.
+        block: what to save with the model, ``config`` as plain data. A base model loaded from the checkpoint of a
+            language model shares its configuration with the whole and keeps the block of the whole.
+    """
+    dense: dict[int, str] = {}
+    for part in model.modules():
+        if isinstance(part, SparseModel):  # a part that was loaded, and made sparse, before the whole
+            dense[id(part.config)] = _take_off(part)[""]
+    configs = _configs(model)
+    model._dense_attention = {
+        path: dense.get(id(part)) or _dense_attention(model, part) for path, part in configs.items()
+    }
+    _remove_sites(model)
+    if config.attn is not None:
+        sites = find_sites(model, config, model.config.is_encoder_decoder)
+        if any(not site.inline for site in sites):
+            model.set_attn_implementation(NAME)
+        for part in configs.values():
+            if part._attn_implementation != NAME:
+                # Where attention is computed inline, eager is the way of computing that has weights to return.
+                part._attn_implementation_internal = "eager"
+        for site in sites:
+            module = model.get_submodule(site.path)
+            module.__dict__[SITE] = site
+            add_learned(module, site)
+        divert(model)
+    model._sparse_config = config
+    model._dense_tags = model.model_tags
+    model.model_tags = [*(model.model_tags or ()), NAME, *config.map_names]
+    model.__class__ = sparse_class(type(model))  # type: ignore[arg-type]
+    mark(model.config, block)
+
+
+def mark(config: PreTrainedConfig, block: dict[str, Any]) -> None:
+    """Write the settings into a model's configuration, to be saved with it.
+
+    The plain attribute ``attn_implementation`` ends up in ``config.json``, where stock Transformers reads a name it
+    does not know and refuses to load: without this package no sparse checkpoint comes back dense in silence.
+    """
+    config.hf_sparse = block
+    config.attn_implementation = NAME
+
+
+def _configs(model: PreTrainedModel) -> dict[str, PreTrainedConfig]:
+    """Every configuration that modules of ``model`` read, by the path of the first module that does."""
+    found: dict[int, tuple[str, PreTrainedConfig]] = {}
+    for path, module in model.named_modules():
+        config = module.__dict__.get("config")
+        if isinstance(config, PreTrainedConfig):
+            found.setdefault(id(config), (path, config))
+    return dict(found.values())
+
+
+def _dense_attention(model: PreTrainedModel, config: PreTrainedConfig) -> str:
+    """The attention to go back to. Built from a sparse configuration it was never dense: the default, then."""
+    current = config._attn_implementation
+    return current if current != NAME else model.get_correct_attn_implementation(None)
+
+
+def _detach(model: PreTrainedModel) -> None:
+    restore(model)
+    _remove_sites(model)
+    for path, implementation in _take_off(model).items():
+        cast(Any, model.get_submodule(path)).config._attn_implementation_internal = implementation
+    del model.config.hf_sparse, model.config.attn_implementation
+
+
+def _take_off(model: Any) -> dict[str, str]:
+    """Give a model its own class back; the attention each of its parts had."""
+    model.__class__ = model._dense_class
+    model.model_tags = model.__dict__.pop("_dense_tags")
+    del model.__dict__["_sparse_config"]
+    return model.__dict__.pop("_dense_attention")
+
+
+def _remove_sites(model: nn.Module) -> None:
+    for module, site in attention_sites(model):
+        remove_learned(module, site)
+        del module.__dict__[SITE]
+
+
+def _count_heads(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """How many heads each kind of attention has, seen on ``inputs``."""
+    softmax = SparseConfig.parse(attn="softmax")
+    attach(model, softmax, softmax.to_dict())
+    try:
+        with quiet_evaluation(model), observe(model) as counts:
+            model(**inputs)
+        sites = [site for _, site in attention_sites(model)]
+    finally:
+        _detach(model)
+    heads: dict[str, int] = {}
+    for site in sites:
+        seen = counts[site.path].heads
+        if seen == 0 or heads.setdefault(site.kind, seen) != seen:
+            raise ValueError(
+                f"a setting can only be learned for each head where all {site.kind} attention has the same number of "
+                f"heads, and {site.path!r} has another, or does not show its heads; give a number instead"
+            )
+    return heads
+
+
+def transformers_model(model: nn.Module) -> PreTrainedModel:
+    """The Transformers model inside a PEFT model, or ``model`` itself."""
+    inner: Any = model
+    if hasattr(inner, "get_base_model"):  # PEFT
+        inner = inner.get_base_model()
+    if not isinstance(inner, PreTrainedModel):
+        raise TypeError(
+            f"a Transformers model (PreTrainedModel) is needed, was {type(model).__name__}; "
+            "make the model sparse before wrapping or compiling it"
+        )
+    return inner
+
+
+def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
+    name = type(model).__name__
+    if config.head is not None and model.get_output_embeddings() is None:
+        raise ValueError(f"{name} has no language-model head to make sparse; pass head=None")
+    if config.head is not None and any("nll_loss" in code.co_names for code in inspected_functions(type(model))):
+        raise ValueError(
+            f"{name} computes its loss from log_softmax itself, where no sparse loss can stand in; pass head=None"
+        )
+    if config.fused_loss and (config.head is None or config.head.name not in LINEAR_LOSSES):
+        fused = ", ".join(map(repr, LINEAR_LOSSES))
+        raise ValueError(f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False")
+    if config.fused_loss and not isinstance(model.get_output_embeddings(), nn.Linear):
+        raise ValueError(f"the head of {name} is not one linear layer; pass fused_loss=False")
+    if config.attn is None:
+        return
+    sites = find_sites(model, config, model.config.is_encoder_decoder)
+    if not sites:
+        raise ValueError(f"{name} has no attention that is computed with softmax; pass attn=None")
+    reason = refusal(model, sites)
+    if reason is not None:
+        raise ValueError(f"{name}: {reason}, or pass attn=None")
+    found = {site.kind for site in sites}
+    if isinstance(config.attn, dict):
+        absent = [kind for kind in config.attn if kind not in found]
+        if absent:
+            kinds = ", ".join(repr(kind) for kind in KINDS if kind in found)
+            raise ValueError(f"{name} has no {absent[0]} attention; it has: {kinds}")
+        for kind, choice in config.attn.items():
+            layers = sum(site.kind == kind for site in sites)
+            if isinstance(choice, tuple) and len(choice) != layers:
+                raise ValueError(f"attn[{kind!r}] lists {len(choice)} layers, {name} has {layers} of them")

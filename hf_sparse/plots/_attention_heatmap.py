@@ -1,0 +1,58 @@
+"""A picture of attention weights in which exact zeros look different from small weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+
+def plot_attention(
+    weights: Tensor, keys: Sequence[str], queries: Sequence[str], *, title: str = "", path: str | Path | None = None
+) -> Any:
+    """Draw attention weights as a heat map with every nonzero cell outlined.
+
+    Args:
+        weights: (queries, keys), as of one head or averaged over heads.
+        keys: labels of the columns.
+        queries: labels of the rows.
+        title: written above.
+        path: where to save the picture (PNG, SVG, PDF by its suffix); None does not save.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: weights and labels disagree in size.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install 'hf_sparse[plots]'") from error
+    if tuple(weights.shape) != (len(queries), len(keys)):
+        raise ValueError(
+            f"weights must be (queries, keys) = ({len(queries)}, {len(keys)}), were {tuple(weights.shape)}"
+        )
+    cells = weights.detach().float().cpu().numpy()
+    figure = Figure(figsize=(1.5 + 0.42 * len(keys), 1.2 + 0.42 * len(queries)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=1, aspect="equal")
+    for row, column in zip(*cells.nonzero()):
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="tab:orange", linewidth=1.2))
+    axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 2 else 0)
+    axes.set_yticks(range(len(queries)), queries)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    zeros = (cells == 0).mean()
+    axes.set_xlabel(f"outlined: weight above zero; {zeros:.0%} of the cells are exactly zero")
+    if title:
+        axes.set_title(title)
+    figure.colorbar(image, shrink=0.8, label="weight")
+    if path is not None:
+        figure.savefig(path, dpi=150, bbox_inches="tight")
+    return figure

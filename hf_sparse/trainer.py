@@ -1,0 +1,129 @@
+"""Trainers for sparse models: the loss of the head's map, exact under accumulation, with sparsity in the logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+
+from .attention import observe
+from .config import MapConfig
+from .head import distribution
+from .patching import is_sparse, sparse_config
+
+
+@dataclass
+class SparseTrainingArguments(Seq2SeqTrainingArguments):
+    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with two more."""
+
+    sparse_label_smoothing: float = field(
+        default=0.0, metadata={"help": "Mix training targets with the uniform distribution, inside the sparse loss."}
+    )
+    log_sparsity: bool = field(
+        default=True, metadata={"help": "Log support sizes and zero rates of head and attention."}
+    )
+
+
+class _Sparsity:
+    """Running means of what the logs show."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, list[float]] = {}
+
+    def add(self, name: str, total: float, count: float) -> None:
+        entry = self.sums.setdefault(name, [0.0, 0.0])
+        entry[0] += total
+        entry[1] += count
+
+    def take(self) -> dict[str, float]:
+        """The means since the last call."""
+        means = {name: total / count for name, (total, count) in self.sums.items() if count}
+        self.sums.clear()
+        return means
+
+
+class SparseTrainer(Trainer):
+    """``Trainer`` for sparse models.
+
+    Args:
+        model: what ``sparsify`` returned.
+        args: ``SparseTrainingArguments``.
+        *rest, **kwargs: as for ``Trainer``.
+
+    Logs, beside the loss: ``head_support`` and ``attention_support`` (mean number of nonzero classes or keys, a row)
+    and their ``_zero_rate`` (share of exact zeros); with the prefix ``eval_`` after an evaluation.
+
+    Raises:
+        TypeError: other training arguments.
+        ValueError: a dense model, or an option that would bypass the sparse loss (``label_smoothing_factor``,
+            ``use_liger_kernel``, ``compute_loss_func``).
+    """
+
+    def __init__(self, model: Any = None, args: Any = None, *rest: Any, **kwargs: Any) -> None:
+        if args is None:
+            args = SparseTrainingArguments("trainer_output")
+        if not isinstance(args, SparseTrainingArguments):
+            raise TypeError(f"args must be SparseTrainingArguments, was {type(args).__name__}")
+        if args.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor={args.label_smoothing_factor} would train with dense cross-entropy; "
+                "use sparse_label_smoothing"
+            )
+        if args.use_liger_kernel:
+            raise ValueError("use_liger_kernel=True would train with dense cross-entropy; leave it False")
+        if not 0 <= args.sparse_label_smoothing <= 1:
+            raise ValueError(f"sparse_label_smoothing must be in [0, 1], was {args.sparse_label_smoothing}")
+        super().__init__(model, args, *rest, **kwargs)
+        if self.compute_loss_func is not None:
+            raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")
+        if not is_sparse(self.model):
+            raise ValueError(f"{type(self.model).__name__} is dense; call sparsify(model, ...) before training it")
+        self._sparsity = _Sparsity()
+
+    def compute_loss(self, model: Any, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
+        """The model's own loss; counts supports on the way where they will be logged."""
+        if model.training and self.args.sparse_label_smoothing:
+            inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
+        due = not model.training or (self.state.global_step + 1) % max(self.state.logging_steps, 1) == 0
+        if not (self.args.log_sparsity and due):
+            return super().compute_loss(model, inputs, return_outputs, **kwargs)
+        with observe(model) as counts:
+            loss, outputs = super().compute_loss(model, inputs, True, **kwargs)
+        for count in counts.values():
+            self._sparsity.add("attention_support", count.nonzero, count.rows)
+            self._sparsity.add("attention_zero_rate", count.keys - count.nonzero, count.keys)
+        if sparse_config(self.model).head is not None and "labels" in inputs:
+            self._count_head(outputs["logits"].detach(), inputs["labels"])
+        return (loss, outputs) if return_outputs else loss
+
+    @torch.no_grad()
+    def _count_head(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        if logits.shape[:-1] != labels.shape:
+            return
+        if self._loss_shifts_labels:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        choice = cast(MapConfig, sparse_config(self.model).head)
+        support = (distribution(choice, logits[labels != -100]) > 0).sum(-1)
+        total, rows = float(support.sum()), support.numel()
+        self._sparsity.add("head_support", total, rows)
+        self._sparsity.add("head_zero_rate", rows * logits.shape[-1] - total, rows * logits.shape[-1])
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log, with the sparsity seen since the last training log."""
+        if "loss" in logs:
+            logs = logs | self._sparsity.take()
+        super().log(logs, *args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Evaluate, with the sparsity on the evaluation data among the metrics."""
+        self._sparsity.take()
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        for name, value in self._sparsity.take().items():
+            output.metrics[f"{metric_key_prefix}_{name}"] = value
+        return output
+
+
+class SparseSeq2SeqTrainer(SparseTrainer, Seq2SeqTrainer):
+    """``Seq2SeqTrainer`` for sparse models; arguments, logs and errors as for ``SparseTrainer``."""

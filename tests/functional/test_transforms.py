@@ -1,0 +1,84 @@
+"""torch.func, torch.compile and torch.export see the maps as they see torch's own functions."""
+
+import pytest
+import torch
+
+from hf_sparse.functional import entmax, entmax15, softmax, sparsegen_lin, sparsehourglass, sparsemax
+
+MAPS = pytest.mark.parametrize("function", [softmax, entmax15, sparsemax, sparsegen_lin, sparsehourglass])
+
+
+def scores(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+
+
+@MAPS
+@pytest.mark.parametrize("length", [6, 1100])
+def test_vmap_grad_and_jacrev(function, length):
+    z, target = scores(3, length), scores(length)
+
+    def loss(row):
+        return (function(row) * target).sum()
+
+    torch.testing.assert_close(torch.func.vmap(function)(z), function(z))
+    leaf = z.clone().requires_grad_()
+    (expected,) = torch.autograd.grad((function(leaf) * target).sum(), leaf)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(z), expected)
+    jacobian = torch.func.jacrev(function)(z[:2])
+    torch.testing.assert_close(torch.einsum("rvsw,v->rsw", jacobian, target)[0, 0], expected[0])
+
+
+@pytest.mark.parametrize("length", [6, 1100])
+def test_hessian_of_a_loss_is_symmetric_and_equals_differences_of_its_gradient(length):
+    z = scores(2, length)
+
+    def gradient(z):
+        return torch.func.grad(lambda z: (entmax15(z) ** 3).sum())(z)
+
+    hessian = torch.func.jacrev(gradient)(z).view(2 * length, 2 * length)
+    torch.testing.assert_close(hessian, hessian.T, atol=1e-12, rtol=0)
+    step, best = torch.zeros_like(z), int(z.argmax())
+    step.view(-1)[best] = 1e-6
+    difference = (gradient(z + step) - gradient(z - step)) / 2e-6
+    torch.testing.assert_close(hessian[best], difference.view(-1), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("sparsemax", "aot_eager"),
+        ("entmax", "aot_eager"),
+        ("learned", "aot_eager"),
+        pytest.param("entmax15", "inductor", marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_step_compiles_without_graph_breaks(name, backend):
+    z = scores(4, 9).float().requires_grad_()
+    alpha = torch.tensor([[1.3], [1.5], [1.0], [2.0]], requires_grad=True)
+    function = {
+        "sparsemax": lambda z, alpha: sparsemax(z),
+        "entmax": lambda z, alpha: entmax(z, 1.3),
+        "learned": entmax,
+        "entmax15": lambda z, alpha: entmax15(z),
+    }[name]
+
+    def step(z, alpha):
+        return (function(z, alpha) ** 2).sum() + 0 * alpha.sum()
+
+    torch.compiler.reset()
+    compiled = torch.compile(step, fullgraph=True, backend=backend)(z, alpha)
+    torch.testing.assert_close(compiled, step(z, alpha))
+    expected = torch.autograd.grad(step(z, alpha), (z, alpha))
+    for actual, reference in zip(torch.autograd.grad(compiled, (z, alpha)), expected):
+        torch.testing.assert_close(actual, reference, atol=1e-5, rtol=0)
+
+
+@MAPS
+def test_the_forward_exports(function):
+    class Map(torch.nn.Module):
+        def forward(self, z):
+            return function(z)
+
+    z = scores(2, 7)
+    program = torch.export.export(Map(), (z,))
+    torch.testing.assert_close(program.module()(z + 1), function(z + 1))

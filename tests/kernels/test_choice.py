@@ -1,0 +1,141 @@
+"""Which implementation is taken, and what is said where the kernel cannot be."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_sparse.functional import entmax, entmax15
+from hf_sparse.kernels import chosen
+from hf_sparse.losses import entmax15_loss, entmax_loss, fenchel_young_loss, linear_entmax_loss
+
+ROOT = Path(__file__).parents[2]
+COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
+Z, Y = torch.tensor([[2.0, 1.0, -1.0]]), torch.tensor([0])
+
+
+def test_an_unknown_impl_is_refused():
+    message = "impl must be one of 'auto', 'cpp', 'torch', was 'cuda'"
+    for call in (
+        lambda: entmax15(Z, impl="cuda"),
+        lambda: entmax(Z, torch.tensor(1.5), impl="cuda"),
+        lambda: entmax15_loss(Z, Y, impl="cuda"),
+        lambda: fenchel_young_loss(Z, Y, "sparsegen_lin", impl="cuda"),
+        lambda: linear_entmax_loss(Z, torch.eye(3), Y, impl="cuda"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("z", "alpha", "message"),
+    [
+        (Z.double(), 1.5, r"takes scores of torch.float32, torch.bfloat16, torch.float16, were torch.float64"),
+        (Z.to("meta"), 1.5, "takes scores on the CPU, were on meta"),
+        (Z.as_subclass(type("Mine", (torch.Tensor,), {})), 1.5, "takes plain tensors, was Mine"),
+        (Z, torch.tensor(1.5), "takes one number for alpha, was a tensor"),
+        (Z, 1.05, r"takes alpha in \[1.1, 2.0\], was 1.05"),
+        (Z, 1.0, r"takes alpha in \[1.1, 2.0\], was 1.0"),
+        (Z, 2.5, r"takes alpha in \[1.1, 2.0\], was 2.5"),
+    ],
+)
+def test_an_explicit_cpp_never_falls_back(z, alpha, message):
+    with pytest.raises(ValueError, match=f'impl="cpp" {message}; use impl="auto" or impl="torch"'):
+        entmax(z, alpha, impl="cpp")
+    assert chosen("auto", z, alpha) == "torch"
+
+
+def test_losses_refuse_what_the_kernel_does_not_know():
+    with pytest.raises(ValueError, match=r"takes alpha in \[1.1, 2.0\], was 1.0"):
+        entmax_loss(Z, Y, 1.0, impl="cpp")
+    with pytest.raises(ValueError, match="takes one number for alpha"):
+        entmax_loss(Z, Y, torch.tensor(1.5), impl="cpp")
+    known = "'alpha_relu', 'entmax', 'entmax15', 'sparsemax'"
+    with pytest.raises(ValueError, match=f"impl=\"cpp\" knows {known}, not 'sparsegen_lin'"):
+        fenchel_young_loss(Z, Y, "sparsegen_lin", impl="cpp")
+
+
+@needs_compiler
+def test_compiled_code_is_never_the_kernels():
+    compiled = torch.compile(lambda z: entmax15(z, impl="auto"), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(Z), entmax15(Z, impl="torch"))
+
+
+def run(code, tmp_path, **environment):
+    """The last line that a fresh process with an empty cache prints."""
+    start = "import torch, hf_sparse.functional as F\nfrom hf_sparse.kernels import chosen\n"
+    inherited = {key: value for key, value in os.environ.items() if key not in ("CXX", "HF_SPARSE_CPP")}
+    paths = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", start + code], capture_output=True, text=True, env=inherited | paths | environment
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip().splitlines()[-1]
+
+
+WORKS = "p = F.entmax15(torch.zeros(64, 20_000)); assert float(p.sum()) - 64 < 1e-3\n"
+REASON = """try:
+    F.entmax15(torch.zeros(2), impl='cpp')
+except RuntimeError as error:
+    print(type(error).__name__, error)"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"HF_SPARSE_CPP": "0"}, "KernelUnavailable the environment variable HF_SPARSE_CPP=0 turns"),
+        (
+            {"PATH": "/nowhere"},
+            "KernelUnavailable no C++ compiler was found: install g++ or clang++, or name one",
+        ),
+        ({"CXX": "false"}, "KernelUnavailable false failed on entmax.cpp"),
+        (
+            {"XDG_CACHE_HOME": "/dev/null"},
+            "KernelUnavailable the C++ kernel could not be built in /dev/null",
+        ),
+    ],
+)
+def test_auto_works_without_the_kernel_and_cpp_says_why(tmp_path, environment, reason):
+    assert run(WORKS + REASON, tmp_path, **environment).startswith(reason)
+    assert run(WORKS + "print(chosen('auto', torch.zeros(1 << 20), 1.5))", tmp_path, **environment) == "torch"
+
+
+@needs_compiler
+def test_importing_and_small_inputs_compile_nothing_but_large_ones_do(tmp_path):
+    folder = tmp_path / "cache"
+    assert run("F.entmax15(torch.zeros(3)); print(chosen('auto', torch.zeros(3), 1.5))", tmp_path) == "torch"
+    assert not folder.exists()
+    assert run(WORKS + "print(chosen('auto', torch.zeros(3), 1.5))", tmp_path) == "cpp"
+    assert run("print(chosen('auto', torch.zeros(3), 1.5))", tmp_path) == "cpp"
+    assert len(list(folder.rglob("*"))) == 2  # the folder and one library: no temporary file is left
+
+
+@needs_compiler
+def test_each_instruction_set_has_its_own_library_and_all_agree(tmp_path):
+    code = (
+        "z = torch.randn(9, 6001, generator=torch.Generator().manual_seed(0)).bfloat16().float()\n"
+        "print([round(float(F.entmax(z, a, impl='cpp').square().sum()), 4) for a in (1.3, 1.5, 2.0)])"
+    )
+    capabilities = ["default", torch.backends.cpu.get_cpu_capability().lower()]
+    answers = [run(code, tmp_path, ATEN_CPU_CAPABILITY=capability) for capability in capabilities]
+    assert answers[0] == answers[1]
+    assert len(list((tmp_path / "cache" / "hf_sparse").iterdir())) == len(set(capabilities))
+
+
+@needs_compiler
+def test_two_processes_that_build_at_once_both_end_with_the_kernel(tmp_path):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    code = (
+        "import torch; from hf_sparse.functional import entmax15; print(entmax15(torch.zeros(2), impl='cpp').tolist())"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert [process.communicate()[0].strip() for process in processes] == ["[0.5, 0.5]"] * 2
+    assert len(list((tmp_path / "hf_sparse").iterdir())) == 1

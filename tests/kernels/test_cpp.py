@@ -1,0 +1,214 @@
+"""The C++ kernel gives what torch gives: maps, losses, gradients, on every kind of row."""
+
+import shutil
+
+import pytest
+import torch
+
+from hf_sparse import kernels
+from hf_sparse.functional import entmax, entmax15, sparsemax
+from hf_sparse.functional._candidates import solve_long_rows
+from hf_sparse.losses import (
+    alpha_relu_loss,
+    entmax15_loss,
+    entmax_loss,
+    linear_alpha_relu_loss,
+    linear_entmax_loss,
+    sparsemax_loss,
+)
+from hf_sparse.losses._entries_above import entries_above
+from tests.reference import entmax_by_bisection
+from tests.tolerances import GRADIENT, WEIGHT
+
+pytestmark = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("g++", "clang++", "c++")), reason="no C++ compiler is installed"
+)
+HALVES = [torch.float32, torch.bfloat16, torch.float16]
+# Whole rows below 4096, one streaming read above; supports from one entry to all.
+LENGTHS = [1, 2, 5, 63, 128, 1024, 4096, 5001, 20_000]
+SCALES = {"all": 1e-5, "most": 0.1, "many": 0.5, "several": 2.0, "two": 12.0, "one": 1e3}
+
+
+def scores(num_rows, length, scale, dtype=torch.float32):
+    return (torch.randn(num_rows, length, generator=torch.Generator().manual_seed(length)) * scale).to(dtype)
+
+
+def close(actual, expected, tolerance):
+    torch.testing.assert_close(actual.double(), expected.double(), atol=tolerance, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.25, 1.3, 4 / 3, 1.5, 1.8, 2.0])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_weights_are_those_of_the_specification_for_supports_of_all_sizes(alpha, length):
+    for scale in SCALES.values():
+        for dtype in HALVES:
+            z = scores(4, length, scale, dtype)
+            close(entmax(z, alpha, impl="cpp"), entmax_by_bisection(z, alpha), WEIGHT[dtype])
+
+
+def test_the_scales_above_give_supports_of_one_two_many_and_all():
+    sizes = {name: int((sparsemax(scores(4, 5001, scale), impl="cpp")[0] > 0).sum()) for name, scale in SCALES.items()}
+    assert sizes["one"] == 1
+    assert sizes["all"] == 5001
+    assert sorted(sizes.values(), reverse=True) == list(sizes.values())
+    pair = torch.full((1, 5001), -9.0).index_fill_(1, torch.tensor([7, 4999]), 3.0)
+    assert sparsemax(pair, impl="cpp").nonzero().tolist() == [[0, 7], [0, 4999]]
+
+
+@pytest.mark.parametrize("length", [64, 6000])
+@pytest.mark.parametrize("offset", [1e4, 1e8, -1e8])
+def test_offsets_do_not_matter(length, offset):
+    z = (scores(3, length, 30.0).double() + offset).float()
+    close(entmax15(z, impl="cpp"), entmax_by_bisection(z, 1.5), WEIGHT[torch.float32])
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("length", [7, 300, 6000])
+def test_masked_positions_get_exactly_zero_and_nan_stays_in_its_row(dtype, length):
+    z = scores(6, length, 2.0, dtype)
+    z[0], z[1, 3:], z[2, ::2] = -torch.inf, -torch.inf, -torch.inf
+    z[3, length - 1], z[4, 1] = torch.nan, torch.inf
+    for p in (entmax15(z, impl="cpp"), entmax15(z.clone().requires_grad_(), impl="cpp").detach()):
+        assert bool((p[0] == 0).all())
+        assert bool((p[1, 3:] == 0).all())
+        assert bool((p[2, ::2] == 0).all())
+        assert bool(p[3:5].isnan().all())
+        close(p[[1, 2, 5]], entmax_by_bisection(z[[1, 2, 5]], 1.5), WEIGHT[dtype])
+
+
+def test_scores_masked_until_late_in_the_row_and_rows_that_only_rise():
+    z = torch.full((2, 20_000), -torch.inf)
+    z[0, 15_000:] = scores(1, 5000, 1.0)[0]
+    z[1] = torch.linspace(-500, 500, 20_000)
+    close(entmax15(z, impl="cpp"), entmax_by_bisection(z, 1.5), WEIGHT[torch.float32])
+
+
+@pytest.mark.parametrize("length", [10, 6000])
+def test_ties_share_the_weight_equally(length):
+    z = torch.zeros(1, length)
+    z[0, [0, 5, 9]] = 20.0
+    for alpha in (1.3, 1.5, 2.0):
+        p = entmax(z, alpha, impl="cpp")
+        close(p[0, [0, 5, 9]], torch.full((3,), 1 / 3), WEIGHT[torch.float32])
+        assert int((p > 0).sum()) == 3
+
+
+def test_any_dim_stride_and_no_rows():
+    z = scores(6, 5000, 3.0).view(2, 3, 5000)
+    for dim in (0, 1, 2):
+        close(sparsemax(z, dim, impl="cpp"), sparsemax(z.double(), dim), WEIGHT[torch.float32])
+    assert entmax15(torch.zeros(0, 5000), impl="cpp").shape == (0, 5000)
+    assert entmax15(torch.zeros(0, 8, requires_grad=True), impl="cpp").shape == (0, 8)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.3, 1.5, 2.0])
+@pytest.mark.parametrize("length", [5, 200, 1500, 6000])
+def test_gradients_of_maps_are_those_of_the_specification_in_float64(alpha, length):
+    z, upstream = scores(4, length, 2.0), scores(4, length, 1.0)
+    z[0, 1:] = -torch.inf
+    z[1, 2:4] = z[1].max()
+    upstream[0, 1] = torch.inf  # off the support: it must not enter the mean
+    leaf, wide = z.clone().requires_grad_(), z.double().requires_grad_()
+    (actual,) = torch.autograd.grad(entmax(leaf, alpha, impl="cpp"), leaf, upstream)
+    (expected,) = torch.autograd.grad(entmax(wide, alpha, impl="torch"), wide, upstream.double())
+    close(actual, expected, GRADIENT[torch.float32])
+
+
+def test_second_derivatives_and_transforms_go_through_the_kernel():
+    z, v = scores(3, 40, 1.0), scores(3, 40, 0.5)
+
+    def curvature(impl, dtype):
+        leaf = z.to(dtype).requires_grad_()
+        (first,) = torch.autograd.grad((entmax15(leaf, impl=impl) ** 3).sum(), leaf, create_graph=True)
+        return torch.autograd.grad((first * v.to(dtype)).sum(), leaf)[0]
+
+    close(curvature("cpp", torch.float32), curvature("torch", torch.float64), GRADIENT[torch.float32])
+    mapped = torch.func.vmap(lambda row: entmax15(row, impl="cpp"))(z)
+    close(mapped, entmax15(z.double()), WEIGHT[torch.float32])
+    slope = torch.func.grad(lambda x: entmax15(x, impl="cpp").square().sum())(z)
+    expected = torch.func.grad(lambda x: entmax15(x).square().sum())(z.double())
+    close(slope, expected, GRADIENT[torch.float32])
+
+
+LOSSES = {
+    "entmax15": entmax15_loss,
+    "sparsemax": sparsemax_loss,
+    "entmax 1.3": lambda z, y, **options: entmax_loss(z, y, 1.3, **options),
+    "alpha_relu": lambda z, y, **options: alpha_relu_loss(z, y, 1.5, 0.7, **options),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("length", [50, 1500, 9000])
+@pytest.mark.parametrize("scale", [0.01, 0.3, 3.0])
+@pytest.mark.parametrize("soft", [False, True])
+def test_losses_and_their_gradients_are_those_of_the_specification(name, length, scale, soft):
+    z, y = scores(6, length, scale), torch.arange(6) % length
+    z[0, 7], z[1, 10:], z[2, :9] = torch.nan, -torch.inf, 50.0
+    y[0] = -100
+    if soft:
+        y = torch.zeros(6, length).scatter_(1, (torch.arange(6)[:, None] + torch.tensor([0, 3])) % length, 0.5)
+        y[0] = 0
+    results = []
+    for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
+        leaf = z.to(dtype).requires_grad_()
+        loss = LOSSES[name](leaf, y.to(dtype) if soft else y, reduction="none", impl=impl)
+        results.append((loss.detach(), *torch.autograd.grad(loss.sum(), leaf)))
+    (loss, slope), (expected_loss, expected_slope) = results
+    torch.testing.assert_close(loss.double(), expected_loss, atol=1e-5, rtol=2e-6)
+    # alpha-ReLU's weights are not bounded by one.
+    torch.testing.assert_close(slope.double(), expected_slope, atol=GRADIENT[torch.float32], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_losses_of_half_precision_logits(dtype):
+    z, y = scores(4, 9000, 3.0, dtype), torch.arange(4)
+    for loss in LOSSES.values():
+        expected = loss(z.double(), y, impl="torch")
+        torch.testing.assert_close(loss(z, y, impl="cpp").double(), expected, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_classes", [30, 2000])
+@pytest.mark.parametrize("scale", [0.05, 3.0])
+@pytest.mark.parametrize("loss", [linear_entmax_loss, lambda *a, **k: linear_alpha_relu_loss(*a, 1.5, 0.6, **k)])
+def test_fused_losses_are_those_of_the_specification(num_classes, scale, loss):
+    hidden, weight, y = scores(5, 16, scale), scores(num_classes, 16, 1.0), torch.arange(5)
+    results = []
+    for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
+        leaves = [tensor.to(dtype).requires_grad_() for tensor in (hidden, weight)]
+        value = loss(*leaves, y, impl=impl, chunk_size=3)
+        results.append((value.detach(), *torch.autograd.grad(value, leaves)))
+    for actual, expected in zip(*results):
+        torch.testing.assert_close(actual.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_row_that_is_mostly_support_leaves_the_others_listed():
+    z = scores(3, 8192, 10.0)
+    z[1] = 0.5
+    solved = solve_long_rows(z, 1.5, "cpp")
+    assert solved.wide.tolist() == [False, True, False]
+    close((solved.u**2).sum(1), torch.tensor([1.0, 0.0, 1.0]), 1e-5)
+    assert bool((solved.bound[[0, 2]] <= -solved.u[[0, 2]].amax(1, keepdim=True)).all())
+
+
+def test_entries_above_a_threshold_are_all_of_them_in_order():
+    z = scores(4, 3001, 1.0)
+    z[2, 17] = torch.nan
+    row, column, value = entries_above(z, 2.5, "cpp")
+    expected = (~(z <= 2.5)).nonzero()
+    assert torch.equal(torch.stack([row, column], 1), expected)
+    assert torch.equal(value.nan_to_num(9.0), z[~(z <= 2.5)].nan_to_num(9.0))
+    assert entries_above(z, -10.0, "cpp") is None
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    z, upstream = scores(40, 20_000, 2.0), scores(40, 20_000, 1.0)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            p = entmax15(z, impl="cpp")
+            results.append((p, kernels.jacobian_product(p, upstream, 1.5), *kernels.entmax_places(z, 1.5, 2.0)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for one, other in zip(*results))

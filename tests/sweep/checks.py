@@ -1,0 +1,300 @@
+"""What must hold of a sparse model, each fact first looked for in the dense one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_sparse import sparsify, unsparsify
+from hf_sparse.attention import attention_sites
+from hf_sparse.audit import quiet_evaluation
+from hf_sparse.diagnosis import cache_difference, causality, difference, logits_of
+from hf_sparse.losses import fenchel_young_loss
+
+ABSENT = "not a property of the dense model"
+HEADS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT")
+
+
+class CheckFailed(AssertionError):
+    """A check that the dense model passes and the sparse one does not."""
+
+
+class Rows:
+    """Stands in for ``SupportCount`` and keeps what the checks ask about the weights of a site."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.zeros = 0
+        self.most = 0.0
+        self.least = 1.0
+
+    def add(self, weights: Tensor) -> None:
+        self.calls += 1
+        mass = weights.double().sum(-1)
+        self.zeros += int((weights == 0).sum())
+        self.most = max(self.most, float(mass.max()))
+        filled = mass[mass > 0]
+        self.least = min(self.least, float(filled.min()) if len(filled) else 1.0)
+        if not weights.isfinite().all():
+            raise CheckFailed("attention weights are not finite")
+
+
+@contextmanager
+def watching(model: nn.Module):
+    rows = {}
+    for _, site in attention_sites(model):
+        site.counts = rows[site.path] = Rows()
+    try:
+        yield rows
+    finally:
+        for _, site in attention_sites(model):
+            site.counts = None
+
+
+def run(model: nn.Module, inputs: dict[str, Tensor], **more: Any) -> Tensor:
+    return logits_of(model, {**inputs, **more})
+
+
+def eager(model: nn.Module) -> Callable[[], None]:
+    """Let a dense model compute its own eager attention; returns what undoes it."""
+    before = [
+        (part.config, part.config._attn_implementation)
+        for part in model.modules()
+        if isinstance(part, PreTrainedModel)
+    ]
+    for config, _ in before:
+        config._attn_implementation_internal = "eager"
+
+    def undo() -> None:
+        for config, implementation in before:
+            config._attn_implementation_internal = implementation
+
+    return undo
+
+
+def padding(model: nn.Module, inputs: dict[str, Tensor]) -> float | None:
+    """How far logits move when three padding tokens follow the input."""
+    if "attention_mask" not in inspect.signature(type(model).forward).parameters or "input_ids" not in inputs:
+        return None
+    ids = inputs["input_ids"]
+    if ids.dim() != 2:
+        return None
+    pad = {
+        name: nn.functional.pad(x, (0, 3))
+        for name, x in inputs.items()
+        if name in ("input_ids", "mm_token_type_ids", "qformer_attention_mask")
+    }
+    mask = nn.functional.pad(torch.ones_like(ids), (0, 3))
+    alone = run(model, inputs, attention_mask=torch.ones_like(ids))
+    among = run(model, {**inputs, **pad}, attention_mask=mask)
+    if alone.dim() == 3 and among.shape[1] == alone.shape[1] + 3:
+        among = among[:, : alone.shape[1]]
+    return difference(among, alone)
+
+
+def backward(model: nn.Module, inputs: dict[str, Tensor]) -> float | None:
+    """0 where all gradients are finite."""
+    model.zero_grad()
+    output = model(**inputs)
+    values = [output.get("logits"), *output.values()]
+    logits = next(value for value in values if torch.is_tensor(value) and value.is_floating_point())
+    logits.float().pow(2).mean().backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    return 0.0 if gradients and all(gradient.isfinite().all() for gradient in gradients) else float("inf")
+
+
+PROPERTIES: dict[str, tuple[Callable, float]] = {
+    "causality": (causality, 1e-5),
+    "padding": (padding, 1e-4),
+    "cache": (cache_difference, 1e-4),
+    "backward": (backward, 0.0),
+}
+
+
+def measured(check: Callable, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[float | None, str]:
+    """A distance, or why there is none. A dense model may not take what a check passes."""
+    try:
+        return check(model, inputs), "nothing to check"
+    except CheckFailed:
+        raise
+    except Exception as error:  # noqa: BLE001
+        return None, f"{type(error).__name__}: {error}"[:150]
+
+
+def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Sparsify the attention of ``model`` and check it; the model is dense again afterwards.
+
+    Raises:
+        ValueError: the model was refused.
+        CheckFailed: a check does not hold.
+    """
+    dense = run(model, inputs)
+    if difference(run(model, inputs), dense) > 0:
+        raise RuntimeError("the dense model is not deterministic")
+    undo = eager(model)
+    own = run(model, inputs)
+    before = {name: measured(check, model, inputs) for name, (check, _) in PROPERTIES.items()}
+    undo()
+    sparsify(model, attn="softmax", example=inputs)
+    with watching(model) as visible:
+        run(model, inputs)
+    unsparsify(model)
+
+    checks: dict[str, str] = {}
+    sparsify(model, attn="entmax15", example=inputs)
+    modules = attention_sites(model)
+    sites = [site for _, site in modules]
+    with watching(model) as rows:
+        sparse = run(model, inputs)
+    left = softmax_left(model, inputs)
+    if not sparse.isfinite().all():
+        raise CheckFailed("logits are not finite")
+    reached = {path: row for path, row in rows.items() if row.calls}
+    if max(row.most for row in reached.values()) > 1 + 1e-5:
+        raise CheckFailed("rows sum to more than one")
+    checks["rows sum to one"] = "yes"
+    if min(row.least for row in reached.values()) < 1 - 1e-5:
+        if not any("sink" in name for name, _ in model.named_parameters()):
+            raise CheckFailed("rows sum to less than one")
+        checks["rows sum to one"] = "at most one: attention sinks"
+    if sum(row.zeros for row in rows.values()) <= sum(row.zeros for row in visible.values()):
+        raise CheckFailed("no weight became zero")
+    with_zeros = sum(row.zeros > visible[path].zeros for path, row in reached.items())
+    checks["exact zeros"] = f"in {with_zeros} of {len(reached)} modules reached"
+    for name, (check, tolerance) in PROPERTIES.items():
+        value, reason = before[name]
+        if value is None or value > tolerance:
+            checks[name] = (
+                f"{ABSENT} ({reason})"
+                if value is None and reason != "nothing to check"
+                else ("nothing to check" if value is None else ABSENT)
+            )
+            continue
+        after = check(model, inputs)
+        checks[name] = "yes"
+        if after is not None and tolerance < after < float("inf"):  # rounding, or something wrong: float64 tells
+            with in_float64(model, inputs) as wide:
+                after = check(model, wide)
+            checks[name] = "yes, in float64"
+        if after is None or after > tolerance:
+            raise CheckFailed(f"{name}: moved by {after}")
+    unsparsify(model)
+    if not torch.equal(run(model, inputs), dense):
+        raise CheckFailed("unsparsify does not restore the logits")
+    checks["undone bit-equal"] = "yes"
+
+    sparsify(model, attn={"name": "entmax", "alpha": 1.0}, example=inputs)
+    parity = difference(run(model, inputs), own)
+    unsparsify(model)
+    checks["alpha=1 is eager"] = "yes"
+    if 1e-5 < parity < float("inf"):  # rounding, or something wrong: float64 tells
+        parity = parity_in_float64(model, inputs)
+        checks["alpha=1 is eager"] = "yes, in float64"
+    if parity > 1e-5:
+        raise CheckFailed(f"alpha=1 is {parity:.1e} from the model's own eager attention")
+    kinds = {site.inline for site in sites if rows[site.path].calls}
+    result = "mixed" if len(kinds) > 1 else "inline" if True in kinds else "interface"
+    return {
+        "result": result,
+        "sites": len(sites),
+        "reached": len(reached),
+        "not reached": sorted({type(part).__name__ for part, site in modules if site.path not in reached}),
+        "kinds": sorted({site.kind for site in sites}),
+        "checks": checks,
+        "softmax left alone": left,
+    }
+
+
+@contextmanager
+def in_float64(model: nn.Module, inputs: dict[str, Tensor]):
+    model.double()
+    configs = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    experts = [config._experts_implementation for config in configs]
+    for config in configs:  # the fused ones know no float64
+        config._experts_implementation_internal = "eager"
+    try:
+        yield {
+            name: value.double() if torch.is_tensor(value) and value.is_floating_point() else value
+            for name, value in inputs.items()
+        }
+    finally:
+        for config, implementation in zip(configs, experts):
+            config._experts_implementation_internal = implementation
+        model.float()
+
+
+def parity_in_float64(model: nn.Module, inputs: dict[str, Tensor]) -> float:
+    with in_float64(model, inputs) as wide:
+        undo = eager(model)
+        own = run(model, wide)
+        undo()
+        sparsify(model, attn={"name": "entmax", "alpha": 1.0}, example=wide)
+        found = difference(run(model, wide), own)
+        unsparsify(model)
+        return found
+
+
+def softmax_left(model: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
+    """Classes of modules that still compute a softmax over a last axis: routers, output heads."""
+    from hf_sparse.audit import _running_modules, _SoftmaxWatch
+
+    with _running_modules(model, set()) as running, quiet_evaluation(model):
+        watch = _SoftmaxWatch(running)
+        with watch:
+            model(**inputs)
+    sparse = {id(module) for module, site in attention_sites(model) if not site.inline}
+    return sorted({type(module).__name__ for _, module in watch.seen if id(module) not in sparse})
+
+
+def check_head(model: nn.Module, inputs: dict[str, Tensor]) -> str:
+    """The loss of a sparse head is ours of the raw logits, aligned as the model does; log_probs sum to one."""
+    if model.get_output_embeddings() is None:
+        return "no language-model head"
+    logits = run(model, inputs)
+    key = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    if logits.dim() != 3 or inputs.get(key) is None or logits.shape[:2] != inputs[key].shape:
+        return "nothing to check"
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.randint(3, min(80, logits.shape[-1]), (logits.shape[0], inputs[key].shape[1]), generator=generator)
+    labels[0, :2] = -100
+    fed = (
+        {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
+        if key != "input_ids"
+        else inputs
+    )
+    try:
+        with torch.no_grad():
+            output = model(**fed, labels=labels)
+        dense_loss, logits = output.loss, output.logits
+    except Exception as error:  # noqa: BLE001
+        return f"{ABSENT} ({type(error).__name__}: {error})"[:200]
+    if dense_loss is None:
+        return f"{ABSENT} (no loss)"
+    sparsify(model, head="entmax15")
+    try:
+        with torch.no_grad():
+            output = model(**fed, labels=labels)
+            normalized = model(**inputs, log_probs=True).logits.exp().sum(-1)
+    finally:
+        unsparsify(model)
+    if difference(output.logits, logits) > 1e-6:
+        raise CheckFailed("head: logits are not the raw scores")
+    if (normalized - 1).abs().max() > 1e-4:
+        raise CheckFailed("head: log_probs are not normalized")
+    alignments = {"labels as they are": (logits, labels), "shifted by one": (logits[:, :-1], labels[:, 1:])}
+    for z, y in alignments.values():
+        if z.shape[:2] != y.shape:
+            continue
+        z, y = z.reshape(-1, z.shape[-1]).float(), y.reshape(-1)
+        extra = dense_loss - nn.functional.cross_entropy(z, y)
+        ours = fenchel_young_loss(z, y, "entmax15")
+        if abs(float(output.loss - ours - extra)) < 1e-4 * max(1.0, float(ours)) and float(extra) > -1e-4:
+            return "yes" if abs(float(extra)) < 1e-4 else "yes, beside the model's own further losses"
+    raise CheckFailed(f"head: the loss {float(output.loss):.5f} is not ours of the raw logits")

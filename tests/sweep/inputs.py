@@ -1,0 +1,191 @@
+"""Inputs for the checks: those the package makes up, or by hand for models that need more."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_sparse.example import example_inputs
+from tests.sweep.senses import with_senses
+from tests.sweep.shrink import IMAGE
+
+LENGTH = 8
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def ids(*shape: int) -> Tensor:
+    return torch.randint(3, 80, shape, generator=torch.Generator().manual_seed(1))
+
+
+def _perceiver(model: PreTrainedModel) -> dict[str, Tensor]:
+    images = "ImageClassification" in type(model).__name__
+    return {"inputs": noise(2, 3, IMAGE, IMAGE) if images else ids(2, LENGTH)}
+
+
+def _queried(*frames: int) -> Any:
+    """Tokens with places for the query tokens of every frame, as BLIP-2 and InstructBLIP want them."""
+
+    def make(model: PreTrainedModel) -> dict[str, Tensor]:
+        config = model.config
+        token = getattr(config, "video_token_index", None) or config.image_token_index
+        places = torch.full((2, config.num_query_tokens * (frames[0] if frames else 1)), token)
+        inputs = {
+            "input_ids": torch.cat([places, ids(2, LENGTH)], 1),
+            "pixel_values": noise(2, *frames, 3, IMAGE, IMAGE),
+        }
+        takes_question = "InstructBlip" in type(model).__name__
+        return {**inputs, "qformer_input_ids": ids(2, 4)} if takes_question else inputs
+
+    return make
+
+
+def _decoder(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Tokens, and the states of an encoder for the cross-attention of a decoder used by itself."""
+    width = getattr(model.config, "d_model", None) or model.config.hidden_size
+    if "ForCausalLM" not in type(model).__name__:
+        return example_inputs(model, LENGTH)
+    return {"input_ids": ids(2, LENGTH), "encoder_hidden_states": noise(2, 5, width)}
+
+
+def _frames(layout: str) -> Any:
+    def make(model: PreTrainedModel) -> dict[str, Tensor]:
+        audio = getattr(model.config, "encoder_config", None) or model.config
+        mels = getattr(audio, "num_mel_bins", 16)
+        shape = (2, mels, 64) if layout == "mels first" else (2, 64, mels)
+        return {"input_features": noise(*shape), "decoder_input_ids": ids(2, LENGTH)}
+
+    return make
+
+
+def _seamless(model: PreTrainedModel) -> dict[str, Tensor]:
+    speech = {"input_features": noise(2, 32, model.config.feature_projection_input_dim)}
+    text = {"input_ids": ids(2, LENGTH)}
+    return {**(text if "TextTo" in type(model).__name__ else speech), "decoder_input_ids": ids(2, LENGTH)}
+
+
+def _codebooks(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {"input_ids": ids(2 * model.config.num_codebooks, LENGTH) % 30}
+
+
+def _mllama(model: PreTrainedModel) -> dict[str, Tensor]:
+    if "ForCausalLM" in type(model).__name__:
+        return {"input_ids": ids(2, LENGTH), "cross_attention_states": noise(2, 5, 64)}
+    tiles = model.config.vision_config.max_num_tiles
+    return {
+        "input_ids": ids(2, LENGTH),
+        "pixel_values": noise(2, 1, tiles, 3, IMAGE, IMAGE),
+        "aspect_ratio_ids": torch.ones(2, 1, dtype=torch.long),
+        "aspect_ratio_mask": torch.ones(2, 1, tiles, dtype=torch.long),
+        "cross_attention_mask": torch.ones(2, LENGTH, 1, tiles, dtype=torch.long),
+    }
+
+
+def _whisper(model: PreTrainedModel) -> dict[str, Tensor]:
+    if "ForCausalLM" in type(model).__name__:
+        return {"input_ids": ids(2, LENGTH), "encoder_outputs": noise(2, 5, 64)}
+    return example_inputs(model, LENGTH)
+
+
+def _pi0(model: PreTrainedModel) -> dict[str, Tensor]:
+    config = model.config
+    places = torch.full((2, 16), config.vlm_config.image_token_id)
+    return {
+        "state": noise(2, config.max_state_dim),
+        "input_ids": torch.cat([places, ids(2, LENGTH)], 1),
+        "attention_mask": torch.ones(2, 16 + LENGTH, dtype=torch.long),
+        "pixel_values": noise(2, 1, 3, IMAGE, IMAGE),
+        "pixel_attention_mask": torch.ones(2, 1, dtype=torch.bool),
+        "noise": noise(2, config.chunk_size, config.max_action_dim),
+        "timestep": torch.tensor([0.3, 0.6]),
+    }
+
+
+def _flat_patches(model: PreTrainedModel) -> dict[str, Tensor]:
+    places = torch.arange(1, 17).view(1, 16, 1).expand(2, 16, 2).float()
+    patches = torch.cat([places, noise(2, 16, model.config.vision_config.patch_embed_hidden_size)], -1)
+    return {"flattened_patches": patches, "decoder_input_ids": ids(2, LENGTH)}
+
+
+DECODERS = (
+    "bart",
+    "bigbird_pegasus",
+    "blenderbot",
+    "blenderbot-small",
+    "marian",
+    "mbart",
+    "mvp",
+    "pegasus",
+    "plbart",
+    "prophetnet",
+    "trocr",
+)
+
+# By model type, what ``example_inputs`` cannot make up.
+INPUTS: dict[str, Any] = {
+    **dict.fromkeys(DECODERS, _decoder),
+    "blip-2": _queried(),
+    "git": lambda model: {"input_ids": ids(2, LENGTH), "pixel_values": noise(2, 3, IMAGE, IMAGE)},
+    "mllama": _mllama,
+    "evolla": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "protein_input_ids": ids(2, LENGTH) % 20,
+        "protein_attention_mask": torch.ones(2, LENGTH, dtype=torch.long),
+    },
+    "instructblip": _queried(),
+    "instructblipvideo": _queried(4),
+    "kosmos-2": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "pixel_values": noise(2, 3, IMAGE, IMAGE),
+        "image_embeds_position_mask": torch.tensor([[0, 1, 1, 1, 1, 0, 0, 0]] * 2),
+    },
+    "musicgen": _codebooks,
+    "musicgen_melody": _codebooks,
+    "canary": _frames("frames first"),
+    "cohere_asr": _frames("frames first"),
+    "dia": lambda model: {"input_ids": ids(2, LENGTH), "decoder_input_ids": ids(2, LENGTH, 9) % 20},
+    "idefics": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "pixel_values": noise(2, 1, 3, IMAGE, IMAGE),
+        "image_attention_mask": torch.ones(2, LENGTH, 1),
+    },
+    "kyutai_speech_to_text": lambda model: {"input_ids": ids(2, LENGTH, model.config.num_codebooks + 1) % 30},
+    "perceiver": _perceiver,
+    "pi0": _pi0,
+    "whisper": _whisper,
+    "voxtral_realtime": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "input_features": noise(2, 16, 8 * LENGTH),
+        "num_delay_tokens": 2,
+    },
+    "pix2struct": _flat_patches,
+    "seamless_m4t": _seamless,
+    "seamless_m4t_v2": _seamless,
+    "siglip2": lambda model: {
+        "pixel_values": noise(2, 16, 768),
+        "pixel_attention_mask": torch.ones(2, 16, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[4, 4], [4, 4]]),
+    },
+    "speech-encoder-decoder": lambda model: {"inputs": noise(2, 400), "decoder_input_ids": ids(2, LENGTH)},
+    "udop": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "bbox": torch.rand(2, LENGTH, 4),
+        "decoder_input_ids": ids(2, LENGTH),
+    },
+}
+
+
+def inputs_for(kind: str, model: PreTrainedModel) -> dict[str, Tensor]:
+    """Keyword arguments for one forward call."""
+    if kind in INPUTS:
+        made = INPUTS[kind](model)
+    else:
+        made = example_inputs(model, LENGTH)
+        if "input_ids" in made and made["input_ids"].shape[0] == 2 and "pixel_values" not in made:
+            made = with_senses(model, made)
+    if made.get("decoder_input_ids") is not None and made["decoder_input_ids"].dim() == 2:
+        made["decoder_input_ids"] = ids(made["decoder_input_ids"].shape[0], LENGTH)
+    return made

@@ -1,0 +1,157 @@
+"""The attention function by itself: every argument changes the result, or the call is refused."""
+
+import math
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+import hf_sparse.functional as F
+from hf_sparse.attention import SITE, AttentionSite, attention_scores, sparse_attention
+from hf_sparse.attention._site import heeded_arguments
+from hf_sparse.config import MapConfig
+
+B, H, T, D = 2, 4, 5, 8
+
+
+def module(name="entmax15"):
+    site = nn.Module()
+    site.__dict__[SITE] = AttentionSite("attn", "decoder", MapConfig.parse(name, "attn"))
+    return site.eval()
+
+
+def qkv(key_value_heads=H, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(B, heads, T, D) for heads in (H, key_value_heads, key_value_heads)]
+    return [2 * torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def test_output_is_weights_times_values_in_transformers_layout():
+    q, k, v = qkv()
+    output, weights = sparse_attention(module(), q, k, v)
+    expected = F.entmax15(q @ k.mT / math.sqrt(D))
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(output, (expected @ v).transpose(1, 2))
+    assert output.is_contiguous()
+
+
+def test_grouped_heads_share_keys_and_values():
+    q, k, v = qkv(key_value_heads=2)
+    output, _ = sparse_attention(module(), q, k, v)
+    full, _ = sparse_attention(module(), q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
+    assert torch.equal(output, full)
+
+
+def test_boolean_and_additive_masks_agree_and_masked_positions_get_exactly_zero():
+    q, k, v = qkv()
+    visible = torch.ones(T, T, dtype=torch.bool).tril()[None, None]
+    additive = torch.where(visible, 0.0, torch.finfo(torch.float32).min)
+    one, weights = sparse_attention(module(), q, k, v, visible)
+    other, _ = sparse_attention(module(), q, k, v, additive)
+    assert torch.equal(one, other)
+    assert (weights.masked_select(~visible.expand_as(weights)) == 0).all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "entmax15", "sparsemax"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_fully_masked_rows_give_zeros_and_zero_gradients(name, dtype):
+    q, k, v = (x.requires_grad_() for x in qkv(dtype=dtype))
+    additive = torch.zeros(B, 1, T, T, dtype=dtype)
+    additive[0, :, 2] = torch.finfo(dtype).min
+    output, weights = sparse_attention(module(name), q, k, v, additive)
+    assert (weights[0, :, 2] == 0).all()
+    assert (output[0, 2] == 0).all()
+    output.float().sum().backward()
+    assert (q.grad[0, :, 2] == 0).all()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize(
+    "argument", ["scaling", "softcap", "position_bias", "s_aux", "sinks", "indices", "attention_mask", "is_causal"]
+)
+def test_every_argument_changes_the_result(argument):
+    value = {
+        "scaling": 1.0,
+        "softcap": 1.0,
+        "position_bias": torch.randn(1, H, T, T),
+        "s_aux": torch.full((H,), 3.0),
+        "sinks": torch.full((B, H, T, 1), 3.0),
+        "indices": torch.tensor([0, 2], dtype=torch.int32).expand(B, T, 2),
+        "attention_mask": torch.randn(B, 1, T, T),
+        "is_causal": True,
+    }[argument]
+    q, k, v = qkv()
+    plain, _ = sparse_attention(module(), q, k, v)
+    changed, weights = sparse_attention(module(), q, k, v, **{argument: value})
+    assert not torch.allclose(plain, changed)
+    assert weights.shape == (B, H, T, T)
+
+
+def test_scores_follow_the_order_of_the_models():
+    q, k, _ = qkv()
+    bias, mask = torch.randn(1, H, T, T), torch.randn(B, 1, T, T)
+    expected = 2 * torch.tanh(q @ k.mT * 0.5 / 2) + bias + mask
+    torch.testing.assert_close(attention_scores(q, k, mask, 0.5, softcap=2.0, position_bias=bias), expected)
+
+
+def test_a_sink_takes_weight_and_gives_nothing():
+    q, k, v = qkv()
+    _, weights = sparse_attention(module(), q, k, v, s_aux=torch.full((H,), 2.0))
+    scores = torch.cat([q @ k.mT / math.sqrt(D), torch.full((B, H, T, 1), 2.0)], -1)
+    torch.testing.assert_close(weights, F.entmax15(scores)[..., :-1])
+    assert (weights.sum(-1) < 1).any()
+
+
+def test_only_the_keys_an_indexer_selected_get_weight():
+    q, k, v = qkv()
+    chosen = torch.stack([torch.randperm(T)[:2] for _ in range(B * T)]).view(B, T, 2)
+    _, weights = sparse_attention(module("softmax"), q, k, v, indices=chosen)
+    visible = torch.zeros(B, 1, T, T, dtype=torch.bool).scatter(-1, chosen[:, None], True)
+    assert torch.equal(weights > 0, visible.expand_as(weights))
+
+
+def test_causality_is_only_added_where_there_is_no_mask():
+    q, k, v = qkv()
+    _, causal = sparse_attention(module(), q, k, v, is_causal=True)
+    assert (causal.triu(1) == 0).all()
+    everything = torch.ones(1, 1, T, T, dtype=torch.bool)
+    _, masked = sparse_attention(module(), q, k, v, everything, is_causal=True)
+    assert (masked.triu(1) > 0).any()
+    _, step = sparse_attention(module(), q[:, :, -1:], k, v, is_causal=True)
+    torch.testing.assert_close(step, causal[:, :, -1:])
+
+
+def test_dropout_acts_in_training_only():
+    q, k, v = qkv()
+    site = module()
+    plain, _ = sparse_attention(site, q, k, v)
+    assert torch.equal(sparse_attention(site, q, k, v, dropout=0.5)[0], plain)
+    assert not torch.allclose(sparse_attention(site.train(), q, k, v, dropout=0.5)[0], plain)
+
+
+def test_what_is_not_honoured_is_refused_by_name():
+    q, k, v = qkv()
+    attention = module()
+    attention.__dict__[SITE].heeded = frozenset({"temperature"})
+    with pytest.raises(NotImplementedError, match="Module passes 'temperature'"):
+        sparse_attention(attention, q, k, v, temperature=0.5)
+    sparse_attention(attention, q, k, v, temperature=None, labels=torch.zeros(1))
+    with pytest.raises(RuntimeError, match="never given a map"):
+        sparse_attention(nn.Module(), q, k, v)
+
+
+def test_what_a_model_heeds_is_what_its_own_eager_attention_names(monkeypatch):
+    own = types.ModuleType("tests.own_attention")
+    own.eager_attention_forward = lambda module, query, key, value, mask, temperature=1.0, **kwargs: None
+    monkeypatch.setitem(sys.modules, "tests.own_attention", own)
+    heeded = heeded_arguments(type("Attention", (nn.Module,), {"__module__": "tests.own_attention"}))
+    assert {"temperature", "block_indices"} <= heeded
+    assert not {"labels", "sliding_window"} & heeded
+
+
+def test_models_may_pass_everything_by_keyword():
+    q, k, v = qkv()
+    by_name, _ = sparse_attention(module=module(), query=q, key=k, value=v, attention_mask=None)
+    assert torch.equal(by_name, sparse_attention(module(), q, k, v)[0])

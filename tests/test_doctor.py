@@ -1,0 +1,92 @@
+"""The doctor reports what sparsify would do, and leaves the model as it was."""
+
+import pytest
+import torch
+from transformers import BigBirdConfig, BigBirdForMaskedLM, ConvNextConfig, ConvNextForImageClassification
+
+from hf_sparse import doctor, is_sparse, sparsify
+from tests.tiny_inline_models import tiny_inline_model
+from tests.tiny_models import DECODER, TOKENS, tiny_model, tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "way", "kinds"),
+    [
+        (tiny_model("llama"), "interface", {"decoder"}),
+        (tiny_model("bart"), "interface", {"encoder", "decoder", "cross"}),
+        (tiny_inline_model("bloom"), "inline", {"decoder"}),
+    ],
+    ids=["llama", "bart", "bloom"],
+)
+def test_a_sound_model_passes_every_check(model, way, kinds):
+    found = doctor(model, attn="entmax15", head="entmax15")
+    assert found.sound
+    assert {key[1] for key in found.changed} == kinds
+    assert {key[2] for key in found.changed} == {way}
+    for check in ("causal", "cached equals uncached", "alpha = 1 is the model's own", "head sums to one"):
+        assert found.checks[check].startswith("yes"), check
+    assert "sound" in str(found)
+    assert type(model).__name__ in str(found)
+
+
+@torch.no_grad()
+def test_the_model_is_left_as_it_was():
+    model = tiny_model("gpt2").train()
+    model.transformer.h[0].eval()
+    ids = tokens()
+    classes, modes = [type(part) for part in model.modules()], [part.training for part in model.modules()]
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    doctor(model, head="sparsemax")
+    assert torch.equal(torch.rand(3), expected)
+    assert not is_sparse(model)
+    assert [type(part) for part in model.modules()] == classes
+    assert [part.training for part in model.modules()] == modes
+    assert torch.equal(model.eval()(ids).logits, tiny_model("gpt2")(ids).logits)
+
+
+def test_a_bidirectional_model_is_not_asked_to_be_causal():
+    found = doctor(tiny_model("bert"))
+    assert found.sound
+    assert found.checks["causal"] == "not a property of the dense model"
+
+
+def test_refusals_are_reported_in_the_words_of_sparsify():
+    torch.manual_seed(0)
+    found = doctor(BigBirdForMaskedLM(BigBirdConfig(vocab_size=23, **TOKENS, **DECODER)), head="entmax15")
+    assert not found.sound
+    assert "BigBirdBlockSparseAttention" in found.refused[0]
+    assert 'attention_type="original_full"' in str(found)
+    assert found.checks["head sums to one"].startswith("yes")
+    convolutions = ConvNextForImageClassification(ConvNextConfig(image_size=32, depths=[1] * 4, hidden_sizes=[8] * 4))
+    assert "no attention that is computed with softmax" in doctor(convolutions).refused[0]
+
+
+def test_a_leak_is_found(monkeypatch):
+    from hf_sparse.attention import _interface
+
+    dense = _interface.attention_scores
+
+    def without_mask(query, key, attention_mask, *others):
+        return dense(query, key, None, *others)
+
+    monkeypatch.setattr(_interface, "attention_scores", without_mask)
+    found = doctor(tiny_model("llama"))
+    assert not found.sound
+    assert found.checks["causal"].startswith("no: difference")
+    assert found.checks["alpha = 1 is the model's own"].startswith("no: difference")
+
+
+def test_an_example_replaces_made_up_input():
+    ids = tokens(1, 3)
+    assert doctor(tiny_model("llama"), example={"input_ids": ids}).checks["causal"].startswith("not checked")
+
+
+def test_what_cannot_be_examined_is_refused():
+    with pytest.raises(ValueError, match="sparse already"):
+        doctor(sparsify(tiny_model("llama"), attn="entmax15"))
+    with pytest.raises(ValueError, match="give attn, head or both"):
+        doctor(tiny_model("llama"), attn=None)
+    with pytest.raises(TypeError, match="a Transformers model"):
+        doctor(torch.nn.Linear(2, 2))

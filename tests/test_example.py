@@ -1,0 +1,77 @@
+"""Made-up input runs through the model it is made for, or the user is asked for an example."""
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PerceiverConfig,
+    PerceiverForMaskedLM,
+    ProphetNetConfig,
+    ProphetNetForCausalLM,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from hf_sparse import is_sparse, sparsify
+from hf_sparse.attention import observe
+from hf_sparse.example import example_inputs
+from tests.sweep.architectures import build
+from tests.tiny_models import DECODER, tiny_model
+
+
+@pytest.mark.parametrize("name", ["llama", "bart", "bert"])
+def test_tokens_are_ordinary_ones(name):
+    model = tiny_model(name)
+    inputs = example_inputs(model, length=6)
+    assert inputs["input_ids"].shape == (2, 6)
+    assert ("decoder_input_ids" in inputs) == (name == "bart")
+    special = {model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id}
+    assert not special & set(inputs["input_ids"].flatten().tolist())
+    model(**inputs)
+
+
+def test_classifiers_get_one_row_as_they_look_for_its_end():
+    model = BertForSequenceClassification(BertConfig(vocab_size=23, **DECODER))
+    assert example_inputs(model)["input_ids"].shape == (1, 5)
+
+
+def test_images_have_the_size_and_dtype_of_the_model():
+    model = ViTForImageClassification(ViTConfig(image_size=32, patch_size=16, **DECODER)).bfloat16()
+    pixels = example_inputs(model)["pixel_values"]
+    assert pixels.shape == (2, 3, 32, 32)
+    assert pixels.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("llava", "LlavaForConditionalGeneration"),
+        ("qwen2_vl", "Qwen2VLForConditionalGeneration"),
+        ("whisper", "WhisperForConditionalGeneration"),
+        ("speech_to_text", "Speech2TextForConditionalGeneration"),
+    ],
+)
+@torch.no_grad()
+def test_images_and_sounds_reach_every_attention_module(kind, name):
+    model = sparsify(build(kind, name), attn="entmax15")
+    with observe(model) as counts:
+        model(**example_inputs(model))
+    assert all(count.calls for count in counts.values())
+
+
+def test_what_cannot_be_made_up_is_asked_for():
+    config = PerceiverConfig(vocab_size=23, d_model=16, d_latents=16, num_latents=4, num_self_attends_per_block=1)
+    model = PerceiverForMaskedLM(config)
+    with pytest.raises(ValueError, match=r"PerceiverForMaskedLM takes 'inputs', .*pass example="):
+        sparsify(model, attn="entmax15")
+    assert not is_sparse(model)
+    assert is_sparse(sparsify(model, attn="entmax15", example={"inputs": torch.ones(1, 8, dtype=torch.long)}))
+
+
+def test_a_loss_that_cannot_be_replaced_is_refused():
+    model = ProphetNetForCausalLM(
+        ProphetNetConfig(vocab_size=23, hidden_size=32, num_decoder_layers=1, num_decoder_attention_heads=4)
+    )
+    with pytest.raises(ValueError, match="ProphetNetForCausalLM computes its loss from log_softmax itself"):
+        sparsify(model, head="entmax15")

@@ -1,0 +1,270 @@
+"""A checkpoint saved sparse comes back sparse, or says why not."""
+
+import json
+import shutil
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+import transformers
+from huggingface_hub import ModelCard
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+
+import hf_sparse
+from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
+from hf_sparse.head import SparseModel
+from hf_sparse.hub import install, uninstall
+from tests.tiny_models import ARCHITECTURES, CAUSAL, SEQ2SEQS, attentions, labelled, tiny_model, tokens
+
+SETTINGS = [
+    {"attn": {"name": "entmax", "alpha": 1.4}},
+    {"head": {"name": "alpha_relu", "tau": 0.3}},
+    {"attn": "entmax15", "head": "sparsemax"},
+]
+
+
+def auto_class(name):
+    if name in CAUSAL:
+        return AutoModelForCausalLM
+    return AutoModelForSeq2SeqLM if name in SEQ2SEQS else AutoModelForMaskedLM
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["attn", "head", "both"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_every_way_of_loading_brings_back_maps_and_bit_equal_logits(name, settings, tmp_path):
+    model = sparsify(tiny_model(name), **settings)
+    inputs = labelled(model)
+    expected = model(**inputs)
+    model.save_pretrained(tmp_path / "first")
+    loaded = from_pretrained(tmp_path / "first")
+    loaded.save_pretrained(tmp_path / "second")  # and once more from what was loaded
+    for again in (
+        loaded,
+        from_pretrained(tmp_path / "second"),
+        auto_class(name).from_pretrained(tmp_path / "second"),
+        model._dense_class.from_pretrained(tmp_path / "second"),
+    ):
+        assert type(again).__name__ == type(model).__name__
+        assert not again.training
+        assert sparse_config(again) == sparse_config(model)
+        output = again(**inputs)
+        assert torch.equal(output.logits, expected.logits)
+        assert torch.equal(output.loss, expected.loss)
+        assert [part for part in again.modules() if isinstance(part, SparseModel)] == [again]
+
+
+@torch.no_grad()
+def test_a_base_model_keeps_sparse_attention_and_the_settings_of_the_whole(tmp_path):
+    model = sparsify(tiny_model("bart"), attn="sparsemax", head="entmax15")
+    model.save_pretrained(tmp_path)
+    base = AutoModel.from_pretrained(tmp_path)
+    assert is_sparse(base)
+    assert (attentions(base, input_ids=tokens(), decoder_input_ids=tokens())[0] == 0).any()
+    assert base.config.hf_sparse == model.config.hf_sparse
+
+
+@torch.no_grad()
+def test_loading_in_bfloat16_and_from_the_configuration_alone(tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    model.save_pretrained(tmp_path)
+    half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    assert (attentions(half, input_ids=tokens())[0] == 0).any()
+    fresh = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    assert sparse_config(fresh) == sparse_config(model)
+    direct = LlamaForCausalLM(AutoConfig.from_pretrained(tmp_path))
+    assert sparse_config(direct) == sparse_config(model)
+
+
+@torch.no_grad()
+def test_a_loaded_model_can_be_made_dense_again(tmp_path):
+    dense = tiny_model("qwen3")
+    expected = dense(tokens()).logits
+    sparsify(dense, attn="entmax15").save_pretrained(tmp_path)
+    loaded = unsparsify(from_pretrained(tmp_path))
+    assert not is_sparse(loaded)
+    torch.testing.assert_close(loaded(tokens()).logits, expected)
+    loaded.save_pretrained(tmp_path / "dense")
+    assert "hf_sparse" not in (tmp_path / "dense" / "config.json").read_text()
+    assert not is_sparse(AutoModelForCausalLM.from_pretrained(tmp_path / "dense"))
+
+
+@pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"head": "entmax15"}], ids=["attn", "head"])
+def test_without_the_package_a_sparse_checkpoint_refuses_to_load(settings, tmp_path):
+    sparsify(tiny_model("llama"), **settings).save_pretrained(tmp_path)
+    program = f"from transformers import AutoModelForCausalLM; AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode != 0
+    assert 'attn_implementation="hf_sparse"` is not supported' in run.stderr
+
+
+def test_asking_for_dense_attention_of_a_sparse_checkpoint_is_refused(tmp_path):
+    sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="would be dense with attn_implementation='sdpa'"):
+        AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
+
+
+def test_a_sparse_head_leaves_the_choice_of_attention_free(tmp_path):
+    sparsify(tiny_model("llama"), head="entmax15").save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    assert model.config._attn_implementation == "eager"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+
+
+TAMPERED = [
+    (lambda block: block.update(version=99), "saved by hf_sparse format 99, this release reads format 1"),
+    (lambda block: block.update(colour="red"), "unknown fields in the saved hf_sparse configuration: 'colour'"),
+    (lambda block: block.pop("version"), "not a saved hf_sparse configuration"),
+    (lambda block: block.update(head={"name": "nomax"}), "unknown sparse map 'nomax'"),
+    (lambda block: block.update(head={"name": "entmax", "alpha": -3}), "alpha must be >= 1, was -3"),
+    (lambda block: block.update(head={"name": "alpha_relu", "tau": "auto"}), "leaves 'tau' open"),
+    (lambda block: (block.clear(), block.update(version=1)), "nothing to make sparse"),
+]
+
+
+@pytest.mark.parametrize(("tamper", "message"), TAMPERED, ids=[message for _, message in TAMPERED])
+def test_a_tampered_block_is_refused_clearly(tamper, message, tmp_path):
+    sparsify(tiny_model("llama"), attn="entmax15", head="entmax15").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    tamper(config["hf_sparse"])
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(tmp_path)
+
+
+def test_dense_and_unknown_checkpoints_are_refused_by_our_loader(tmp_path):
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is not a sparse checkpoint"):
+        from_pretrained(tmp_path)
+    sparsify(model, attn="entmax15").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "architectures": ["MyOwnModel"]}))
+    with pytest.raises(ValueError, match=r"class \['MyOwnModel'\] is not one of Transformers'; pass auto_class"):
+        from_pretrained(tmp_path)
+    assert is_sparse(from_pretrained(tmp_path, auto_class=AutoModelForCausalLM))
+
+
+@pytest.mark.parametrize("base_is_sparse", [True, False])
+@torch.no_grad()
+def test_an_adapter_comes_back_around_a_sparse_base(base_is_sparse, tmp_path):
+    base = tiny_model("llama")
+    if base_is_sparse:
+        sparsify(base, attn="entmax15", head="sparsemax")
+    base.save_pretrained(tmp_path / "base")
+    loader = from_pretrained if base_is_sparse else AutoModelForCausalLM.from_pretrained
+    base = loader(tmp_path / "base")
+    if not base_is_sparse:
+        sparsify(base, attn="entmax15", head="sparsemax")
+    model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    save_pretrained(model, tmp_path / "adapter")
+    loaded = from_pretrained(tmp_path / "adapter")
+    assert isinstance(loaded, PeftModel)
+    assert sparse_config(loaded) == sparse_config(model)
+    assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+
+
+def test_an_adapter_whose_maps_are_not_known_or_do_not_fit_is_refused(tmp_path):
+    sparsify(tiny_model("llama"), head="sparsemax").save_pretrained(tmp_path / "base")
+    model = get_peft_model(from_pretrained(tmp_path / "base"), LoraConfig(target_modules=["q_proj"]))
+    model.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=r"holds an adapter without hf_sparse\.json"):
+        from_pretrained(tmp_path / "adapter")
+    save_pretrained(model, tmp_path / "adapter")
+    sparsify(tiny_model("llama"), head="entmax15").save_pretrained(tmp_path / "base")
+    with pytest.raises(ValueError, match=r"was trained on a base with .*sparsemax.* has .*entmax15"):
+        from_pretrained(tmp_path / "adapter")
+
+
+def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
+    model = sparsify(tiny_model("llama"), head="sparsemax")
+    save_pretrained(model, tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+
+    def half(self, folder, **kwargs):
+        (folder / "config.json").write_text("{")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", half)
+    with pytest.raises(OSError, match="disk full"):
+        save_pretrained(model, tmp_path / "model")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    with pytest.raises(ValueError, match="is not sparse"):
+        save_pretrained(tiny_model("llama"), tmp_path / "dense")
+
+
+def test_sharded_files_load(tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    save_pretrained(model, tmp_path / "model", max_shard_size="20KB")
+    assert (tmp_path / "model" / "model.safetensors.index.json").exists()
+    assert torch.equal(from_pretrained(tmp_path / "model")(tokens()).logits, model(tokens()).logits)
+
+
+class LocalHub:
+    """The calls of the Hub's API that pushing takes, on a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def create_repo(self, repo_id, **kwargs):
+        return types.SimpleNamespace(repo_id=repo_id)
+
+    def create_commit(self, repo_id, operations, **kwargs):
+        for operation in operations:
+            path = self.folder / repo_id / operation.path_in_repo
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(operation.path_or_fileobj, path)
+
+
+@torch.no_grad()
+def test_a_pushed_model_comes_back_and_is_tagged(tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.utils.hub, "hf_api", lambda: LocalHub(tmp_path))
+    monkeypatch.setattr(ModelCard, "load", lambda *args, **kwargs: ModelCard("---\nlicense: apache-2.0\n---\nMine."))
+    model = tiny_model("bart")
+    model.add_model_tags("mine")
+    sparsify(model, attn={"cross": "sparsemax"}, head={"name": "alpha_relu", "tau": 0.2})
+    model.push_to_hub("someone/model")
+    pushed = from_pretrained(tmp_path / "someone" / "model")
+    assert torch.equal(pushed(**labelled(model)).logits, model(**labelled(model)).logits)
+    tags = ModelCard((tmp_path / "someone" / "model" / "README.md").read_text()).data.tags
+    assert tags == ["mine", "hf_sparse", "alpha_relu", "sparsemax"]
+    assert unsparsify(model).model_tags == ["mine"]
+
+
+def test_generation_settings_travel_with_the_model(tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    model.generation_config = GenerationConfig(max_new_tokens=3, eos_token_id=2, pad_token_id=0)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert loaded.generate(tokens()).shape == (2, 10)
+
+
+def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
+    hooked = PreTrainedModel.post_init
+    install()
+    assert PreTrainedModel.post_init is hooked
+    try:
+        uninstall()
+        assert PreTrainedModel.post_init is not hooked
+        assert not hasattr(PreTrainedModel.post_init, "__wrapped__")
+    finally:
+        install()
+    assert hf_sparse.__version__

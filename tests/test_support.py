@@ -1,0 +1,57 @@
+"""A slice of the sweep over Transformers' architectures, and the table made from the whole (``-m sweep`` runs it)."""
+
+import pytest
+import transformers
+
+from tests.sweep.architectures import MAPPINGS, entries
+from tests.sweep.support import RESULTS, TABLE, read, table
+from tests.sweep.verdict import verdict
+
+SLICE = [
+    ("CAUSAL_LM", "bloom", "BloomForCausalLM"),
+    ("CAUSAL_LM", "deepseek_v32", "DeepseekV32ForCausalLM"),
+    ("CAUSAL_LM", "gpt_oss", "GptOssForCausalLM"),
+    ("CAUSAL_LM", "mamba", "MambaForCausalLM"),
+    ("CAUSAL_LM", "prophetnet", "ProphetNetForCausalLM"),
+    ("SEQ_TO_SEQ_CAUSAL_LM", "longt5", "LongT5ForConditionalGeneration"),
+    ("SEQ_TO_SEQ_CAUSAL_LM", "t5", "T5ForConditionalGeneration"),
+    ("MASKED_LM", "convbert", "ConvBertForMaskedLM"),
+    ("SEQUENCE_CLASSIFICATION", "falcon", "FalconForSequenceClassification"),
+    ("SPEECH_SEQ_2_SEQ", "speech_to_text", "Speech2TextForConditionalGeneration"),
+    ("IMAGE_CLASSIFICATION", "levit", "LevitForImageClassification"),
+    ("IMAGE_TEXT_TO_TEXT", "deepseek_ocr2", "DeepseekOcr2ForConditionalGeneration"),
+    ("IMAGE_TEXT_TO_TEXT", "idefics", "IdeficsForVisionText2Text"),
+    ("IMAGE_TEXT_TO_TEXT", "qwen2_vl", "Qwen2VLForConditionalGeneration"),
+]
+ALL = [(mapping, kind, name) for mapping in MAPPINGS for kind, name in entries(mapping)]
+
+
+def fails_nothing(entry):
+    found, known = verdict(*entry), read()[entry]
+    assert found["result"] == known["result"], found
+    assert found.get("head", "").partition(" ")[0] == known.get("head", "").partition(" ")[0], found["head"]
+
+
+@pytest.mark.parametrize("entry", SLICE, ids=[entry[2] for entry in SLICE])
+def test_architectures_behave_as_the_table_says(entry):
+    fails_nothing(entry)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("entry", ALL, ids=["-".join(entry) for entry in ALL])
+def test_all_architectures_behave_as_the_table_says(entry):
+    fails_nothing(entry)
+
+
+def test_the_table_is_made_from_the_sweep():
+    assert TABLE.read_text() == table()
+
+
+def test_the_sweep_has_every_entry_and_no_failure():
+    known = read()
+    if transformers.__version__ == "5.23.0":
+        assert set(ALL) == set(known)
+    assert {found["result"] for found in known.values()} <= set(RESULTS) - {"FAILED"}
+    assert not [key for key, found in known.items() if found.get("head", "").startswith("FAILED")]
+    unexplained = [key for key, found in known.items() if "checks" not in found and not found.get("reason")]
+    assert not unexplained

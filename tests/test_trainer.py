@@ -1,0 +1,201 @@
+"""Training: the model's own loss in every trainer, exact under accumulation, with sparsity in the logs."""
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Trainer, TrainingArguments
+
+from hf_sparse import (
+    SparseSeq2SeqTrainer,
+    SparseTrainer,
+    SparseTrainingArguments,
+    losses,
+    probabilities,
+    sparsify,
+)
+from tests.tiny_models import tiny_model, tokens
+
+ROWS = 8
+
+
+def rows_of_uneven_length():
+    """Rows whose numbers of counted targets differ, so that a mean of means is not the mean."""
+    ids, labels = tokens(ROWS, 6), tokens(ROWS, 6, seed=2)
+    for row in range(ROWS):
+        labels[row, : row % 5] = -100
+    return Dataset.from_dict({"input_ids": ids.tolist(), "labels": labels.tolist()})
+
+
+def arguments(path, **options):
+    settings = {"per_device_train_batch_size": ROWS, "max_steps": 1, "learning_rate": 0.1, "optim": "sgd"}
+    settings |= {"max_grad_norm": 0, "lr_scheduler_type": "constant", "report_to": [], "logging_steps": 1}
+    settings |= {"disable_tqdm": True, "save_strategy": "no", "seed": 0, "use_cpu": True}
+    return SparseTrainingArguments(str(path), **{**settings, **options})
+
+
+def trained(trainer_class, name, path, settings, **options):
+    """Parameters after training, without dropout so that only the data order could differ."""
+    model = tiny_model(name)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif hasattr(module, "dropout") and isinstance(module.dropout, float):
+            module.dropout = 0.0
+    if settings:
+        sparsify(model, **settings)
+    trainer = trainer_class(model, arguments(path, **options), train_dataset=rows_of_uneven_length())
+    trainer.train()
+    return model, trainer
+
+
+def largest_change(one, other):
+    return max(float((a - b).detach().abs().max()) for a, b in zip(one.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"attn": "entmax15", "head": "entmax15"}, {"attn": "sparsemax"}], ids=["both", "attn"]
+)
+@pytest.mark.parametrize("trainer_class", [Trainer, SparseTrainer, SparseSeq2SeqTrainer])
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "bart"])
+def test_accumulation_equals_one_big_batch(name, trainer_class, settings, tmp_path):
+    start = sparsify(tiny_model(name), **settings)
+    whole, _ = trained(trainer_class, name, tmp_path, settings)
+    parts, _ = trained(
+        trainer_class, name, tmp_path, settings, per_device_train_batch_size=2, gradient_accumulation_steps=4
+    )
+    moved = largest_change(start, whole)
+    assert moved > 1e-3
+    assert largest_change(parts, whole) < 1e-6 * max(1, moved)
+
+
+def test_the_stock_trainer_accumulates_this_dense_model_wrongly(tmp_path):
+    """What the test above guards against: T5 says it takes num_items_in_batch, and forgets it."""
+    whole, _ = trained(Trainer, "t5", tmp_path, {})
+    parts, _ = trained(Trainer, "t5", tmp_path, {}, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+    assert largest_change(parts, whole) > 1e-3
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, SparseTrainer])
+def test_both_trainers_minimize_the_maps_loss(trainer_class, tmp_path):
+    settings = {"head": {"name": "alpha_relu", "tau": 0.2}}
+    model = sparsify(tiny_model("bart"), **settings)
+    data = rows_of_uneven_length().with_format("torch")[:]
+    logits = model(input_ids=data["input_ids"], labels=data["labels"]).logits.detach()
+    expected = float(losses.alpha_relu_loss(logits, data["labels"], 1.5, 0.2))
+    _, trainer = trained(trainer_class, "bart", tmp_path, settings)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_logs_tell_supports_of_head_and_attention(tmp_path):
+    settings = {"attn": "entmax15", "head": "entmax15"}
+    model = sparsify(tiny_model("t5"), **settings)
+    data = rows_of_uneven_length().with_format("torch")[:]
+    with torch.no_grad():
+        logits = model(input_ids=data["input_ids"], labels=data["labels"]).logits
+    support = (probabilities(model, logits[data["labels"] != -100]) > 0).sum(-1).float()
+    _, trainer = trained(SparseTrainer, "t5", tmp_path, settings, max_steps=2, logging_steps=1)
+    first = trainer.state.log_history[0]
+    assert first["head_support"] == pytest.approx(float(support.mean()))
+    assert first["head_zero_rate"] == pytest.approx(1 - float(support.mean()) / 23)
+    assert 1 <= first["attention_support"] < 6
+    assert 0 < first["attention_zero_rate"] < 1
+    metrics = trainer.evaluate(rows_of_uneven_length())
+    assert {"eval_head_support", "eval_attention_zero_rate"} <= set(metrics)
+    _, quiet = trained(SparseTrainer, "t5", tmp_path, settings, log_sparsity=False)
+    assert "head_support" not in quiet.state.log_history[0]
+
+
+def test_causal_positions_are_those_that_are_scored(tmp_path):
+    settings = {"head": "sparsemax"}
+    model = sparsify(tiny_model("llama"), **settings)
+    data = rows_of_uneven_length().with_format("torch")[:]
+    with torch.no_grad():
+        logits = model(input_ids=data["input_ids"]).logits[:, :-1]
+    scored = logits[data["labels"][:, 1:] != -100]
+    support = (probabilities(model, scored) > 0).sum(-1).float().mean()
+    _, trainer = trained(SparseTrainer, "llama", tmp_path, settings)
+    assert trainer.state.log_history[0]["head_support"] == pytest.approx(float(support))
+
+
+def test_label_smoothing_is_part_of_the_sparse_loss_in_training_only(tmp_path):
+    settings = {"head": "entmax15"}
+    data = rows_of_uneven_length()
+    batch = data.with_format("torch")[:]
+    model = sparsify(tiny_model("bart"), **settings)
+    logits = model(input_ids=batch["input_ids"], labels=batch["labels"]).logits.detach()
+    smoothed = float(losses.entmax15_loss(logits, batch["labels"], label_smoothing=0.3))
+    _, trainer = trained(SparseTrainer, "bart", tmp_path, settings, sparse_label_smoothing=0.3, learning_rate=0.0)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(smoothed, rel=1e-4)
+    plain = float(losses.entmax15_loss(logits, batch["labels"]))
+    assert trainer.evaluate(data)["eval_loss"] == pytest.approx(plain, rel=1e-4)
+
+
+def test_prediction_by_generation_works(tmp_path):
+    model = sparsify(tiny_model("bart"), attn="entmax15", head="entmax15")
+    model.generation_config.max_length = 5
+    args = arguments(tmp_path, predict_with_generate=True)
+    output = SparseSeq2SeqTrainer(model, args).predict(rows_of_uneven_length())
+    assert output.predictions.shape == (ROWS, 5)
+    assert isinstance(SparseSeq2SeqTrainer(model, args), Seq2SeqTrainer)
+
+
+def test_a_peft_model_trains_its_adapter_on_the_sparse_loss(tmp_path):
+    base = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], lora_dropout=0.0))
+    data = rows_of_uneven_length()
+    batch = data.with_format("torch")[:]
+    expected = float(base(input_ids=batch["input_ids"], labels=batch["labels"]).loss.detach())
+    trainer = SparseTrainer(model, arguments(tmp_path), train_dataset=data)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_padding_collator_works(tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    from tests.tiny_models import PAD
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=empty_tokenizer(), pad_token="<pad>")
+    assert tokenizer.pad_token_id == PAD
+    model = sparsify(tiny_model("bart"), attn="entmax15", head="entmax15")
+    data = Dataset.from_list([{"input_ids": [5, 4, 3], "labels": [3, 4]}, {"input_ids": [5], "labels": [4, 4, 4, 2]}])
+    trainer = SparseTrainer(
+        model, arguments(tmp_path), train_dataset=data, data_collator=DataCollatorForSeq2Seq(tokenizer, model=model)
+    )
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] > 0
+
+
+def empty_tokenizer():
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    return Tokenizer(WordLevel({"<pad>": 0, "a": 1}, unk_token="a"))
+
+
+REFUSED = [
+    ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 would train with dense cross-entropy"),
+    ({"sparse_label_smoothing": 1.5}, r"sparse_label_smoothing must be in \[0, 1\], was 1.5"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_options_that_bypass_the_loss_are_refused(options, message, tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    with pytest.raises(ValueError, match=message):
+        SparseTrainer(model, arguments(tmp_path, **options))
+
+
+def test_other_ways_around_the_loss_are_refused(tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    args = arguments(tmp_path)
+    args.use_liger_kernel = True
+    with pytest.raises(ValueError, match="use_liger_kernel=True would train with dense cross-entropy"):
+        SparseTrainer(model, args)
+    with pytest.raises(ValueError, match="compute_loss_func would replace the loss"):
+        SparseTrainer(model, arguments(tmp_path), compute_loss_func=lambda *_, **__: 0)
+    with pytest.raises(TypeError, match="args must be SparseTrainingArguments, was TrainingArguments"):
+        SparseTrainer(model, TrainingArguments(str(tmp_path)))
+    with pytest.raises(ValueError, match="LlamaForCausalLM is dense; call sparsify"):
+        SparseTrainer(tiny_model("llama"), arguments(tmp_path))

@@ -1,0 +1,206 @@
+"""What people do with a Transformers model, done with a sparse one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast, TextStreamer, pipeline
+
+from hf_sparse import is_sparse, sparse_config, sparsify
+from hf_sparse.attention import attention_sites
+from tests.tiny_models import attentions, labelled, tiny_model, tokens
+
+BOTH = {"attn": "entmax15", "head": "entmax15"}
+LORA = {"task_type": "CAUSAL_LM", "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
+
+
+def word_tokenizer():
+    words = ["<pad>", "<s>", "</s>", *(f"w{i}" for i in range(20))]
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="w0")
+
+
+def loss_and_gradients(model, inputs):
+    loss = model(**inputs).loss
+    loss.backward()
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    return loss.detach(), gradients
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "bart", "gpt2"])
+def test_gradient_checkpointing_changes_nothing(name):
+    model = sparsify(tiny_model(name), **BOTH)
+    inputs = labelled(model)
+    expected, gradients = loss_and_gradients(model, inputs)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    model.train()
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    loss, again = loss_and_gradients(model, inputs)
+    torch.testing.assert_close(loss, expected)
+    for one, other in zip(gradients, again, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "bert"])
+def test_bfloat16_autocast_trains(name):
+    model = sparsify(tiny_model(name), **BOTH)
+    inputs = labelled(model)
+    expected = model(**inputs).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(**inputs).loss
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=0.1)
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@torch.no_grad()
+def test_the_dtype_may_change_after_sparsify():
+    model = sparsify(tiny_model("llama"), **BOTH).to(torch.bfloat16)
+    weights = attentions(model, input_ids=tokens())[0]
+    assert weights.dtype == torch.bfloat16
+    assert (weights == 0).any()
+    assert model(tokens(), log_probs=True).logits.dtype == torch.float32
+
+
+def test_pipeline_and_streamer(capsys):
+    model, tokenizer = sparsify(tiny_model("llama"), **BOTH), word_tokenizer()
+    generator = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    (output,) = generator("w3 w4 w5", max_new_tokens=3, do_sample=False)
+    ids = torch.tensor([tokenizer("w3 w4 w5")["input_ids"]])
+    expected = model.generate(ids, max_new_tokens=3, do_sample=False, streamer=TextStreamer(tokenizer))
+    text = tokenizer.decode(expected[0], skip_special_tokens=True)
+    assert output["generated_text"].replace(" ", "") == text.replace(" ", "")
+    assert tokenizer.decode(expected[0, -1]) in capsys.readouterr().out
+
+
+@torch.no_grad()
+def test_lora_in_both_orders_is_the_same_model():
+    torch.manual_seed(0)
+    first = get_peft_model(sparsify(tiny_model("llama"), **BOTH), LoraConfig(**LORA))
+    torch.manual_seed(0)
+    second = sparsify(get_peft_model(tiny_model("llama"), LoraConfig(**LORA)), **BOTH)
+    ids = tokens()
+    torch.testing.assert_close(first(ids).logits, second(ids).logits)
+    assert sparse_config(first) == sparse_config(second)
+    generated = first.generate(input_ids=ids, max_new_tokens=3, num_beams=2, do_sample=False)
+    assert torch.equal(generated, second.generate(input_ids=ids, max_new_tokens=3, num_beams=2, do_sample=False))
+
+
+@torch.no_grad()
+def test_a_merged_model_stays_sparse():
+    model = get_peft_model(sparsify(tiny_model("llama"), **BOTH), LoraConfig(**LORA))
+    expected = model(tokens()).logits
+    merged = model.merge_and_unload()
+    assert is_sparse(merged)
+    torch.testing.assert_close(merged(tokens()).logits, expected, atol=1e-5, rtol=1e-4)
+    assert (attentions(merged, input_ids=tokens())[0] == 0).any()
+
+
+@torch.no_grad()
+def test_an_adapter_loads_onto_a_sparse_base(tmp_path):
+    base = sparsify(tiny_model("llama"), **BOTH)
+    model = get_peft_model(base, LoraConfig(**LORA))
+    expected = model(tokens()).logits
+    model.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(sparsify(tiny_model("llama"), **BOTH), tmp_path)
+    torch.testing.assert_close(again(tokens()).logits, expected)
+
+
+def test_torch_save_brings_the_whole_model_back(tmp_path):
+    model = sparsify(tiny_model("t5"), attn="sparsemax", head={"name": "alpha_relu", "tau": 0.2})
+    torch.save(model, tmp_path / "model.pt")
+    again = torch.load(tmp_path / "model.pt", weights_only=False)
+    inputs = labelled(model)
+    assert torch.equal(again(**inputs).loss, model(**inputs).loss)
+    assert len(attention_sites(again)) == len(attention_sites(model))
+
+
+TWO_PROCESSES = """
+import sys
+import torch
+from datasets import Dataset
+from hf_sparse import SparseTrainer, SparseTrainingArguments, sparsify
+from tests.tiny_models import tiny_model
+from tests.test_trainer import rows_of_uneven_length, arguments, ROWS
+
+model = sparsify(tiny_model("bart").eval(), attn="entmax15", head="entmax15")
+for module in model.modules():
+    if isinstance(getattr(module, "dropout", None), float):
+        module.dropout = 0.0
+world = int(sys.argv[2])
+args = arguments(sys.argv[1], per_device_train_batch_size=ROWS // world, max_steps=2, ddp_backend="gloo")
+trainer = SparseTrainer(model, args, train_dataset=rows_of_uneven_length())
+trainer.train()
+if trainer.accelerator.is_main_process:
+    torch.save({n: p.detach().clone() for n, p in model.named_parameters()}, f"{sys.argv[1]}/{world}.pt")
+"""
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from hf_sparse import is_sparse, sparsify
+from tests.tiny_models import labelled, tiny_model
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+settings = {"attn": {"name": "entmax", "alpha": "learned"}, "head": "entmax15"}
+whole, sharded = (sparsify(tiny_model("llama"), **settings) for _ in range(2))
+for layer in sharded.model.layers:
+    fully_shard(layer, mesh=mesh)
+fully_shard(sharded, mesh=mesh)
+assert is_sparse(sharded)
+losses = [model(**labelled(whole)).loss for model in (whole, sharded)]
+torch.testing.assert_close(losses[0], losses[1])
+for loss in losses:
+    loss.backward()
+alphas = [model.model.layers[0].self_attn.sparse_alpha.grad for model in (whole, sharded)]
+torch.testing.assert_close(alphas[0], alphas[1].full_tensor())
+dist.destroy_process_group()
+"""
+
+
+def launch(script, *arguments, processes, port):
+    root = Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    options = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", str(port)]
+    command = [sys.executable, *options, str(script), *map(str, arguments)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_a_sharded_model_has_the_loss_and_gradients_of_the_whole(tmp_path):
+    script = tmp_path / "shard.py"
+    script.write_text(SHARDED)
+    launch(script, processes=2, port=29531)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TWO_PROCESSES)
+    for world in (1, 2):
+        launch(script, tmp_path, world, processes=world, port=29517 + world)
+    one, two = torch.load(tmp_path / "1.pt"), torch.load(tmp_path / "2.pt")
+    start = dict(sparsify(tiny_model("bart"), **BOTH).named_parameters())
+    assert max(float((one[n] - start[n].detach()).abs().max()) for n in one) > 1e-3
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=1e-4)
