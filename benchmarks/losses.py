@@ -12,6 +12,8 @@ from hf_sparse.losses import alpha_relu_loss, entmax15_loss, entmax_loss, sparse
 from hf_sparse.metrics import threshold
 
 from ._case import Case
+from ._floor import NAME as FLOOR
+from ._floor import loss_floor
 from ._impls import impls
 from ._inputs import logits, targets
 from ._step import loss_step
@@ -42,6 +44,7 @@ def sparse_losses(kind: str, num_rows: int = 256, num_classes: int = 50_000) -> 
     losses = {
         "cross_entropy": F.cross_entropy,
         **ours,
+        FLOOR: loss_floor,
         "entmax package: entmax15, k=100": lambda z, y: package.entmax15_loss(z, y, k=100).mean(),
         "entmax package: sparsemax, k=100": lambda z, y: package.sparsemax_loss(z, y, k=100).mean(),
     }
@@ -86,6 +89,7 @@ def bfloat16_loss(num_rows: int = 256, num_classes: int = 50_000) -> Case:
     losses = {
         "cross_entropy": F.cross_entropy,
         **ours,
+        FLOOR: loss_floor,
         "entmax package: entmax15, k=100": lambda z, y: package.entmax15_loss(z, y, k=100).mean(),
     }
     return Case(

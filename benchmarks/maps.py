@@ -10,6 +10,8 @@ import torch
 from hf_sparse.functional import entmax15, sparsemax
 
 from ._case import Case
+from ._floor import NAME as FLOOR
+from ._floor import map_floor
 from ._impls import impls
 from ._inputs import logits
 from ._step import map_step
@@ -22,6 +24,7 @@ def output_map(num_rows: int = 256, num_classes: int = 50_000) -> Case:
     maps = {
         "softmax": partial(torch.softmax, dim=-1),
         **ours,
+        FLOOR: map_floor,
         "entmax package: entmax15, k=100": partial(package.entmax15, k=100),
     }
     return Case(

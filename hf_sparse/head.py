@@ -92,18 +92,21 @@ class HeadLoss(TorchFunctionMode):
         reduction = "sum" if missing_count else options["reduction"]
         same = {"ignore_index": options["ignore_index"], "reduction": reduction}
         same["label_smoothing"] = self.label_smoothing or options["label_smoothing"]
-        if self.choice is None or self.choice.name == "softmax":
-            loss = nn.functional.cross_entropy(input, target, weight=options["weight"], **same)
-        elif isinstance(input, LinearLogits) and options["weight"] is None:
-            loss = input.loss(self.choice.name, target, **dict(self.choice.settings), **same)
-        else:
-            z = input.compute() if isinstance(input, LinearLogits) else input
-            z = z.movedim(1, -1) if z.dim() > 2 else z
-            loss = self.choice.loss()(z, target, weight=options["weight"], **same)
+        loss = _loss(self.choice, input, target, options["weight"], **same)
         if not missing_count:
             return loss
         num_items = self.num_items
         return loss / (num_items.to(loss.device) if torch.is_tensor(num_items) else num_items)
+
+
+def _loss(choice: MapConfig | None, input: Any, target: Tensor, weight: Tensor | None, **options: Any) -> Tensor:
+    if isinstance(input, LinearLogits):
+        if choice is not None and weight is None:
+            return input.loss(choice.name, target, **dict(choice.settings), **options)
+        input = input.compute()
+    if choice is None or choice.name == "softmax":
+        return nn.functional.cross_entropy(input, target, weight=weight, **options)
+    return choice.loss()(input.movedim(1, -1) if input.dim() > 2 else input, target, weight=weight, **options)
 
 
 _CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)

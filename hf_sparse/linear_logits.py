@@ -5,20 +5,12 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .losses import linear_alpha_relu_loss, linear_entmax_loss, linear_sparsemax_loss
-
-LINEAR_LOSSES: dict[str, Callable[..., Tensor]] = {
-    "alpha_relu": linear_alpha_relu_loss,
-    "entmax": linear_entmax_loss,
-    "entmax15": partial(linear_entmax_loss, alpha=1.5),
-    "sparsemax": linear_sparsemax_loss,
-}
+from .losses import linear_fenchel_young_loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +50,12 @@ class LinearLogits:
         return bool(self._computed)
 
     def loss(self, name: str, target: Tensor, **options: Any) -> Tensor:
-        """The fused loss of the map called ``name``; ``options`` as for ``linear_entmax_loss``."""
-        return LINEAR_LOSSES[name](
+        """The fused loss of the map called ``name``; ``options`` as for ``linear_fenchel_young_loss``."""
+        return linear_fenchel_young_loss(
             self.hidden,
             self.weight,
             target,
+            name,
             bias=self.bias,
             # outer tanh(scale z) is the soft cap at `outer` of logits scaled by outer * scale.
             scale=self.scale if self.outer is None else self.scale * self.outer,

@@ -28,7 +28,7 @@ from .calibration import estimate_tau_from_head
 from .config import KINDS, MapConfig, SparseConfig
 from .example import example_inputs
 from .head import SparseModel, distribution, sparse_class
-from .linear_logits import LINEAR_LOSSES
+from .losses import fused_maps
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -273,8 +273,8 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
         raise ValueError(
             f"{name} computes its loss from log_softmax itself, where no sparse loss can stand in; pass head=None"
         )
-    if config.fused_loss and (config.head is None or config.head.name not in LINEAR_LOSSES):
-        fused = ", ".join(map(repr, LINEAR_LOSSES))
+    if config.fused_loss and (config.head is None or config.head.name not in fused_maps()):
+        fused = ", ".join(map(repr, fused_maps()))
         raise ValueError(f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False")
     if config.fused_loss and not isinstance(model.get_output_embeddings(), nn.Linear):
         raise ValueError(f"the head of {name} is not one linear layer; pass fused_loss=False")

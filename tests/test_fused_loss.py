@@ -8,7 +8,7 @@ from hf_sparse import from_pretrained, is_sparse, sparsify
 from hf_sparse.linear_logits import LinearLogits
 from tests.tiny_models import ARCHITECTURES, labelled, tiny_model
 
-HEADS = ["entmax15", "sparsemax", {"name": "entmax", "alpha": 1.3}, {"name": "alpha_relu", "tau": 0.4}]
+HEADS = ["softmax", "entmax15", "sparsemax", {"name": "entmax", "alpha": 1.3}, {"name": "alpha_relu", "tau": 0.4}]
 
 
 def loss_and_gradients(model, inputs, **options):
@@ -59,7 +59,7 @@ def test_what_cannot_be_fused_is_refused_by_name():
     with pytest.raises(ValueError, match=r"needs a head with a fused loss, one of 'alpha_relu', 'entmax'"):
         sparsify(tiny_model("llama"), attn="entmax15", fused_loss=True)
     with pytest.raises(ValueError, match="needs a head with a fused loss"):
-        sparsify(tiny_model("llama"), head="softmax", fused_loss=True)
+        sparsify(tiny_model("llama"), head="sparsegen_lin", fused_loss=True)
     with pytest.raises(TypeError, match="fused_loss must be True or False, was 1"):
         sparsify(tiny_model("llama"), head="entmax15", fused_loss=1)
     model = tiny_model("llama")

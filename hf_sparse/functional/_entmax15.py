@@ -32,4 +32,4 @@ def entmax15(z: Tensor, dim: int = -1, *, impl: str = "auto") -> Tensor:
     return entmax(z, 1.5, dim, impl=impl)
 
 
-register(SparseMap("entmax15", entmax15, tsallis_negentropy))
+register(SparseMap("entmax15", entmax15, tsallis_negentropy, same_as=("entmax", {"alpha": 1.5})))

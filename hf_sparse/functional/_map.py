@@ -55,6 +55,7 @@ class SparseMap:
         normalized: whether the weights sum to one. Only such maps can weigh attention.
         shift_invariant: whether adding a constant to all scores leaves the weights as they are.
         any_scores: whether it takes scores of every sign and sum. Only such maps fit attention, which has any.
+        same_as: the map and the settings that this one is another name for; what is written for that map serves it.
     """
 
     name: str
@@ -64,6 +65,7 @@ class SparseMap:
     normalized: bool = True
     shift_invariant: bool = True
     any_scores: bool = True
+    same_as: tuple[str, Mapping[str, float]] | None = None
 
     def loss_regularizer(self) -> Callable[..., Tensor]:
         """The regularizer, for a loss.
@@ -88,6 +90,16 @@ def register(sparse_map: SparseMap) -> None:
     if sparse_map.name in MAPS:
         raise ValueError(f"a sparse map named {sparse_map.name!r} is registered already")
     MAPS[sparse_map.name] = sparse_map
+
+
+def underlying(name: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The map that ``name`` with ``settings`` is another name for, with its own settings; else the two as given.
+
+    >>> underlying("sparsemax", {})
+    ('entmax', {'alpha': 2.0})
+    """
+    name, own = get_map(name).same_as or (name, settings)
+    return name, dict(own)
 
 
 def get_map(name: str) -> SparseMap:

@@ -41,4 +41,4 @@ def negative_entropy(p: Tensor) -> Tensor:
     return torch.xlogy(p, p).sum(-1)
 
 
-register(SparseMap("softmax", softmax, negative_entropy))
+register(SparseMap("softmax", softmax, negative_entropy, same_as=("entmax", {"alpha": 1.0})))

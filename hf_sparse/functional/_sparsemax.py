@@ -37,4 +37,4 @@ def half_squared_norm(p: Tensor) -> Tensor:
     return tsallis_negentropy(p, 2.0)
 
 
-register(SparseMap("sparsemax", sparsemax, half_squared_norm))
+register(SparseMap("sparsemax", sparsemax, half_squared_norm, same_as=("entmax", {"alpha": 2.0})))

@@ -5,6 +5,7 @@ from ._entmax_loss import entmax15_loss, entmax_loss, softmax_loss, sparsemax_lo
 from ._fenchel_young import fenchel_young_loss
 from ._linear_alpha_relu import linear_alpha_relu_loss
 from ._linear_entmax import linear_entmax_loss, linear_sparsemax_loss
+from ._linear_fenchel_young import fused_maps, linear_fenchel_young_loss
 from ._multilabel import softmax_log_loss, sparsegen_lin_hinge_loss, sparsehourglass_hinge_loss, sparsemax_huber_loss
 
 __all__ = [
@@ -12,8 +13,10 @@ __all__ = [
     "entmax15_loss",
     "entmax_loss",
     "fenchel_young_loss",
+    "fused_maps",
     "linear_alpha_relu_loss",
     "linear_entmax_loss",
+    "linear_fenchel_young_loss",
     "linear_sparsemax_loss",
     "softmax_log_loss",
     "softmax_loss",

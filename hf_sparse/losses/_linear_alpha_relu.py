@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,14 +30,9 @@ def linear_alpha_relu_loss(
     tau: float,
     bias: Tensor | None = None,
     *,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-    num_items: int | Tensor | None = None,
-    softcap: float | None = None,
-    scale: float = 1.0,
     chunk_size: int | None = None,
     impl: str = "auto",
+    **options: Any,
 ) -> Tensor:
     """``alpha_relu_loss(z, y, alpha, tau)`` of ``z = softcap(scale (h W^T + b))``, reading W once.
 
@@ -49,23 +45,16 @@ def linear_alpha_relu_loss(
         alpha: above 1.
         tau: the threshold of ``alpha_relu``, finite.
         bias: b (V,).
-        ignore_index: targets with this value add nothing to loss or gradients; their rows are not even multiplied.
-        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"``.
-        label_smoothing: ``eps`` in [0, 1], as in ``fenchel_young_loss``; not together with ``softcap``.
-        num_items: divide the sum by this count instead; only with ``reduction="mean"``.
-        softcap: the bound c of ``c tanh(z / c)``, above 0.
-        scale: factor on the logits, finite.
         chunk_size: classes whose logits are held at a time; by default as many as make about sixteen million logits.
-        impl: what finds the supports, ``"auto"``, ``"torch"`` or ``"cpp"``, as in ``hf_sparse.functional.entmax``.
+        impl: what finds the supports, as in ``linear_entmax_loss``.
+        **options: ``ignore_index``, ``reduction``, ``label_smoothing``, ``num_items``, ``softcap`` and ``scale`` as in
+            ``linear_entmax_loss``.
 
     Returns:
-        A scalar, or (...) for ``reduction="none"``; float32, or float64 for float64 inputs.
+        As ``linear_entmax_loss``.
 
     Raises:
-        ValueError: shapes that do not fit, or an argument out of range.
-        TypeError: targets that are not integers, or a setting that is not a number.
-        IndexError: a target outside [0, V).
-        RuntimeError: a second derivative is asked for.
+        ValueError, TypeError, IndexError, RuntimeError: as ``linear_entmax_loss``.
 
     Source: Tezekbayev et al. 2022, Lemma 1; the separable form in ``alpha_relu_loss``.
     Cost: as ``linear_entmax_loss``; W is read once for up to 8192 rows.
@@ -77,11 +66,7 @@ def linear_alpha_relu_loss(
     """
     settings = checked_settings("alpha_relu", {"alpha": alpha, "tau": tau})
     rows = LinearLoss(partial(_forward, **settings, chunk_size=chunk_size, impl=impl), partial(_weights, **settings))
-    return linear_loss(
-        hidden, weight, target, bias, rows, "alpha_relu", settings, ignore_index=ignore_index,
-        reduction=reduction, label_smoothing=label_smoothing, num_items=num_items, softcap=softcap, scale=scale,
-        chunk_size=chunk_size,
-    )  # fmt: skip
+    return linear_loss(hidden, weight, target, bias, rows, "alpha_relu", settings, chunk_size=chunk_size, **options)
 
 
 def _weights(z: Tensor, alpha: float, tau: float) -> Tensor:

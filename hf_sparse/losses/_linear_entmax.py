@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,27 +91,15 @@ def linear_sparsemax_loss(
     weight: Tensor,
     target: Tensor,
     bias: Tensor | None = None,
-    *,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-    num_items: int | Tensor | None = None,
-    softcap: float | None = None,
-    scale: float = 1.0,
-    chunk_size: int | None = None,
-    impl: str = "auto",
+    **options: Any,
 ) -> Tensor:
-    """``linear_entmax_loss`` at alpha = 2; arguments, result and errors as there.
+    """``linear_entmax_loss`` at alpha = 2; arguments, options, result and errors as there.
 
     >>> import torch
     >>> linear_sparsemax_loss(torch.zeros(1, 2), torch.ones(4, 2), torch.tensor([2]))
     tensor(0.3750)
     """
-    return linear_entmax_loss(
-        hidden, weight, target, 2.0, bias, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing, num_items=num_items, softcap=softcap, scale=scale, chunk_size=chunk_size,
-        impl=impl,
-    )  # fmt: skip
+    return linear_entmax_loss(hidden, weight, target, 2.0, bias, **options)
 
 
 def _weights(z: Tensor, alpha: float, impl: str) -> Tensor:

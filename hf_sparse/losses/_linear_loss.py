@@ -25,13 +25,13 @@ def linear_loss(
     name: str,
     settings: Mapping[str, Any],
     *,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    num_items: int | Tensor | None,
-    softcap: float | None,
-    scale: float,
     chunk_size: int | None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    num_items: int | Tensor | None = None,
+    softcap: float | None = None,
+    scale: float = 1.0,
 ) -> Tensor:
     """The loss ``rows`` computes of a linear layer, over the targets that count; see ``linear_entmax_loss``."""
     check_reduction(reduction, num_items)

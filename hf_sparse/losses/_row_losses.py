@@ -13,14 +13,12 @@ from torch import Tensor
 
 from ..functional import MAPS, SparseMap, get_map
 from ..functional._candidates import LONG_ROW
+from ..functional._map import underlying
 from ..kernels import chosen
 from ._alpha_relu_rows import alpha_relu_rows_loss
 from ._dense_rows import dense_rows_loss
 from ._entmax_rows import entmax_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
-
-# The members of the entmax family that are registered under names of their own.
-ENTMAX_ALPHA = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
 
 
 def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,20 +50,21 @@ def chosen_for(name: str, settings: Mapping[str, Any], z: Tensor, impl: str) -> 
     Raises:
         ValueError, KernelUnavailable: see ``kernels.chosen``; or ``"cpp"`` for a map that the kernel does not know.
     """
-    if name == "alpha_relu":
+    base, base_settings = underlying(name, settings)
+    if base == "alpha_relu":
         return chosen(impl, z)
-    alpha = settings["alpha"] if name == "entmax" else ENTMAX_ALPHA.get(name)
-    if alpha is not None:
-        return chosen(impl, z, alpha)
+    if base == "entmax":
+        return chosen(impl, z, base_settings["alpha"])
     if impl == "cpp":
-        known = ", ".join(map(repr, sorted({"alpha_relu", "entmax", *ENTMAX_ALPHA} - {"softmax"})))
+        bases = {known: underlying(known, {})[0] for known in MAPS if known != "softmax"}
+        known = ", ".join(repr(name) for name, base in sorted(bases.items()) if base in ("alpha_relu", "entmax"))
         raise ValueError(f'impl="cpp" knows {known}, not {name!r}; use impl="auto" or impl="torch"')
     return chosen("torch" if impl == "auto" else impl, z)
 
 
 def loss_map(name: str, settings: Mapping[str, Any], impl: str = "auto") -> SparseMap:
     """The map with the regularizer its loss is written with: one that gives alpha its gradient where it wants one."""
-    if name != "softmax" and (name == "entmax" or name in ENTMAX_ALPHA):
+    if name != "softmax" and underlying(name, settings)[0] == "entmax":
         known = MAPS[name]
         return replace(_with_regularizer(known, settings), function=partial(known.function, impl=impl))
     return _with_regularizer(MAPS[name], settings)
@@ -91,9 +90,10 @@ def row_losses(
         impl: see ``chosen_for``.
     """
     impl = chosen_for(name, settings, z, impl)
-    if name == "alpha_relu":
+    base, base_settings = underlying(name, settings)
+    if base == "alpha_relu":
         return alpha_relu_rows_loss(_without_uncounted(z, counted), y, **settings, impl=impl)
-    alpha = settings["alpha"] if name == "entmax" else ENTMAX_ALPHA.get(name)
+    alpha = base_settings["alpha"] if base == "entmax" else None
     if not torch.is_tensor(alpha) and alpha == 1 and not y.is_floating_point():
         z = _without_uncounted(z, counted)
         return F.cross_entropy(z if z.dtype == torch.float64 else z.float(), y, reduction="none")
