@@ -49,7 +49,11 @@ def rows(num_rows: int = 2048, width: int = 512, sizes: tuple[int, ...] = SIZES)
             found.append(
                 _row(f"peak memory, N {num_rows}, D {width}, V 50000", name, peak, BASELINE, baseline, target)
             )
-    beyond = {size: peak_mb(FUSED[0], num_rows, width, size) - 4e-6 * width * (num_rows + size) for size in sizes}
+    beyond = {}
+    for size in sizes:
+        # The smallest of three: the system's own pages come and go by more than what is looked for here.
+        peak = min(peak_mb(FUSED[0], num_rows, width, size) for _ in range(3))
+        beyond[size] = peak - 4e-6 * width * (num_rows + size)
     for size, peak in beyond.items():
         target = None if size == sizes[0] else 1.25
         name = f"{FUSED[0]}, V = {size}"
