@@ -100,12 +100,14 @@ class HeadLoss(TorchFunctionMode):
 
 
 def _loss(choice: MapConfig | None, input: Any, target: Tensor, weight: Tensor | None, **options: Any) -> Tensor:
-    if isinstance(input, LinearLogits):
-        if choice is not None and weight is None:
-            return input.loss(choice.name, target, **dict(choice.settings), **options)
-        input = input.compute()
-    if choice is None or choice.name == "softmax":
+    if choice is None:
         return nn.functional.cross_entropy(input, target, weight=weight, **options)
+    if isinstance(input, LinearLogits):
+        if weight is None:
+            return choice.tempered(input).loss(choice.name, target, **choice.map_settings, **options)
+        input = input.compute()
+    if choice.name == "softmax":
+        return nn.functional.cross_entropy(choice.tempered(input), target, weight=weight, **options)
     return choice.loss()(input.movedim(1, -1) if input.dim() > 2 else input, target, weight=weight, **options)
 
 
