@@ -1,0 +1,91 @@
+"""The multilabel recipe: its data are what they claim to be, its fits learn, and a run leaves what it promises."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+pytest.importorskip("sklearn", reason="the recipes' extra is not installed")
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    sys.path.insert(0, str(RECIPES))
+    try:
+        spec = importlib.util.spec_from_file_location("multilabel", RECIPES / "multilabel.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(RECIPES))
+    return module
+
+
+def test_documents_have_the_labels_and_words_asked_for(recipe):
+    part = recipe.documents(range(2, 5), length=300, rows=2000, seed=1)
+    counts = part.labels.sum(1)
+    assert set(counts.tolist()) == {2, 3, 4}
+    assert abs((counts == 3).float().mean() - 1 / 3) < 0.05
+    assert abs(part.features.sum(1).mean() - 300) < 3
+    assert abs(part.labels.float().mean(0) - 0.3).max() < 0.05
+    again = recipe.documents(range(2, 5), length=300, rows=2000, seed=1)
+    assert torch.equal(part.features, again.features)
+
+
+def test_the_parts_of_a_problem_are_disjoint_and_scaled_on_the_training_rows(recipe):
+    rows = torch.arange(100.0)[:, None]
+    problem = recipe.divided(recipe.Part(rows, torch.ones(100, 3, dtype=torch.bool)), seed=0)
+    assert [len(part.labels) for part in problem] == [50, 20, 30]
+    assert len(torch.cat([part.features for part in problem]).unique()) == 100
+    assert abs(problem.train.features.mean()) < 1e-5
+    assert abs(problem.train.features.std() - 1) < 1e-5
+
+
+ARFF = """@relation small
+@attribute size numeric
+@attribute 'the cat\\'s' {0,1}
+@attribute dog {0,1}
+@data
+1.5,1,0
+2.5,0,0
+3.5,1,1
+"""
+XML = """<labels xmlns="http://mulan.sourceforge.net/labels"><label name="the cat's"/><label name="dog"/></labels>"""
+
+
+def test_mulan_files_are_read_and_rows_without_label_left_out(recipe, tmp_path):
+    (tmp_path / "small-train.arff").write_text(ARFF)
+    with pytest.raises(ValueError, match="small.xml, which does not exist"):
+        recipe.read_mulan(tmp_path / "small-train.arff")
+    (tmp_path / "small.xml").write_text(XML)
+    part = recipe.read_mulan(tmp_path / "small-train.arff")
+    assert part.features.tolist() == [[1.5], [3.5]]
+    assert part.labels.tolist() == [[True, False], [True, True]]
+    (tmp_path / "small.xml").write_text(XML.replace("dog", "cow"))
+    with pytest.raises(ValueError, match="names the label 'cow', which it lacks"):
+        recipe.read_mulan(tmp_path / "small-train.arff")
+
+
+@pytest.mark.parametrize("name", ["softmax+log", "sparsemax+huber", "sparsemax+hinge", "sparsehourglass+hinge"])
+def test_every_pair_learns_labels_that_the_features_tell(recipe, name):
+    labels = recipe.documents(range(1, 4), 10, rows=400, seed=0).labels
+    problem = recipe.divided(recipe.Part(labels.float(), labels), seed=0)
+    fit = recipe.fit_linear(problem, recipe.PAIRS[name], seed=0, steps=120)
+    assert fit.measured(problem.test)["micro_f1"] > 0.97
+
+
+def test_micro_f1_counts_decisions_of_all_rows_together(recipe):
+    labels = torch.tensor([[1, 1, 0], [0, 0, 1]]).bool()
+    on = torch.tensor([[1, 0, 1], [0, 0, 1]]).bool()
+    assert recipe.micro_f1(labels, on) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+
+
+@pytest.mark.slow
+def test_a_quick_run_leaves_results_and_a_picture(recipe, tmp_path):
+    recipe.main(["--quick", "--seeds", "1", "--out", str(tmp_path)])
+    result = json.loads((tmp_path / "results.json").read_text())
+    assert set(result["transformer"]) == set(recipe.PAIRS)
+    assert (tmp_path / "multilabel.png").stat().st_size > 10_000
