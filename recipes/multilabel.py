@@ -255,9 +255,7 @@ def _f1(row: dict[str, Any]) -> float:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Run what the command line asks for; see ``--help``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, nargs="*", default=[], help="Mulan ARFF files, with their XML beside them"
-    )
+    parser.add_argument("--data", type=Path, nargs="*", default=[], help="Mulan ARFF files, XML files beside them")
     parser.add_argument("--out", type=Path, default=Path("out/multilabel"), help="folder for results.json and picture")
     parser.add_argument("--seeds", type=int, default=3, help="runs of everything; mean and deviation are reported")
     parser.add_argument("--quick", action="store_true", help="one point of each setting, few rows and steps")

@@ -58,7 +58,7 @@ XML = """<labels xmlns="http://mulan.sourceforge.net/labels"><label name="the ca
 
 def test_mulan_files_are_read_and_rows_without_label_left_out(recipe, tmp_path):
     (tmp_path / "small-train.arff").write_text(ARFF)
-    with pytest.raises(ValueError, match="small.xml, which does not exist"):
+    with pytest.raises(ValueError, match=r"small\.xml, which does not exist"):
         recipe.read_mulan(tmp_path / "small-train.arff")
     (tmp_path / "small.xml").write_text(XML)
     part = recipe.read_mulan(tmp_path / "small-train.arff")
