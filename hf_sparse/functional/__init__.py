@@ -19,6 +19,7 @@ from ._sparsehourglass import sparsecone, sparsehourglass
 from ._sparsemax import sparsemax
 from ._spherical_softmax import spherical_softmax
 from ._sum_normalization import sum_normalization, sum_normalization_pp
+from ._threshold import support, threshold
 
 __all__ = [
     "MAPS",
@@ -45,4 +46,6 @@ __all__ = [
     "spherical_softmax",
     "sum_normalization",
     "sum_normalization_pp",
+    "support",
+    "threshold",
 ]

@@ -121,4 +121,12 @@ ALPHA = Setting(
     to_real=lambda alpha: torch.logit(alpha - 1),
 )
 
-register(SparseMap("entmax", entmax, tsallis_negentropy, settings={"alpha": ALPHA}))
+register(
+    SparseMap(
+        "entmax",
+        entmax,
+        tsallis_negentropy,
+        settings={"alpha": ALPHA},
+        as_entmax=lambda z, dim, alpha: (z, alpha),
+    )
+)

@@ -50,9 +50,16 @@ def entmax_support(z: Tensor, alpha: float = 1.5) -> Support:
     Support(indices=tensor([0, 2, 1]), values=tensor([0.8307, 0.1693, 1.0000]), offsets=tensor([0, 2, 3]))
     """
     columns, p, _ = _on_candidates(z, alpha)
+    return ragged(p, columns, z.shape[-1])
+
+
+def ragged(p: Tensor, columns: Tensor | None = None, length: int | None = None) -> Support:
+    """The nonzeros of p (N, C), whose entries belong in ``columns`` (N, C) of rows of ``length``, or in their own."""
+    if columns is None:
+        columns = torch.arange(p.shape[-1], device=p.device).expand(p.shape)
     used = p != 0
     # Padding sorts to the end of its row, where the mask below drops it.
-    columns = columns.masked_fill(~used, z.shape[-1])
+    columns = columns.masked_fill(~used, p.shape[-1] if length is None else length)
     columns, order = columns.sort(-1)
     used, p = used.gather(-1, order), p.gather(-1, order)
     offsets = torch.nn.functional.pad(used.sum(-1).cumsum(0), (1, 0))

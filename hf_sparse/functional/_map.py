@@ -56,6 +56,8 @@ class SparseMap:
         shift_invariant: whether adding a constant to all scores leaves the weights as they are.
         any_scores: whether it takes scores of every sign and sum. Only such maps fit attention, which has any.
         same_as: the map and the settings that this one is another name for; what is written for that map serves it.
+        as_entmax: ``as_entmax(z, dim, **settings) -> (x, alpha)`` with ``function(z) = entmax(x, alpha)``: where
+            thresholds and ragged supports come from. None for a map that is no entmax of anything.
     """
 
     name: str
@@ -66,6 +68,7 @@ class SparseMap:
     shift_invariant: bool = True
     any_scores: bool = True
     same_as: tuple[str, Mapping[str, float]] | None = None
+    as_entmax: Callable[..., tuple[Tensor, float]] | None = None
 
     def loss_regularizer(self) -> Callable[..., Tensor]:
         """The regularizer, for a loss.

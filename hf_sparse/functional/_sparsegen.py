@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
 from ._map import Setting, SparseMap, register
-from ._rows import map_rows, per_row
+from ._rows import check_scores, map_rows, per_row, wide
 from ._sparsemax import half_squared_norm
 
 
@@ -109,14 +110,17 @@ def sparsegen_log(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
 
 
 def _sparsegen(transform: Callable[[Tensor], Tensor], z: Tensor, lam: float | Tensor, dim: int) -> Tensor:
-    scale = 1 / (1 - (per_row("lam", lam, z, dim) if torch.is_tensor(lam) else float(LAM.check("lam", lam))))
+    return map_rows(lambda x: entmax_rows(x, 2.0), _as_sparsemax(z, dim, lam, transform), dim).to(z.dtype)
 
-    def rows(x: Tensor) -> Tensor:
-        # The mask stays a mask whatever the transform makes of -inf, and 1 has a finite derivative under all of them.
-        masked = x == -torch.inf
-        return entmax_rows((transform(x.masked_fill(masked, 1.0)) * scale).masked_fill(masked, -torch.inf), 2.0)
 
-    return map_rows(rows, z, dim)
+def _as_sparsemax(z: Tensor, dim: int, lam: float | Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
+    """The scores whose sparsemax it is, in float32 or float64, of the shape of z."""
+    check_scores(z, dim)
+    lam = per_row("lam", lam, z, dim).movedim(-1, dim) if torch.is_tensor(lam) else float(LAM.check("lam", lam))
+    x = wide(z)
+    # The mask stays a mask whatever the transform makes of -inf, and 1 has a finite derivative under all of them.
+    masked = x == -torch.inf
+    return (transform(x.masked_fill(masked, 1.0)) / (1 - lam)).masked_fill(masked, -torch.inf)
 
 
 def scaled_half_squared_norm(p: Tensor, lam: float = 0.0) -> Tensor:
@@ -132,10 +136,18 @@ LAM = Setting(
     to_real=lambda lam: torch.log(1 - lam),
 )
 
-register(SparseMap("sparsegen_lin", sparsegen_lin, scaled_half_squared_norm, settings={"lam": LAM}))
+
+def _register(
+    name: str, function: Callable[..., Tensor], transform: Callable[[Tensor], Tensor], **properties: Any
+) -> None:
+    def as_entmax(z: Tensor, dim: int, lam: float) -> tuple[Tensor, float]:
+        return _as_sparsemax(z, dim, lam, transform), 2.0
+
+    register(SparseMap(name, function, settings={"lam": LAM}, as_entmax=as_entmax, **properties))
+
+
+_register("sparsegen_lin", sparsegen_lin, lambda x: x, regularizer=scaled_half_squared_norm)
 # The transforms below act on each score by itself with slopes that differ: no function of p has them as its gradient.
-register(SparseMap("sparsegen_exp", sparsegen_exp, None, settings={"lam": LAM}, shift_invariant=False))
-register(SparseMap("sparsegen_sq", sparsegen_sq, None, settings={"lam": LAM}, shift_invariant=False))
-register(
-    SparseMap("sparsegen_log", sparsegen_log, None, settings={"lam": LAM}, shift_invariant=False, any_scores=False)
-)
+_register("sparsegen_exp", sparsegen_exp, torch.exp, regularizer=None, shift_invariant=False)
+_register("sparsegen_sq", sparsegen_sq, torch.square, regularizer=None, shift_invariant=False)
+_register("sparsegen_log", sparsegen_log, torch.log, regularizer=None, shift_invariant=False, any_scores=False)

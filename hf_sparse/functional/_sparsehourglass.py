@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
 from ._map import Setting, SparseMap, register
-from ._rows import map_rows, per_row
+from ._rows import check_scores, map_rows, per_row, wide
 
 
 def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor:
@@ -34,8 +36,7 @@ def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor
     >>> sparsehourglass(torch.tensor([2.0, 1.0]), q=1.0)
     tensor([0.8000, 0.2000])
     """
-    q = per_row("q", q, z, dim) if torch.is_tensor(q) else float(Q.check("q", q))
-    return map_rows(lambda x: _from_anchor(x, q, mirrored=True), z, dim)
+    return map_rows(lambda x: entmax_rows(x, 2.0), _on_the_plane(z, dim, q, mirrored=True), dim).to(z.dtype)
 
 
 def sparsecone(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor:
@@ -58,15 +59,20 @@ def sparsecone(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor:
     >>> sparsecone(torch.tensor([2.0, 1.0]), q=1.0)
     tensor([0.8000, 0.2000])
     """
-    q = per_row("q", q, z, dim) if torch.is_tensor(q) else float(Q.check("q", q))
-    return map_rows(lambda x: _from_anchor(x, q, mirrored=False), z, dim)
+    return map_rows(lambda x: entmax_rows(x, 2.0), _on_the_plane(z, dim, q, mirrored=False), dim).to(z.dtype)
 
 
-def _from_anchor(x: Tensor, q: float | Tensor, mirrored: bool) -> Tensor:
-    """sparsemax of x carried along its line from ``-q 1`` onto the hyperplane of the simplex."""
+def _on_the_plane(z: Tensor, dim: int, q: float | Tensor, mirrored: bool) -> Tensor:
+    """Scores carried along their line from ``-q 1`` onto the hyperplane of the simplex: the map is their sparsemax.
+
+    In float32 or float64, of the shape of z.
+    """
+    check_scores(z, dim)
+    q = per_row("q", q, z, dim).movedim(-1, dim) if torch.is_tensor(q) else float(Q.check("q", q))
+    x = wide(z)
     masked = x == -torch.inf
-    count = (~masked).sum(-1, keepdim=True).to(x.dtype)
-    total = x.masked_fill(masked, 0.0).sum(-1, keepdim=True)
+    count = (~masked).sum(dim, keepdim=True).to(x.dtype)
+    total = x.masked_fill(masked, 0.0).sum(dim, keepdim=True)
     distance = ((total.abs() if mirrored else total) + count * q).masked_fill(count == 0, 1.0)
     if not mirrored and not torch.compiler.is_compiling() and bool((distance <= 0).any()):
         raise ValueError(
@@ -74,7 +80,7 @@ def _from_anchor(x: Tensor, q: float | Tensor, mirrored: bool) -> Tensor:
             "use sparsehourglass, which is defined everywhere"
         )
     scaled = x.masked_fill(masked, 0.0) * ((1 + count * q) / distance)
-    return entmax_rows(scaled.masked_fill(masked, -torch.inf), 2.0)
+    return scaled.masked_fill(masked, -torch.inf)
 
 
 Q = Setting(
@@ -85,6 +91,24 @@ Q = Setting(
     to_real=torch.log,
 )
 
-# Their Jacobians are not symmetric, so that no regularizer yields them.
-register(SparseMap("sparsehourglass", sparsehourglass, None, settings={"q": Q}, shift_invariant=False))
-register(SparseMap("sparsecone", sparsecone, None, settings={"q": Q}, shift_invariant=False, any_scores=False))
+
+def _register(name: str, function: Callable[..., Tensor], mirrored: bool, any_scores: bool) -> None:
+    def as_entmax(z: Tensor, dim: int, q: float) -> tuple[Tensor, float]:
+        return _on_the_plane(z, dim, q, mirrored), 2.0
+
+    # Its Jacobian is not symmetric, so that no regularizer yields it.
+    register(
+        SparseMap(
+            name,
+            function,
+            regularizer=None,
+            settings={"q": Q},
+            shift_invariant=False,
+            any_scores=any_scores,
+            as_entmax=as_entmax,
+        )
+    )
+
+
+_register("sparsehourglass", sparsehourglass, mirrored=True, any_scores=True)
+_register("sparsecone", sparsecone, mirrored=False, any_scores=False)

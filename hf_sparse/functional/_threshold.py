@@ -1,0 +1,81 @@
+"""The threshold and the support of any map, beside its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ._entmax_support import Support, entmax_support, entmax_threshold, ragged
+from ._map import MAPS, get_map, underlying
+
+
+def threshold(z: Tensor, name: str, dim: int = -1, **settings: float) -> Tensor:
+    """The ``tau`` in ``p_i = [(alpha - 1) x_i - tau]_+ ^ (1 / (alpha - 1))``, with p the map called ``name`` at z.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        name: a map of the entmax family, or one that is sparsemax of scores x made from z: sparsegen (``x = g(z) /
+            (1 - lam)``), sparsehourglass and sparsecone (``x = z (1 + Kq) / (|sum z| + Kq)``), where alpha is 2.
+        dim: the axis mapped.
+        **settings: the map's settings, as numbers.
+
+    Returns:
+        float32 or float64, shape of ``z`` with size 1 along ``dim``, in units of ``(alpha - 1) x``; differentiable.
+        ``inf`` for a fully masked row, which nothing exceeds.
+
+    Raises:
+        ValueError: a map whose threshold does not depend on the scores (alpha-ReLU) or that has none (softmax), or a
+            setting out of range.
+        TypeError, IndexError: see ``entmax``.
+
+    Cost: that of ``entmax_threshold``.
+
+    >>> import torch
+    >>> threshold(torch.tensor([0.4, 0.2, 0.0]), "sparsegen_lin", lam=0.5)
+    tensor([0.1000])
+    """
+    found = _as_entmax(z, name, dim, settings)
+    if found is None:
+        known = ", ".join(repr(name) for name in sorted(MAPS) if name != "softmax" and _solved(name))
+        raise ValueError(f"{name!r} has no threshold that it solves for; the maps that have one are {known}")
+    return entmax_threshold(*found, dim)
+
+
+def support(z: Tensor, name: str, **settings: float) -> Support:
+    """The nonzero weights of the map called ``name`` over the last axis, ragged.
+
+    Args:
+        z: scores (..., V), any floating-point dtype; the leading dimensions are flattened to N rows.
+        name: a registered map.
+        **settings: the map's settings, as numbers.
+
+    Returns:
+        ``Support``. Without the dense rows of weights where ``entmax_support`` can do without; other maps than those
+        ``threshold`` knows are computed densely on the way.
+
+    Raises:
+        ValueError, TypeError, IndexError: see the map.
+
+    >>> import torch
+    >>> support(torch.tensor([[0.4, 0.2, 0.0]]), "sparsegen_lin", lam=0.5)
+    Support(indices=tensor([0, 1]), values=tensor([0.7000, 0.3000]), offsets=tensor([0, 2]))
+    """
+    found = _as_entmax(z, name, -1, settings)
+    if found is None or found[1] == 1:
+        return ragged(get_map(name).function(z, **settings).reshape(-1, z.shape[-1]))
+    return entmax_support(*found)
+
+
+def _solved(name: str) -> bool:
+    return get_map(underlying(name, {})[0]).as_entmax is not None
+
+
+def _as_entmax(z: Tensor, name: str, dim: int, settings: dict[str, Any]) -> tuple[Tensor, float] | None:
+    if not _solved(name):
+        return None
+    base, own = underlying(name, settings)
+    sparse_map = get_map(base)
+    defaults = {key: setting.default for key, setting in sparse_map.settings.items()}
+    assert sparse_map.as_entmax is not None
+    return sparse_map.as_entmax(z, dim, **defaults | own)

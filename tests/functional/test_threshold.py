@@ -1,0 +1,73 @@
+"""Threshold and support of every map say what its weights say."""
+
+import pytest
+import torch
+
+from hf_sparse.functional import MAPS, alpha_relu, entmax, support, threshold
+
+SETTINGS = {
+    "entmax": {"alpha": 1.7},
+    "sparsegen_lin": {"lam": 0.4},
+    "sparsegen_exp": {"lam": -2.0},
+    "sparsegen_sq": {"lam": 0.3},
+    "sparsegen_log": {"lam": -1.0},
+    "sparsehourglass": {"q": 0.7},
+    "sparsecone": {"q": 2.0},
+    "alpha_relu": {"alpha": 1.5, "tau": 0.4},
+}
+THRESHOLDED = sorted({"entmax15", "sparsemax", *SETTINGS} - {"alpha_relu"})
+
+
+def scores(name, *shape):
+    z = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return z if MAPS[name].any_scores else z.abs() + 0.1
+
+
+@pytest.mark.parametrize("length", [9, 1500])
+@pytest.mark.parametrize("name", sorted(MAPS))
+def test_support_is_the_ragged_form_of_the_weights(name, length):
+    z = scores(name, 2, 3, length)
+    p = MAPS[name].function(z, **SETTINGS.get(name, {})).view(-1, length)
+    indices, values, offsets = support(z, name, **SETTINGS.get(name, {}))
+    assert offsets.tolist() == [0, *(p != 0).sum(-1).cumsum(0).tolist()]
+    assert indices.tolist() == (p != 0).nonzero()[:, 1].tolist()
+    torch.testing.assert_close(values, p[p != 0], atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("name", THRESHOLDED)
+def test_no_weight_below_the_threshold_and_every_weight_above_it(name, dim):
+    z = scores(name, 6, 6)
+    settings = SETTINGS.get(name, {})
+    p = MAPS[name].function(z, dim=dim, **settings)
+    tau = threshold(z, name, dim, **settings)
+    assert tau.shape == ((1, 6) if dim == 0 else (6, 1))
+    # Maps and thresholds share the scores x: recover them from the weights, and compare the differences.
+    alpha = {"entmax15": 1.5, "entmax": 1.7}.get(name, 2.0)
+    lam, q = settings.get("lam", 0.0), settings.get("q", 0.0)
+    total = z.sum(dim, keepdim=True)
+    x = {
+        "sparsegen_lin": z / (1 - lam),
+        "sparsegen_exp": z.exp() / (1 - lam),
+        "sparsegen_sq": z**2 / (1 - lam),
+        "sparsegen_log": z.abs().log() / (1 - lam),
+        "sparsehourglass": z * (1 + 6 * q) / (total.abs() + 6 * q),
+        "sparsecone": z * (1 + 6 * q) / (total + 6 * q),
+    }.get(name, z)
+    expected = ((alpha - 1) * x - tau).clamp(min=0) ** (1 / (alpha - 1))
+    torch.testing.assert_close(p, expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["softmax", "alpha_relu", "spherical_softmax"])
+def test_maps_without_threshold_say_so(name):
+    with pytest.raises(ValueError, match=r"softmax has neither a threshold|has no threshold that it solves for"):
+        threshold(torch.zeros(3), name)
+
+
+def test_settings_are_the_maps_own():
+    z = scores("entmax", 4, 7)
+    assert threshold(z, "entmax").tolist() == threshold(z, "entmax15").tolist()
+    with pytest.raises(ValueError, match="lam must be < 1"):
+        threshold(z, "sparsegen_lin", lam=1.0)
+    assert len(support(z, "alpha_relu", alpha=1.5, tau=0.0).indices) == int((alpha_relu(z, 1.5, 0.0) > 0).sum())
+    assert len(support(z, "entmax", alpha=1.2).indices) == int((entmax(z, 1.2) > 0).sum())
