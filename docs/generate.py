@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -102,15 +103,69 @@ def contract() -> str:
     return "\n".join(table)
 
 
+def multilabel_synthetic() -> str:
+    """Micro F1 of the four pairs at every point of the three settings of Laha et al. 2018."""
+    result = json.loads((ROOT / "recipes" / "results" / "multilabel.json").read_text(encoding="utf-8"))
+    pairs = list(result["transformer"])
+    lines = [f"| setting | value | {' | '.join(pairs)} |", "|---" * (2 + len(pairs)) + "|"]
+    for name, points in result["synthetic"].items():
+        for value, row in points.items():
+            lines.append(f"| {name} | {value} | {_best([row[pair] for pair in pairs])} |")
+    settings = result["settings"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Micro F1 in percent on held-out documents, mean and standard deviation of {settings['seeds']} seeds; "
+            f"{settings['rows']:,} documents, linear models, {settings['steps']} full-batch steps. {_where(result)}",
+        ]
+    )
+
+
+def multilabel_mulan() -> str:
+    """Micro F1, divergence and support on real data, and as a head of a Transformers classifier."""
+    result = json.loads((ROOT / "recipes" / "results" / "multilabel.json").read_text(encoding="utf-8"))
+    lines = ["| data | pair | micro F1 | Jensen-Shannon (nats) | labels of nonzero probability |", "|---" * 5 + "|"]
+    for name, rows in result["mulan"].items():
+        for pair, row in rows.items():
+            f1, divergence, size = (row[key] for key in ("micro_f1", "jensen_shannon", "support_size"))
+            lines.append(
+                f"| {name} | {pair} | {f1['mean']:.1%} ± {100 * f1['std']:.1f} | {divergence['mean']:.3f} | "
+                f"{size['mean']:.2f} |"
+            )
+    for pair, row in result["transformer"].items():
+        lines.append(
+            f"| documents, BERT-like | {pair} | {row['micro_f1']:.1%} | {row['jensen_shannon']:.3f} | "
+            f"{row['support_size']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def _best(cells: list[dict[str, Any]]) -> str:
+    means = [cell["micro_f1"]["mean"] for cell in cells]
+    texts = [f"{100 * cell['micro_f1']['mean']:.1f} ± {100 * cell['micro_f1']['std']:.1f}" for cell in cells]
+    return " | ".join(f"**{text}**" if mean == max(means) else text for mean, text in zip(means, texts))
+
+
+def _where(result: dict[str, Any]) -> str:
+    hardware, versions = result["hardware"], result["versions"]
+    return (
+        f"{hardware['cores']} cores ({hardware['device']}), torch {versions['torch']}, transformers "
+        f"{versions['transformers']}, commit {(result['commit'] or 'unknown')[:10]}."
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "contract": contract,
     "inflection": lambda: inflection("inflection"),
+    "multilabel_mulan": multilabel_mulan,
+    "multilabel_synthetic": multilabel_synthetic,
     "sigmorphon": lambda: inflection("sigmorphon_english"),
     "learning_rates": learning_rates,
     "speed": speed,
     "support": support,
 }
-PAGES = ("README.md", "recipes/README.md", "benchmarks/README.md")
+PAGES = sorted(page for folder in (".", "benchmarks", "docs", "recipes") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
@@ -122,12 +177,11 @@ def filled(text: str) -> str:
 def main(arguments: list[str]) -> int:
     """Write all pages, or with ``--check`` tell whether they are up to date."""
     stale = []
-    for page in PAGES:
-        path = ROOT / page
+    for path in PAGES:
         current = path.read_text(encoding="utf-8")
         made = filled(current)
         if made != current:
-            stale.append(page)
+            stale.append(str(path.relative_to(ROOT)))
             if arguments != ["--check"]:
                 path.write_text(made, encoding="utf-8")
     if arguments == ["--check"] and stale:

@@ -23,7 +23,6 @@ import torch
 from datasets import Dataset
 from inflection_report import environment
 from multilabel_data import LABELS, WORDS, Part, Problem, divided, documents, read_mulan
-from sklearn.metrics import f1_score
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
@@ -40,7 +39,7 @@ from hf_sparse.metrics import jensen_shannon, support_size
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-STEPS, CHECK_EVERY, LEARNING_RATE = 600, 20, 0.1
+STEPS, CHECK_EVERY, LEARNING_RATE = 250, 10, 0.1
 
 
 class Pair(NamedTuple):
@@ -75,8 +74,9 @@ PAIRS = {
 
 
 def micro_f1(labels: Tensor, on: Tensor) -> float:
-    """F1 over all decisions of all rows together."""
-    return float(f1_score(labels.numpy(), on.numpy(), average="micro", zero_division=0.0))
+    """F1 over all decisions of all rows together, ``2 TP / (2 TP + FP + FN)``; 0 where nothing is on or true."""
+    right, wrong = int((labels & on).sum()), int((labels ^ on).sum())
+    return 2 * right / max(2 * right + wrong, 1)
 
 
 class Fit(NamedTuple):

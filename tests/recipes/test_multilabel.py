@@ -9,7 +9,7 @@ import pytest
 import torch
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-pytest.importorskip("sklearn", reason="the recipes' extra is not installed")
+metrics = pytest.importorskip("sklearn.metrics", reason="the recipes' extra is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,8 @@ def test_micro_f1_counts_decisions_of_all_rows_together(recipe):
     labels = torch.tensor([[1, 1, 0], [0, 0, 1]]).bool()
     on = torch.tensor([[1, 0, 1], [0, 0, 1]]).bool()
     assert recipe.micro_f1(labels, on) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    assert recipe.micro_f1(labels, on) == pytest.approx(metrics.f1_score(labels, on, average="micro"))
+    assert recipe.micro_f1(labels[:0], on[:0]) == 0
 
 
 @pytest.mark.slow
