@@ -135,7 +135,7 @@ def hand_on_cache(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tup
 
 def follow_cache(module: nn.Module, site: AttentionSite) -> None:
     """Let ``module`` hand its cache on to its attention function, if its site is constrained."""
-    if site.choice is not None and site.choice.is_constrained:
+    if site.is_constrained:
         site.hook = module.register_forward_pre_hook(hand_on_cache, with_kwargs=True)
 
 
