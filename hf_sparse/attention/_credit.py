@@ -96,8 +96,6 @@ def _fertility(
             f'the attention of {name} was made with fertility="given": pass fertility, a number or a tensor (batch, '
             "source length), with every call of the model or of generate"
         )
-    if torch.is_tensor(value) and settings["shared"]:
-        raise ValueError("fertility by head and shared=True contradict each other; give one number")
     value = torch.as_tensor(value, dtype=precision, device=scores.device)
     return value.reshape(1, -1, 1).expand(1, -1, num_keys)
 
@@ -149,8 +147,13 @@ def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(type(module).forward).parameters.values())
     if site.inline or not takes_any:
         return f"{where} does not go through Transformers' attention interface with its arguments, as {name} needs"
-    if site.kind != "cross" and dict(site.choice.settings)["fertility"] == "given":
-        return f'{where} is self-attention, whose keys are not known beforehand: fertility="given" is for cross-attention'
+    settings = dict(site.choice.settings)
+    if settings["shared"] and isinstance(settings["fertility"], tuple):
+        return f"fertility by head and shared=True contradict each other at {site.path!r}; give {name} one number"
+    if site.kind != "cross" and settings["fertility"] == "given":
+        return (
+            f'{where} is self-attention, whose keys are not known beforehand: fertility="given" is for cross-attention'
+        )
     return None
 
 
