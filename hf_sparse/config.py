@@ -43,8 +43,8 @@ class MapConfig:
 
     Attributes:
         name: a registered map.
-        settings: every setting the map takes, in the map's own order, then ``temperature`` unless it is 1: a number,
-            ``"auto"``, a number for each head, or ``Learned``.
+        settings: every setting the map takes, in the map's own order, then ``temperature`` unless it is 1: a number, a
+            word that stands for one (``"auto"``), True or False, a number for each head, or ``Learned``.
     """
 
     name: str
@@ -126,6 +126,11 @@ class MapConfig:
             return (wide(z).masked_fill(masked, 0.0) / temperature).masked_fill(masked, -torch.inf)
         return z if self.temperature == TEMPERATURE.default else wide(z) / self.temperature
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether weights are bounded by the credit their keys have left; such a map is not called on scores alone."""
+        return self.map.bounds is not None
+
     def __call__(self, z: Tensor, dim: int = -1, **settings: Tensor) -> Tensor:
         """Map scores to weights with these settings, some of them replaced by tensors."""
         scores = self.tempered(z, settings.pop("temperature", None))
@@ -148,11 +153,11 @@ class MapConfig:
 
 
 def _parse_setting(setting: Setting, name: str, value: Any, per_head: bool) -> Any:
-    """A checked setting: a number or ``"auto"``; in attention also a list with one for each head, or learned."""
-    if per_head and isinstance(value, list | tuple):
+    """A checked setting; in attention a number may also be a list with one for each head, or learned."""
+    if per_head and setting.holds is not None and isinstance(value, list | tuple):
         if not value:
             raise ValueError(f"{name} must be {setting.allowed}, or a list with one for each head, was []")
-        return tuple(setting.check(name, entry) for entry in value)
+        return tuple(replace(setting, words=()).check(name, entry) for entry in value)
     if per_head and value == "learned":
         value = {"learned": setting.default}
     if per_head and isinstance(value, Mapping) and set(value) == {"learned"}:

@@ -24,7 +24,7 @@ def scores(name, *shape):
 
 
 @pytest.mark.parametrize("length", [9, 1500])
-@pytest.mark.parametrize("name", sorted(MAPS))
+@pytest.mark.parametrize("name", sorted(name for name, known in MAPS.items() if known.bounds is None))
 def test_support_is_the_ragged_form_of_the_weights(name, length):
     z = scores(name, 2, 3, length)
     p = MAPS[name].function(z, **SETTINGS.get(name, {})).view(-1, length)
