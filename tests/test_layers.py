@@ -12,6 +12,7 @@ LAYERS = {
     "_version": 0,
     "kernels": 0,
     "functional": 1,
+    "map_config": 2,
     "config": 2,
     "losses": 2,
     "metrics": 2,
