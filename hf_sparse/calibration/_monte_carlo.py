@@ -1,4 +1,4 @@
-"""The threshold entmax finds on normal logits, averaged over drawn rows of which only the largest entries are drawn."""
+"""The mean threshold of entmax over drawn rows, of which only the largest entries are drawn."""
 
 from __future__ import annotations
 

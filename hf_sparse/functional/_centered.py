@@ -23,7 +23,7 @@ def centered(z: Tensor) -> Tensor:
     Cost: one pass.
 
     >>> centered(torch.tensor([3.0, 1.0, -torch.inf]))
-    tensor([1., -1., -inf])
+    tensor([ 1., -1., -inf])
     """
     visible = z > torch.finfo(z.dtype).min / 2
     z = wide(z)
