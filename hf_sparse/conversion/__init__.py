@@ -1,0 +1,7 @@
+"""From softmax to sparse on the user's data: what it costs, and the settings at which it costs least."""
+
+from ._calibrate import calibrate
+from ._report import CalibratedLayer, Calibration
+from ._tau import estimate_tau_from_data
+
+__all__ = ["CalibratedLayer", "Calibration", "calibrate", "estimate_tau_from_data"]
