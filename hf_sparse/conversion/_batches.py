@@ -86,6 +86,11 @@ def dense_head(model: Any) -> Iterator[None]:
         model._sparse_config = config
 
 
+def on_device(model: Any, batch: Batch) -> Batch:
+    """The batch where the model is."""
+    return {key: value.to(model.device) if torch.is_tensor(value) else value for key, value in batch.items()}
+
+
 def scored(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits (N, V) and targets (N,) of one batch, at the positions that count in the model's own loss.
 
@@ -101,12 +106,11 @@ def scored(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """
     head = model.get_output_embeddings()
     watch = _CrossEntropyWatch(None if head is None else len(head.weight))
-    inputs = {key: value.to(model.device) if torch.is_tensor(value) else value for key, value in batch.items()}
     with dense_head(model), watch:
-        model(**inputs)
+        model(**on_device(model, batch))
     if not watch.seen:
         raise ValueError(
-            f"{type(model).__name__} computes no cross-entropy over its classes from these labels, so that there is no "
+            f"{type(model).__name__} computes no cross-entropy over its classes from these labels, so there is no "
             "distribution to compare"
         )
     logits, targets = (torch.cat(parts) for parts in zip(*watch.seen))

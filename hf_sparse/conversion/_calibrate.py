@@ -13,12 +13,12 @@ from tqdm.auto import tqdm
 
 from ..attention import attention_sites
 from ..audit import audit_fused_loss, quiet_evaluation
-from ..config import KINDS, Learned, MapConfig, SparseConfig
+from ..config import Learned, MapConfig, SparseConfig
 from ..example import example_inputs
-from ..head import SparseModel
-from ..patching import transformers_model
+from ..patching import is_sparse, sparse_config, transformers_model
 from ..settings import change_settings
 from ._batches import read_batches
+from ._choices import by_layer
 from ._fit import fit_attention, fit_head, head_data
 from ._measure import Trial, measure
 from ._report import CalibratedLayer, Calibration
@@ -52,8 +52,8 @@ def calibrate(
         progress: show a progress bar.
 
     Returns:
-        A ``Calibration``: loss, eps-perplexity, divergence and supports of the dense model and of the sparse one before
-        and after, over all and for each layer of attention. Print it.
+        A ``Calibration``: loss, eps-perplexity, divergence and supports of the dense model and of the sparse one
+        before and after, over all and for each layer of attention. Print it.
 
     Raises:
         ValueError: a dense model, a loader that is empty or without labels that count, a temperature that is learned,
@@ -64,41 +64,34 @@ def calibrate(
     Cost: eight forward passes over the data where attention and head are sparse, and 33 evaluations of each layer's
     map. Memory: 256 MiB for the head. The same data give the same settings.
     """
-    sparse: Any = transformers_model(model)
-    if not isinstance(sparse, SparseModel):
+    sparse = transformers_model(model)
+    if not is_sparse(model):
         raise ValueError(f"this {type(sparse).__name__} is dense; call sparsify(model, ...) before calibrate")
     if not eps > 0:
         raise ValueError(f"eps must be > 0, was {eps}")
-    config: SparseConfig = sparse._sparse_config
+    config = sparse_config(model)
     if any(isinstance(choice.temperature, Learned) for choice in config.attention_maps):
         raise ValueError('a temperature of attention is learned; make the model sparse without temperature="learned"')
     batches = read_batches(dataloader, max_batches)
     own: dict[str, MapConfig | None] = {site.path: site.choice for _, site in attention_sites(sparse)}
     passes = (ROUNDS if own else 0) + (2 if config.head else 0) + 3
     with quiet_evaluation(sparse), tqdm(total=passes * len(batches), desc="calibrate", disable=not progress) as bar:
-        fitted = fit_attention(sparse, batches, per_head, bar.update) if own else own
+        fitted = fit_attention(sparse, batches, own, per_head, bar.update) if own else own
         head = config.head
         if head is not None:
             head = fit_head(head, *head_data(sparse, batches, fitted, bar.update))
         trials = [Trial(own, config.head), Trial(fitted, head)]
         dense, ((before, layers_before), (after, layers_after)) = measure(sparse, batches, trials, eps, bar.update)
     layers = [
-        CalibratedLayer(site.path, site.kind, fitted[site.path].temperature, layers_before[site.path], layer)
+        CalibratedLayer(site.path, site.kind, choice.temperature, layers_before[site.path], layers_after[site.path])
         for _, site in attention_sites(sparse)
-        if (layer := layers_after.get(site.path)) is not None
+        if (choice := fitted[site.path]) is not None and site.path in layers_after
     ]
-    _land(sparse, config, replace(config, attn=_by_layer(sparse, fitted) or config.attn, head=head))
-    report = Calibration(type(sparse).__name__, eps, dense, before, after, layers, head and head.to_dict())
+    _land(sparse, config, replace(config, attn=by_layer(sparse, fitted) or config.attn, head=head))
+    settings = None if head is None else head.to_dict()
+    report = Calibration(type(sparse).__name__, eps, dense, before, after, layers, settings)
     logger.info("calibrated %s", report)
     return report
-
-
-def _by_layer(model: Any, choices: dict[str, MapConfig | None]) -> dict[str, Any]:
-    """Maps by path as ``SparseConfig`` has them: by kind, one for each layer."""
-    kinds: dict[str, list[MapConfig | None]] = {}
-    for _, site in sorted(attention_sites(model), key=lambda entry: entry[1].layer):
-        kinds.setdefault(site.kind, []).append(choices[site.path])
-    return {kind: tuple(kinds[kind]) for kind in KINDS if any(kinds.get(kind, ()))}
 
 
 def _land(model: Any, old: SparseConfig, new: SparseConfig) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import AttentionSite, attention_sites, trial, weights_under
+from ..attention import AttentionSite, trial, weights_under
 from ..config import MapConfig
 from ..functional import softmax
 from ..metrics import threshold
 from ._batches import Batch, scored
+from ._choices import Choices, all_softmax
 from ._divergence import squared_distance
 from ._search import ROUNDS, TemperatureSearch
 
@@ -21,9 +22,13 @@ _KEPT_LOGITS = 2**25
 
 
 def fit_attention(
-    model: Any, batches: list[Batch], per_head: bool, advance: Callable[[], Any]
+    model: Any,
+    batches: list[Batch],
+    choices: Choices,
+    per_head: bool,
+    advance: Callable[[], Any],
 ) -> dict[str, MapConfig | None]:
-    """The maps of a sparse model's attention, by path, each at the temperature where it is closest to softmax.
+    """The same maps of attention, each at the temperature where it is closest to softmax.
 
     Scores are those of the dense model. Closest is the smallest mean of ``||q - p||^2`` over all queries; fully
     masked ones add nothing, those of padding count as others do.
@@ -31,16 +36,16 @@ def fit_attention(
     Args:
         model: a sparse model, in evaluation mode.
         batches: keyword arguments for forward calls.
+        choices: the map of each site by its path; None and softmax stay as they are.
         per_head: a temperature for each head instead of one for each layer.
         advance: called after every forward call.
 
     Cost: three forward passes over the data, with eleven evaluations of the map in each.
     """
-    choices = {site.path: site.choice for _, site in attention_sites(model)}
     searches: dict[str, TemperatureSearch] = {}
 
     def watch(site: AttentionSite, module: nn.Module, scores: Tensor) -> None:
-        choice = choices[site.path]
+        choice = choices.get(site.path)
         if choice is None or choice.name == "softmax":
             return
         heads = scores.shape[1] if per_head and scores.dim() == 4 else 1
@@ -53,22 +58,20 @@ def fit_attention(
             search.add(point, errors.sum((0, 2)) if heads > 1 else errors.sum()[None])
 
     for _ in range(ROUNDS):
-        with trial(model, dict.fromkeys(choices), watch):
+        with trial(model, all_softmax(model), watch):
             for batch in batches:
                 scored(model, batch)
                 advance()
         for search in searches.values():
             search.zoom()
-    return choices | {path: _at(choices[path], search.best) for path, search in searches.items()}
+    return {**choices} | {path: _at(choices[path], search.best) for path, search in searches.items()}
 
 
 def _at(choice: Any, temperatures: list[float]) -> MapConfig:
     return choice.with_settings(temperature=tuple(temperatures) if len(temperatures) > 1 else temperatures[0])
 
 
-def head_data(
-    model: Any, batches: list[Batch], choices: dict[str, MapConfig | None], advance: Callable[[], Any]
-) -> tuple[Tensor, Tensor]:
+def head_data(model: Any, batches: list[Batch], choices: Choices, advance: Callable[[], Any]) -> tuple[Tensor, Tensor]:
     """Logits under sparse attention and the dense distributions they should give: (N, V) each.
 
     As many positions of every batch as there is room for, evenly spaced.
@@ -81,7 +84,7 @@ def head_data(
     """
     kept: list[tuple[Tensor, Tensor]] = []
     for batch in batches:
-        with trial(model, dict.fromkeys(choices)):
+        with trial(model, all_softmax(model)):
             dense, _ = scored(model, batch)
             advance()
         with trial(model, choices):
@@ -97,10 +100,10 @@ def head_data(
 def fit_head(choice: MapConfig, logits: Tensor, p: Tensor) -> MapConfig:
     """A head's map at the temperature where its own loss against the dense distributions p is smallest.
 
-    For a map q and its loss L, ``L(z / T, p)`` is convex in ``1 / T`` and zero only for ``q = p``; at its minimum q and p
-    agree on the mean score, ``E_q[z] = E_p[z]``. A threshold that is held fixed is, at every temperature, the mean of
-    those entmax would find. A map that is not blind to a constant in its scores is fitted centered and not, and the
-    better of the two is taken.
+    For a map q and its loss L, ``L(z / T, p)`` is convex in ``1 / T`` and zero only for ``q = p``; at its minimum
+    q and p agree on the mean score, ``E_q[z] = E_p[z]``. A threshold that is held fixed is, at every temperature, the
+    mean of those entmax would find. A map that is not blind to a constant in its scores is fitted centered and not,
+    and the better of the two is taken.
 
     Args:
         choice: the head's map.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import AttentionSite, attention_sites, trial, weights_under
+from ..attention import AttentionSite, trial, weights_under
 from ..config import MapConfig
 from ..functional import softmax
 from ..head import distribution
 from ..metrics import eps_perplexity, support_size
 from ._batches import Batch, scored
+from ._choices import Choices, all_softmax
 from ._divergence import squared_distance, support_divergence
 
 
@@ -28,7 +29,7 @@ class Trial:
         head: the head's map; None is softmax.
     """
 
-    attention: Mapping[str, MapConfig | None]
+    attention: Choices
     head: MapConfig | None = None
 
 
@@ -139,7 +140,7 @@ def measure(
             if choice is not None:
                 its.add_layer(site.path, weights_under(choice, module, z), p)
 
-    everywhere = dict.fromkeys(site.path for _, site in attention_sites(model))
+    everywhere = all_softmax(model)
     for batch in batches:
         with trial(model, everywhere, watch):
             logits, target = scored(model, batch)

@@ -13,8 +13,8 @@ _MIDDLE, _REACH = 2.0, 16.0
 class TemperatureSearch:
     """Minimizes an error over the temperature, for several heads at once, each with its own minimum.
 
-    The first grid runs from 1/8 to 32; each further one spans the neighbours of the best point of the one before. After
-    three rounds neighbours are 2.2 % apart.
+    The first grid runs from 1/8 to 32; each further one spans the neighbours of the best point of the one before.
+    After three rounds neighbours are 2.2 % apart.
 
     Args:
         heads: how many temperatures to find.
