@@ -12,9 +12,10 @@ from .hub import from_pretrained, install, save_pretrained
 from .patching import is_sparse, probabilities, sparse_config, sparsify, unsparsify
 
 if TYPE_CHECKING:
+    from .conversion import calibrate, compare, estimate_tau_from_data
     from .diagnosis import doctor
     from .generation import SupportSet, enumerate_support
-    from .plots import plot_attention
+    from .plots import plot_attention, plot_head_errors
     from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
 install()
@@ -25,9 +26,13 @@ _ON_FIRST_USE = {
     "SparseTrainer": "trainer",
     "SparseTrainingArguments": "trainer",
     "SupportSet": "generation",
+    "calibrate": "conversion",
+    "compare": "conversion",
     "doctor": "diagnosis",
     "enumerate_support": "generation",
+    "estimate_tau_from_data": "conversion",
     "plot_attention": "plots",
+    "plot_head_errors": "plots",
 }
 
 __all__ = [
@@ -37,11 +42,15 @@ __all__ = [
     "SparseTrainingArguments",
     "SupportSet",
     "__version__",
+    "calibrate",
+    "compare",
     "doctor",
     "enumerate_support",
+    "estimate_tau_from_data",
     "from_pretrained",
     "is_sparse",
     "plot_attention",
+    "plot_head_errors",
     "probabilities",
     "save_pretrained",
     "sparse_config",

@@ -105,10 +105,10 @@ def _loss(choice: MapConfig | None, input: Any, target: Tensor, weight: Tensor |
         return nn.functional.cross_entropy(input, target, weight=weight, **options)
     if isinstance(input, LinearLogits):
         if weight is None:
-            return choice.tempered(input).loss(choice.name, target, **choice.map_settings, **options)
+            return input.loss(choice, target, **options)
         input = input.compute()
     if choice.name == "softmax":
-        return nn.functional.cross_entropy(choice.tempered(input), target, weight=weight, **options)
+        return nn.functional.cross_entropy(choice.scores(input), target, weight=weight, **options)
     return choice.loss()(input.movedim(1, -1) if input.dim() > 2 else input, target, weight=weight, **options)
 
 

@@ -77,9 +77,12 @@ def sparsify(
     _check_fits(dense, config)
     if config.head is not None and config.head.open_settings:
         inputs = example_inputs(dense) if example is None else example
-        alpha = config.head.map_settings["alpha"]
         tau = estimate_tau_from_head(
-            dense.get_output_embeddings(), alpha, hidden_rms(dense, inputs), config.head.temperature
+            dense.get_output_embeddings(),
+            config.head.map_settings["alpha"],
+            hidden_rms(dense, inputs),
+            temperature=config.head.temperature,
+            centered=config.head.centered,
         )
         config = replace(config, head=config.head.with_settings(tau=tau))
     if config.is_learned:
@@ -186,9 +189,14 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
         constrained = frozenset(site.kind for site in sites if site.is_constrained)
     model._sparse_config = config
     model._dense_tags = model.model_tags
-    model.model_tags = [*(model.model_tags or ()), NAME, *config.map_names]
+    model.model_tags = tags(model.model_tags, config)
     model.__class__ = sparse_class(type(model), constrained)  # type: ignore[arg-type]
     mark(model.config, block)
+
+
+def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
+    """The tags of a sparse model, after those it had when it was dense."""
+    return [*(dense or ()), NAME, *config.map_names]
 
 
 def mark(config: PreTrainedConfig, block: dict[str, Any]) -> None:

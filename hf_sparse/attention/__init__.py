@@ -15,6 +15,8 @@ from ._site import (
     observe,
     remove_learned,
     through_interface,
+    trial,
+    weights_under,
 )
 from ._spent_layer import SpentLayer
 
@@ -42,4 +44,6 @@ __all__ = [
     "restore",
     "sparse_attention",
     "through_interface",
+    "trial",
+    "weights_under",
 ]

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
+from ..config import MapConfig
 from ..fertility import constrained_attention
-from ._site import SITE, AttentionSite, settings_for
+from ._site import SITE, AttentionSite, settings_by_head
 from ._spent_layer import SpentLayer
 
 
@@ -40,8 +41,9 @@ def constrained_weights(
         ValueError: no fertility, one of another shape, or one used up; or a cache that cannot be followed.
     """
     site: AttentionSite = module.__dict__[SITE]
-    settings, dtype = settings_for(module, scores), scores.dtype
-    scores = cast(Any, site.choice).tempered(scores, settings.get("temperature"))
+    choice, dtype = cast(MapConfig, site.choice), scores.dtype
+    settings: dict[str, Any] = dict(choice.settings) | settings_by_head(choice, module, scores)
+    scores = choice.scores(scores, settings.get("temperature"))
     if settings["sink"]:
         # A key and a value of zeros at the end of every sentence, whatever its padding: score 0 unless it is learned.
         score = torch.as_tensor(settings["sink_score"], dtype=scores.dtype, device=scores.device)
