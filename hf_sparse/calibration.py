@@ -70,7 +70,7 @@ def estimate_tau(alpha: float, vocab_size: int, std: float, mean: float = 0.0) -
 
 
 @torch.no_grad()
-def estimate_tau_from_head(head: nn.Module, alpha: float, hidden_rms: float = 1.0) -> float:
+def estimate_tau_from_head(head: nn.Module, alpha: float, hidden_rms: float = 1.0, temperature: float = 1.0) -> float:
     """``estimate_tau`` with the spread of the logits read off the head's own weights.
 
     A hidden state of root mean square ``hidden_rms`` in no special direction gives logits of standard deviation
@@ -81,6 +81,7 @@ def estimate_tau_from_head(head: nn.Module, alpha: float, hidden_rms: float = 1.
         head: the output embeddings, with ``weight`` (V, D) and perhaps ``bias`` (V,).
         alpha: above 1.
         hidden_rms: root mean square of the entries of what enters the head; 1 after a layer norm.
+        temperature: above 0; what the logits are divided by before the map.
 
     Returns:
         tau for ``alpha_relu``.
@@ -95,4 +96,4 @@ def estimate_tau_from_head(head: nn.Module, alpha: float, hidden_rms: float = 1.
     if bias is not None:
         variance += float(bias.double().var(correction=0))
         mean = float(bias.double().mean())
-    return estimate_tau(alpha, weight.shape[0], math.sqrt(variance), mean)
+    return estimate_tau(alpha, weight.shape[0], math.sqrt(variance) / temperature, mean / temperature)

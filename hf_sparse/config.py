@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from .functional import MAPS, Setting, SparseMap, get_map
+from .functional._rows import wide
 
 KINDS = ("encoder", "decoder", "cross")
 VERSION = 1
+
+# The one setting every map takes. It is no setting of the map's function: scores are divided by it on their way in.
+TEMPERATURE = Setting(
+    default=1.0,
+    allowed="a finite number > 0",
+    holds=lambda temperature: 0 < temperature < math.inf,
+    from_real=torch.exp,
+    to_real=torch.log,
+)
 
 
 @dataclass(frozen=True)
@@ -34,8 +43,8 @@ class MapConfig:
 
     Attributes:
         name: a registered map.
-        settings: every setting the map takes, in the map's own order: a number, ``"auto"``, a number for each head,
-            or ``Learned``.
+        settings: every setting the map takes, in the map's own order, then ``temperature`` unless it is 1: a number,
+            ``"auto"``, a number for each head, or ``Learned``.
     """
 
     name: str
@@ -47,6 +56,8 @@ class MapConfig:
 
         >>> MapConfig.parse({"name": "entmax", "alpha": 1.33}, "head")
         MapConfig(name='entmax', settings=(('alpha', 1.33),))
+        >>> MapConfig.parse({"name": "entmax15", "temperature": 0.8}, "attn")
+        MapConfig(name='entmax15', settings=(('temperature', 0.8),))
         """
         if isinstance(value, str):
             value = {"name": value}
@@ -56,20 +67,35 @@ class MapConfig:
             raise ValueError(f'{role} needs the map\'s name: {{"name": ..., ...}}, was {dict(value)!r}')
         sparse_map = get_map(value["name"])
         given = {key: setting for key, setting in value.items() if key != "name"}
-        unknown = [key for key in given if key not in sparse_map.settings]
+        known = {**sparse_map.settings, "temperature": TEMPERATURE}
+        unknown = [key for key in given if key not in known]
         if unknown:
-            allowed = ", ".join(map(repr, sparse_map.settings)) or "none"
+            allowed = ", ".join(map(repr, known))
             raise ValueError(f"{role}: {sparse_map.name} does not take {unknown[0]!r}; its settings are: {allowed}")
-        settings = tuple(
-            (key, _parse_setting(setting, f"{role}: {key}", given.get(key, setting.default), per_head=role != "head"))
-            for key, setting in sparse_map.settings.items()
-        )
-        return cls(sparse_map.name, settings)
+        settings = {
+            key: _parse_setting(setting, f"{role}: {key}", given.get(key, setting.default), per_head=role != "head")
+            for key, setting in known.items()
+        }
+        return cls(sparse_map.name).with_settings(**settings)
 
     @property
     def map(self) -> SparseMap:
         """The registered map."""
         return get_map(self.name)
+
+    @property
+    def temperature(self) -> Any:
+        """What scores are divided by: a number, a number for each head, or ``Learned``."""
+        return dict(self.settings).get("temperature", TEMPERATURE.default)
+
+    @property
+    def map_settings(self) -> dict[str, Any]:
+        """What the map's own function takes: all settings but the temperature."""
+        return {key: value for key, value in self.settings if key != "temperature"}
+
+    def setting(self, name: str) -> Setting:
+        """The default and the range of a setting."""
+        return TEMPERATURE if name == "temperature" else self.map.settings[name]
 
     @property
     def open_settings(self) -> list[str]:
@@ -83,18 +109,38 @@ class MapConfig:
 
     def with_settings(self, **settings: Any) -> MapConfig:
         """The same map with some settings replaced."""
-        return replace(self, settings=tuple((key, settings.get(key, value)) for key, value in self.settings))
+        merged = {**dict(self.settings), **settings}
+        kept = ((key, value) for key, value in merged.items() if (key, value) != ("temperature", TEMPERATURE.default))
+        return replace(self, settings=tuple(kept))
+
+    def tempered(self, z: Any, temperature: Tensor | None = None) -> Any:
+        """Scores divided by the temperature, in float32 at least; the very same scores where that is 1.
+
+        Args:
+            z: scores, or logits that are put off (``LinearLogits``).
+            temperature: takes the place of this map's own; broadcasts to ``z``.
+        """
+        if temperature is not None:
+            # A masked score stays masked, and does not reach the temperature's gradient as 0 times inf.
+            masked = z == -torch.inf
+            return (wide(z).masked_fill(masked, 0.0) / temperature).masked_fill(masked, -torch.inf)
+        return z if self.temperature == TEMPERATURE.default else wide(z) / self.temperature
 
     def __call__(self, z: Tensor, dim: int = -1, **settings: Tensor) -> Tensor:
         """Map scores to weights with these settings, some of them replaced by tensors."""
-        return self.map.function(z, dim=dim, **(dict(self.settings) | settings))
+        scores = self.tempered(z, settings.pop("temperature", None))
+        return self.map.function(scores, dim=dim, **(self.map_settings | settings)).to(z.dtype)
 
-    def loss(self) -> partial:
-        """``loss(logits, target, **options)`` of this map; see ``hf_sparse.losses.fenchel_young_loss``."""
+    def loss(self) -> Callable[..., Tensor]:
+        """``loss(logits, target, **options)``: the loss of ``hf_sparse.losses.fenchel_young_loss`` at
+        ``logits / temperature``, with gradient ``(p - y) / temperature`` by the logits.
+        """
         from .losses import fenchel_young_loss
 
-        settings: dict[str, Any] = dict(self.settings)
-        return partial(fenchel_young_loss, name=self.name, **settings)
+        settings = self.map_settings
+        return lambda logits, target, **options: fenchel_young_loss(
+            self.tempered(logits), target, self.name, **settings, **options
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """``{"name": ..., **settings}``."""

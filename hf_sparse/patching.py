@@ -47,7 +47,8 @@ def sparsify(
         model: a Transformers model, or a PEFT model around one. Changed in place.
         attn: None, a map's name ("entmax15", "sparsemax", "entmax", "softmax"), a mapping with settings
             (``{"name": "entmax", "alpha": 1.33}``), or one of these for some kinds of attention
-            (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax.
+            (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax. Every map, at the head
+            too, takes a ``temperature`` that its scores are divided by.
         head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
             alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch; for
             pretrained heads, whose logits carry an offset softmax never saw, an estimate from data is better.
@@ -74,8 +75,10 @@ def sparsify(
     _check_fits(dense, config)
     if config.head is not None and config.head.open_settings:
         inputs = example_inputs(dense) if example is None else example
-        alpha = cast(float, dict(config.head.settings)["alpha"])
-        tau = estimate_tau_from_head(dense.get_output_embeddings(), alpha, hidden_rms(dense, inputs))
+        alpha = config.head.map_settings["alpha"]
+        tau = estimate_tau_from_head(
+            dense.get_output_embeddings(), alpha, hidden_rms(dense, inputs), config.head.temperature
+        )
         config = replace(config, head=config.head.with_settings(tau=tau))
     if config.is_learned:
         config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))

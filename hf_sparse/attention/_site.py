@@ -94,8 +94,8 @@ def weigh(module: nn.Module, scores: Tensor) -> Tensor:
     precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
     for name, value in choice.settings:
         if isinstance(value, Learned):
-            setting = choice.map.settings[name]
-            by_head[name] = cast(Any, setting.from_real)(getattr(module, learned_name(name)).to(precision))
+            from_real = cast(Any, choice.setting(name).from_real)
+            by_head[name] = from_real(getattr(module, learned_name(name)).to(precision))
         elif isinstance(value, tuple):
             by_head[name] = torch.tensor(value, dtype=precision, device=scores.device)
     for name, values in by_head.items():
@@ -120,7 +120,7 @@ def add_learned(module: nn.Module, site: AttentionSite) -> None:
     weight = next(module.parameters())
     for name, learned in site.choice.learned.items():
         if not hasattr(module, learned_name(name)):
-            to_real = cast(Any, site.choice.map.settings[name].to_real)
+            to_real = cast(Any, site.choice.setting(name).to_real)
             start = to_real(torch.tensor(learned.initial, dtype=weight.dtype, device=weight.device))
             module.register_parameter(learned_name(name), nn.Parameter(start))
 
