@@ -12,6 +12,7 @@ from .hub import from_pretrained, install, save_pretrained
 from .patching import is_sparse, probabilities, sparse_config, sparsify, unsparsify
 
 if TYPE_CHECKING:
+    from .annealing import AnnealingCallback
     from .diagnosis import doctor
     from .generation import SupportSet, enumerate_support
     from .plots import plot_attention
@@ -21,6 +22,7 @@ install()
 
 # Imported on first use: Trainer alone takes longer to import than all the rest.
 _ON_FIRST_USE = {
+    "AnnealingCallback": "annealing",
     "SparseSeq2SeqTrainer": "trainer",
     "SparseTrainer": "trainer",
     "SparseTrainingArguments": "trainer",
@@ -31,6 +33,7 @@ _ON_FIRST_USE = {
 }
 
 __all__ = [
+    "AnnealingCallback",
     "SparseConfig",
     "SparseSeq2SeqTrainer",
     "SparseTrainer",

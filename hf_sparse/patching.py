@@ -181,9 +181,14 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
         divert(model)
     model._sparse_config = config
     model._dense_tags = model.model_tags
-    model.model_tags = [*(model.model_tags or ()), NAME, *config.map_names]
+    model.model_tags = tags(model.model_tags, config)
     model.__class__ = sparse_class(type(model))  # type: ignore[arg-type]
     mark(model.config, block)
+
+
+def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
+    """The tags of a sparse model, after those it had when it was dense."""
+    return [*(dense or ()), NAME, *config.map_names]
 
 
 def mark(config: PreTrainedConfig, block: dict[str, Any]) -> None:
