@@ -88,14 +88,63 @@ def speed() -> str:
     return "\n".join(lines)
 
 
+CONVERSIONS = ("swap", "calibrate", "train", "anneal", "distil", "scratch")
+
+
+def conversion() -> str:
+    """The loss of every conversion beside that of the dense model, and how sparse the annealed models are."""
+    result = json.loads((ROOT / "recipes" / "results" / "conversion.json").read_text(encoding="utf-8"))
+    rows = {(row["model"], row["place"], row["way"]): row for row in result["rows"]}
+    lines = ["| model | way | steps | attention | head | both |", "|---|---|---|---|---|---|"]
+    for model in result["data"]:
+        dense, base = rows[model, "none", "dense"], rows[model, "none", "continue"]
+        lines.append(f"| {model} | dense | {dense['step']} | {dense['loss']:.3f} | | |")
+        lines.append(f"| {model} | dense, trained on | {base['step']} | **{base['loss']:.3f}** | | |")
+        for way in CONVERSIONS:
+            found = [rows[model, place, way] for place in ("attention", "head", "both")]
+            cells = [f"{row['loss']:.3f} ({row['loss'] / base['loss'] - 1:+.1%})" for row in found]
+            lines.append(f"| {model} | {way} | {found[0]['step']} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| model | sparse | way | tokens of nonzero probability | tokens given none | accuracy | sparsemax score | "
+        "loss at 0.1 %, 10 % uniform |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for model in result["data"]:
+        kept = [("none", "continue"), *((place, way) for place in ("head", "both") for way in ("anneal", "distil"))]
+        for place, way in kept:
+            row = rows[model, place, way]
+            lines.append(
+                f"| {model} | {'-' if place == 'none' else place} | {way} | {row['support']:.1f} | "
+                f"{row['missed']:.1%} | {row['accuracy']:.1%} | {row['sparsemax_score']:.3f} | "
+                f"{row['loss_at']['0.001']:.3f}, {row['loss_at']['0.1']:.3f} |"
+            )
+    settings, hardware, versions = result["settings"], result["hardware"], result["versions"]
+    data = "; ".join(
+        f"{model}: {entry['what']}, {entry['train_rows']:,} rows to train on, {entry['dev_rows']:,} held out, "
+        f"{entry['vocabulary']:,} tokens, {entry['parameters']:,} parameters"
+        for model, entry in result["data"].items()
+    )
+    seconds = sum(row["cpu_seconds"] for row in result["rows"])
+    lines += [
+        "",
+        f"{data}. Map {settings['map']}, {settings['steps']} and {settings['conversion_steps']} steps of "
+        f"{settings['batch_size']} rows, alpha annealed over {settings['anneal_over']:.0%} of the latter; one run each, "
+        f"seed {settings['seed']}; {seconds / 60:.0f} minutes of one core ({hardware['device']}), torch "
+        f"{versions['torch']}, transformers {versions['transformers']}, commit {(result['commit'] or 'unknown')[:10]}.",
+    ]
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "conversion": conversion,
     "inflection": lambda: inflection("inflection"),
     "sigmorphon": lambda: inflection("sigmorphon_english"),
     "learning_rates": learning_rates,
     "speed": speed,
     "support": support,
 }
-PAGES = ("README.md", "recipes/README.md", "benchmarks/README.md")
+PAGES = ("README.md", "docs/annealing.md", "recipes/README.md", "benchmarks/README.md")
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 

@@ -46,8 +46,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
             for way, colour in COLOURS.items():
                 if (place, way) in runs:
                     curve = runs[place, way]["curve"]
-                    before = dense[0][-1:] if way != "scratch" else []
-                    axes.plot(*_points([*before, *curve]), ".-", color=colour, label=way)
+                    # Annealing begins at softmax, so that its first point is the dense model's last.
+                    before = {"train": runs.get((place, "swap"), {"curve": []})["curve"], "scratch": []}
+                    axes.plot(*_points([*before.get(way, dense[0][-1:]), *curve]), ".-", color=colour, label=way)
             for way, marker in (("swap", "x"), ("calibrate", "+")):
                 if (place, way) in runs:
                     axes.plot(*_points(runs[place, way]["curve"]), marker, color="tab:red", markersize=9, label=way)
