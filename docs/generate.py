@@ -120,6 +120,7 @@ def conversion() -> str:
                 f"{row['loss_at']['0.001']:.3f}, {row['loss_at']['0.1']:.3f} |"
             )
     settings, hardware, versions = result["settings"], result["hardware"], result["versions"]
+    commit = (result["commit"] or "unknown")[:10]
     data = "; ".join(
         f"{model}: {entry['what']}, {entry['train_rows']:,} rows to train on, {entry['dev_rows']:,} held out, "
         f"{entry['vocabulary']:,} tokens, {entry['parameters']:,} parameters"
@@ -129,9 +130,9 @@ def conversion() -> str:
     lines += [
         "",
         f"{data}. Map {settings['map']}, {settings['steps']} and {settings['conversion_steps']} steps of "
-        f"{settings['batch_size']} rows, alpha annealed over {settings['anneal_over']:.0%} of the latter; one run each, "
-        f"seed {settings['seed']}; {seconds / 60:.0f} minutes of one core ({hardware['device']}), torch "
-        f"{versions['torch']}, transformers {versions['transformers']}, commit {(result['commit'] or 'unknown')[:10]}.",
+        f"{settings['batch_size']} rows, alpha annealed over {settings['anneal_over']:.0%} of the latter; one run "
+        f"each, seed {settings['seed']}; {seconds / 60:.0f} minutes of one core ({hardware['device']}), torch "
+        f"{versions['torch']}, transformers {versions['transformers']}, commit {commit}.",
     ]
     return "\n".join(lines)
 
