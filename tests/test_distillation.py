@@ -174,12 +174,12 @@ def test_evaluation_is_of_the_model_alone(tmp_path):
 
 
 def adapted(name="llama", **settings):
-    """A sparse model with an adapter that changes it."""
+    """A sparse model with an adapter that changes it, and its own dropout."""
     target = {"llama": "v_proj", "bart": "v_proj", "gpt2": "c_attn"}[name]
     config = LoraConfig(
         target_modules=[target], lora_dropout=0.0, init_lora_weights=False, fan_in_fan_out=name == "gpt2"
     )
-    return get_peft_model(sparsify(no_dropout(tiny_model(name)), **(settings or BOTH)), config)
+    return get_peft_model(sparsify(tiny_model(name), **(settings or BOTH)), config)
 
 
 @pytest.mark.parametrize("name", ["llama", "bart", "gpt2"])
@@ -191,8 +191,11 @@ def test_its_logits_equal_the_dense_bases_bit_for_bit(name, tmp_path):
     with torch.no_grad():
         expected, before = dense(**batch).logits, model(**batch).logits
     for _ in range(2):
+        model.train()
         assert torch.equal(trainer._distillation.teacher_logits(batch), expected)
+        assert model.training
         trainer.train()  # the adapter learns, the teacher stays
+    model.eval()
     with torch.no_grad():
         assert not torch.equal(before, expected)
         assert not torch.equal(model(**batch).logits, before)
