@@ -13,9 +13,10 @@ from .patching import is_sparse, probabilities, sparse_config, sparsify, unspars
 
 if TYPE_CHECKING:
     from .annealing import AnnealingCallback
+    from .conversion import calibrate, compare, estimate_tau_from_data
     from .diagnosis import doctor
     from .generation import SupportSet, enumerate_support
-    from .plots import plot_attention
+    from .plots import plot_attention, plot_head_errors
     from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
 install()
@@ -27,9 +28,13 @@ _ON_FIRST_USE = {
     "SparseTrainer": "trainer",
     "SparseTrainingArguments": "trainer",
     "SupportSet": "generation",
+    "calibrate": "conversion",
+    "compare": "conversion",
     "doctor": "diagnosis",
     "enumerate_support": "generation",
+    "estimate_tau_from_data": "conversion",
     "plot_attention": "plots",
+    "plot_head_errors": "plots",
 }
 
 __all__ = [
@@ -40,11 +45,15 @@ __all__ = [
     "SparseTrainingArguments",
     "SupportSet",
     "__version__",
+    "calibrate",
+    "compare",
     "doctor",
     "enumerate_support",
+    "estimate_tau_from_data",
     "from_pretrained",
     "is_sparse",
     "plot_attention",
+    "plot_head_errors",
     "probabilities",
     "save_pretrained",
     "sparse_config",

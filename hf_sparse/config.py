@@ -2,175 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
-import torch
-from torch import Tensor
-
-from .functional import MAPS, Setting, SparseMap, get_map
-from .functional._rows import wide
+from .functional import MAPS
+from .map_config import Learned, MapConfig
 
 KINDS = ("encoder", "decoder", "cross")
 VERSION = 1
-
-# The one setting every map takes. It is no setting of the map's function: scores are divided by it on their way in.
-TEMPERATURE = Setting(
-    default=1.0,
-    allowed="a finite number > 0",
-    holds=lambda temperature: 0 < temperature < math.inf,
-    from_real=torch.exp,
-    to_real=torch.log,
-)
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A setting of attention that is learned, a number for each head: ``"learned"``, ``{"learned": 1.3}``.
-
-    Attributes:
-        initial: where each head starts; one number until ``sparsify`` has seen how many heads there are.
-    """
-
-    initial: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class MapConfig:
-    """A map with its settings, as in ``{"name": "entmax", "alpha": 1.33}``. Make one with ``parse``.
-
-    Attributes:
-        name: a registered map.
-        settings: every setting the map takes, in the map's own order, then ``temperature`` unless it is 1: a number,
-            ``"auto"``, a number for each head, or ``Learned``.
-    """
-
-    name: str
-    settings: tuple[tuple[str, Any], ...] = ()
-
-    @classmethod
-    def parse(cls, value: str | Mapping[str, Any], role: str) -> MapConfig:
-        """Check a map's name, or a mapping with its name and settings, as given for ``role`` ("attn" or "head").
-
-        >>> MapConfig.parse({"name": "entmax", "alpha": 1.33}, "head")
-        MapConfig(name='entmax', settings=(('alpha', 1.33),))
-        >>> MapConfig.parse({"name": "entmax15", "temperature": 0.8}, "attn")
-        MapConfig(name='entmax15', settings=(('temperature', 0.8),))
-        """
-        if isinstance(value, str):
-            value = {"name": value}
-        if not isinstance(value, Mapping):
-            raise TypeError(f'{role} must be None, a map\'s name or a mapping {{"name": ..., ...}}, was {value!r}')
-        if not isinstance(value.get("name"), str):
-            raise ValueError(f'{role} needs the map\'s name: {{"name": ..., ...}}, was {dict(value)!r}')
-        sparse_map = get_map(value["name"])
-        given = {key: setting for key, setting in value.items() if key != "name"}
-        known = {**sparse_map.settings, "temperature": TEMPERATURE}
-        unknown = [key for key in given if key not in known]
-        if unknown:
-            allowed = ", ".join(map(repr, known))
-            raise ValueError(f"{role}: {sparse_map.name} does not take {unknown[0]!r}; its settings are: {allowed}")
-        settings = {
-            key: _parse_setting(setting, f"{role}: {key}", given.get(key, setting.default), per_head=role != "head")
-            for key, setting in known.items()
-        }
-        return cls(sparse_map.name).with_settings(**settings)
-
-    @property
-    def map(self) -> SparseMap:
-        """The registered map."""
-        return get_map(self.name)
-
-    @property
-    def temperature(self) -> Any:
-        """What scores are divided by: a number, a number for each head, or ``Learned``."""
-        return dict(self.settings).get("temperature", TEMPERATURE.default)
-
-    @property
-    def map_settings(self) -> dict[str, Any]:
-        """What the map's own function takes: all settings but the temperature."""
-        return {key: value for key, value in self.settings if key != "temperature"}
-
-    def setting(self, name: str) -> Setting:
-        """The default and the range of a setting."""
-        return TEMPERATURE if name == "temperature" else self.map.settings[name]
-
-    @property
-    def open_settings(self) -> list[str]:
-        """Settings still to be worked out from the model (given as ``"auto"``)."""
-        return [key for key, value in self.settings if value == "auto"]
-
-    @property
-    def learned(self) -> dict[str, Learned]:
-        """Settings that are learned."""
-        return {key: value for key, value in self.settings if isinstance(value, Learned)}
-
-    def with_settings(self, **settings: Any) -> MapConfig:
-        """The same map with some settings replaced."""
-        merged = {**dict(self.settings), **settings}
-        kept = ((key, value) for key, value in merged.items() if (key, value) != ("temperature", TEMPERATURE.default))
-        return replace(self, settings=tuple(kept))
-
-    def tempered(self, z: Any, temperature: Tensor | None = None) -> Any:
-        """Scores divided by the temperature, in float32 at least; the very same scores where that is 1.
-
-        Args:
-            z: scores, or logits that are put off (``LinearLogits``).
-            temperature: takes the place of this map's own; broadcasts to ``z``.
-        """
-        if temperature is not None:
-            # A masked score stays masked, and does not reach the temperature's gradient as 0 times inf.
-            masked = z == -torch.inf
-            return (wide(z).masked_fill(masked, 0.0) / temperature).masked_fill(masked, -torch.inf)
-        return z if self.temperature == TEMPERATURE.default else wide(z) / self.temperature
-
-    def __call__(self, z: Tensor, dim: int = -1, **settings: Tensor) -> Tensor:
-        """Map scores to weights with these settings, some of them replaced by tensors."""
-        scores = self.tempered(z, settings.pop("temperature", None))
-        return self.map.function(scores, dim=dim, **(self.map_settings | settings)).to(z.dtype)
-
-    def loss(self) -> Callable[..., Tensor]:
-        """``loss(logits, target, **options)``: the loss of ``hf_sparse.losses.fenchel_young_loss`` at
-        ``logits / temperature``, with gradient ``(p - y) / temperature`` by the logits.
-        """
-        from .losses import fenchel_young_loss
-
-        settings = self.map_settings
-        return lambda logits, target, **options: fenchel_young_loss(
-            self.tempered(logits), target, self.name, **settings, **options
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """``{"name": ..., **settings}``."""
-        return {"name": self.name, **{key: _plain(value) for key, value in self.settings}}
-
-
-def _parse_setting(setting: Setting, name: str, value: Any, per_head: bool) -> Any:
-    """A checked setting: a number or ``"auto"``; in attention also a list with one for each head, or learned."""
-    if per_head and isinstance(value, list | tuple):
-        if not value:
-            raise ValueError(f"{name} must be {setting.allowed}, or a list with one for each head, was []")
-        return tuple(setting.check(name, entry) for entry in value)
-    if per_head and value == "learned":
-        value = {"learned": setting.default}
-    if per_head and isinstance(value, Mapping) and set(value) == {"learned"}:
-        if setting.from_real is None or setting.to_real is None:
-            raise ValueError(f"{name} cannot be learned; it must be {setting.allowed}")
-        initial = value["learned"] if isinstance(value["learned"], list | tuple) else [value["learned"]]
-        numbers = tuple(float(setting.check(name, entry)) for entry in initial)
-        if not numbers or not all(map(math.isfinite, setting.to_real(torch.tensor(numbers, device="cpu")).tolist())):
-            raise ValueError(f"{name} cannot start to be learned at {value['learned']}, the end of its range")
-        return Learned(numbers)
-    return setting.check(name, value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Learned):
-        return {"learned": list(value.initial)}
-    return list(value) if isinstance(value, tuple) else value
-
 
 # One map for all attention, or for each kind one map or one for each layer.
 AttentionConfig: TypeAlias = "MapConfig | dict[str, MapConfig | tuple[MapConfig | None, ...]] | None"
@@ -203,6 +43,8 @@ def _weighing(value: Any, role: str) -> MapConfig:
     fit = ", ".join(repr(name) for name, known in sorted(MAPS.items()) if known.normalized and known.any_scores)
     if not choice.map.normalized:
         raise ValueError(f"{role}: weights of {choice.name} do not sum to one; for attention choose one of {fit}")
+    if "centered" in dict(choice.settings):
+        raise ValueError(f"{role}: scores of attention are not centered; centered=True is for a head")
     if not choice.map.any_scores:
         raise ValueError(f"{role}: {choice.name} does not take scores of any sign; for attention choose one of {fit}")
     return choice
@@ -210,6 +52,8 @@ def _weighing(value: Any, role: str) -> MapConfig:
 
 def _head(value: Any) -> MapConfig:
     choice = MapConfig.parse(value, "head")
+    if choice.centered and choice.map.shift_invariant:
+        raise ValueError(f"head: {choice.name} ignores a constant in its scores; leave centered out")
     choice.map.loss_regularizer()
     return choice
 

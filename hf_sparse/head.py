@@ -93,10 +93,10 @@ class HeadLoss(TorchFunctionMode):
         same = {"ignore_index": options["ignore_index"], "reduction": reduction}
         same["label_smoothing"] = self.label_smoothing or options["label_smoothing"]
         if self.choice is None or self.choice.name == "softmax":
-            z = input if self.choice is None else self.choice.tempered(input)
+            z = input if self.choice is None else self.choice.scores(input)
             loss = nn.functional.cross_entropy(z, target, weight=options["weight"], **same)
         elif isinstance(input, LinearLogits) and options["weight"] is None:
-            loss = self.choice.tempered(input).loss(self.choice.name, target, **self.choice.map_settings, **same)
+            loss = input.loss(self.choice, target, **same)
         else:
             z = input.compute() if isinstance(input, LinearLogits) else input
             z = z.movedim(1, -1) if z.dim() > 2 else z

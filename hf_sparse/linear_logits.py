@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .config import MapConfig
+from .functional._rows import wide
 from .losses import linear_alpha_relu_loss, linear_entmax_loss, linear_sparsemax_loss
 
 LINEAR_LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -57,18 +59,32 @@ class LinearLogits:
         """Whether somebody looked."""
         return bool(self._computed)
 
-    def loss(self, name: str, target: Tensor, **options: Any) -> Tensor:
-        """The fused loss of the map called ``name``; ``options`` as for ``linear_entmax_loss``."""
-        return LINEAR_LOSSES[name](
-            self.hidden,
-            self.weight,
+    def loss(self, choice: MapConfig, target: Tensor, **options: Any) -> Tensor:
+        """The fused loss of a map; ``options`` as for ``linear_entmax_loss``.
+
+        Raises:
+            ValueError: a map that centers logits with a soft cap.
+        """
+        z = (self.centered() if choice.centered else self) / choice.temperature
+        return LINEAR_LOSSES[choice.name](
+            z.hidden,
+            z.weight,
             target,
-            bias=self.bias,
+            bias=z.bias,
             # outer tanh(scale z) is the soft cap at `outer` of logits scaled by outer * scale.
-            scale=self.scale if self.outer is None else self.scale * self.outer,
-            softcap=self.outer,
+            scale=z.scale if z.outer is None else z.scale * z.outer,
+            softcap=z.outer,
+            **choice.map_settings,
             **options,
         )
+
+    def centered(self) -> LinearLogits:
+        """The logits less their mean over the classes: the head less its mean row, and the bias less its mean."""
+        if self.outer is not None:
+            raise ValueError("the mean of soft-capped logits needs all of them; pass fused_loss=False")
+        weight, bias = wide(self.weight), self.bias
+        weight = (weight - weight.mean(0)).to(self.weight.dtype)
+        return self._with(weight=weight, bias=None if bias is None else bias - bias.mean())
 
     def _with(self, **parts: Any) -> LinearLogits:
         return replace(self, _computed=[], **parts)

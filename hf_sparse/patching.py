@@ -75,9 +75,12 @@ def sparsify(
     _check_fits(dense, config)
     if config.head is not None and config.head.open_settings:
         inputs = example_inputs(dense) if example is None else example
-        alpha = config.head.map_settings["alpha"]
         tau = estimate_tau_from_head(
-            dense.get_output_embeddings(), alpha, hidden_rms(dense, inputs), config.head.temperature
+            dense.get_output_embeddings(),
+            config.head.map_settings["alpha"],
+            hidden_rms(dense, inputs),
+            temperature=config.head.temperature,
+            centered=config.head.centered,
         )
         config = replace(config, head=config.head.with_settings(tau=tau))
     if config.is_learned:

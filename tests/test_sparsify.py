@@ -237,7 +237,7 @@ BAD = [
     (
         {"head": {"name": "sparsemax", "alpha": 2}},
         ValueError,
-        "sparsemax does not take 'alpha'; its settings are: 'temperature'",
+        "sparsemax does not take 'alpha'; its settings are: 'centered', 'temperature'",
     ),
     ({"head": {"alpha": 2}}, ValueError, "head needs the map's name"),
     ({"head": 1.5}, TypeError, "head must be None, a map's name or a mapping"),

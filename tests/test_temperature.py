@@ -47,7 +47,7 @@ def test_temperature_one_is_the_map_itself(name):
     assert MapConfig.parse({"name": name, "temperature": 1}, "head") == MapConfig.parse(name, "head")
     assert "temperature" not in MapConfig.parse({"name": name, "temperature": 1.0}, "head").to_dict()
     z = scores(3, 5)
-    assert MapConfig("entmax15").tempered(z) is z
+    assert MapConfig("entmax15").scores(z) is z
 
 
 @pytest.mark.parametrize("head", HEADS, ids=str)

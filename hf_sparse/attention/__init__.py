@@ -14,6 +14,8 @@ from ._site import (
     observe,
     remove_learned,
     through_interface,
+    trial,
+    weights_under,
 )
 
 __all__ = [
@@ -36,4 +38,6 @@ __all__ = [
     "restore",
     "sparse_attention",
     "through_interface",
+    "trial",
+    "weights_under",
 ]

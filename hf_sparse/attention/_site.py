@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import CodeType
 from typing import Any, cast
 
@@ -68,6 +68,7 @@ class AttentionSite:
         inline: whether the module computes its own softmax, rather than asking the attention interface.
         heeded: arguments of the interface that the model's own attention would heed.
         counts: where to count supports, only while ``observe`` is on.
+        watch: what looks at the module and the scores of every call, only while ``trial`` is on.
     """
 
     path: str
@@ -77,17 +78,29 @@ class AttentionSite:
     inline: bool = False
     heeded: frozenset[str] = field(default=frozenset(), repr=False)
     counts: SupportCount | None = field(default=None, repr=False)
+    watch: Callable[[nn.Module, Tensor], None] | None = field(default=None, repr=False)
 
 
 def weigh(module: nn.Module, scores: Tensor) -> Tensor:
     """The weights of ``scores`` (..., keys) under the map of the site that ``module`` carries.
+
+    Raises:
+        ValueError: see ``weights_under``.
+    """
+    site: AttentionSite = module.__dict__[SITE]
+    if site.watch is not None:
+        site.watch(module, scores)
+    return weights_under(site.choice, module, scores)
+
+
+def weights_under(choice: MapConfig | None, module: nn.Module, scores: Tensor) -> Tensor:
+    """The weights of ``scores`` (..., keys) under a map, or under softmax for None, in ``module``.
 
     Settings that differ by head need scores (batch, heads, queries, keys).
 
     Raises:
         ValueError: settings for another number of heads, or scores whose heads cannot be told.
     """
-    choice: MapConfig | None = module.__dict__[SITE].choice
     if choice is None:
         return softmax(scores)
     by_head = {}
@@ -152,6 +165,31 @@ def observe(model: nn.Module) -> Iterator[dict[str, SupportCount]]:
     finally:
         for site in sites:
             site.counts = None
+
+
+@contextmanager
+def trial(
+    model: nn.Module,
+    choices: Mapping[str, MapConfig | None],
+    watch: Callable[[AttentionSite, nn.Module, Tensor], None] | None = None,
+) -> Iterator[None]:
+    """Run the block with other maps at the sites of a sparse model, and perhaps look at their scores.
+
+    Args:
+        model: a sparse model; its sites are as they were afterwards.
+        choices: the map of each site by its path, None for softmax; sites left out keep theirs.
+        watch: called with each site, its module and the scores (..., keys) of every call, before they are weighed.
+    """
+    sites = [site for _, site in attention_sites(model)]
+    own = [site.choice for site in sites]
+    for site in sites:
+        site.choice = choices.get(site.path, site.choice)
+        site.watch = None if watch is None else partial(watch, site)
+    try:
+        yield
+    finally:
+        for site, choice in zip(sites, own):
+            site.choice, site.watch = choice, None
 
 
 def kind_of(path: str, module: nn.Module, is_encoder_decoder: bool, causal_model: bool = False) -> str:

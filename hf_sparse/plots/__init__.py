@@ -1,5 +1,6 @@
 """Pictures of sparse models."""
 
 from ._attention_heatmap import plot_attention
+from ._head_errors import plot_head_errors
 
-__all__ = ["plot_attention"]
+__all__ = ["plot_attention", "plot_head_errors"]

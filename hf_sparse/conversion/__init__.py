@@ -1,0 +1,20 @@
+"""From softmax to sparse on the user's data: what it costs, and the settings at which it costs least."""
+
+from ._calibrate import calibrate
+from ._compare import compare
+from ._comparison import Comparison, SparseHead
+from ._measure import LayerQuality, Quality
+from ._report import CalibratedLayer, Calibration
+from ._tau import estimate_tau_from_data
+
+__all__ = [
+    "CalibratedLayer",
+    "Calibration",
+    "Comparison",
+    "LayerQuality",
+    "Quality",
+    "SparseHead",
+    "calibrate",
+    "compare",
+    "estimate_tau_from_data",
+]

@@ -1,0 +1,189 @@
+"""compare: what a model would lose by becoming sparse, head by head, without changing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from tqdm.auto import tqdm
+
+from ..attention import attention_sites
+from ..audit import quiet_evaluation
+from ..config import MapConfig
+from ..head import SparseModel
+from ..losses._row_losses import ENTMAX_ALPHA
+from ..patching import sparse_config, sparsify, transformers_model, unsparsify
+from ._batches import Batch, on_device, read_batches
+from ._choices import Choices, by_layer
+from ._comparison import Comparison, SparseHead
+from ._fit import fit_attention, fit_head, head_data
+from ._greedy import greedy_order
+from ._measure import Trial, measure
+
+# Alphas to try below the one that was asked for.
+_ALPHAS = (1.25, 1.5)
+
+
+def compare(
+    model: nn.Module,
+    dataloader: Iterable[Any],
+    attn: Any = None,
+    head: Any = None,
+    *,
+    budget: float = 0.01,
+    max_batches: int | None = 4,
+    eps: float = 1e-4,
+    progress: bool = True,
+) -> Comparison:
+    """Measure what ``sparsify(model, attn, head)`` would cost, and recommend a call that costs less.
+
+    Every attention head is made sparse alone, at several alphas and the temperature that suits it at each, and the
+    output of the model compared with what it was. Heads are then given their alpha one after the other, where a zero
+    costs least first, as long as the measured error of all of them together stays within the budget.
+
+    Args:
+        model: a dense Transformers model, or a PEFT model around one. Left as it was.
+        dataloader: yields keyword arguments for the model's forward, with labels; read from the start.
+        attn: as for ``sparsify``, with maps of the entmax family; the alphas tried go up to the one asked for.
+        head: as for ``sparsify``. Its temperature, and tau, are fitted as by ``calibrate``.
+        budget: largest ``KL(q || p)`` of the model's output distribution from the dense model's with the recommended
+            attention and the dense head, in nats a target.
+        max_batches: how many batches to read; None reads all.
+        eps: of the eps-perplexities, in units of probability.
+        progress: show a progress bar.
+
+    Returns:
+        A ``Comparison``; print it, or draw it with ``plot_head_errors``.
+
+    Raises:
+        ValueError: a model that is sparse already, a map outside the entmax family, an alpha for each head, a loader
+            that is empty or without labels that count, a budget below 0; and what ``sparsify`` refuses.
+        TypeError: a loader that does not yield mappings.
+
+    Cost: one forward pass over the data for each head and alpha (288 for 12 layers of 12 heads and two alphas), three
+    more for each alpha, and about twenty to find the recommendation.
+    """
+    dense_model: Any = transformers_model(model)
+    if isinstance(dense_model, SparseModel):
+        raise ValueError(f"this {type(dense_model).__name__} is sparse already; call unsparsify(model) first")
+    if not budget >= 0:
+        raise ValueError(f"budget must be >= 0, was {budget}")
+    if not eps > 0:
+        raise ValueError(f"eps must be > 0, was {eps}")
+    batches = read_batches(dataloader, max_batches)
+    sparsify(dense_model, attn, head, example=on_device(dense_model, batches[0]))
+    try:
+        with quiet_evaluation(dense_model), tqdm(desc="compare", disable=not progress) as bar:
+            return _compared(dense_model, batches, budget, eps, bar.update)
+    finally:
+        unsparsify(dense_model)
+
+
+def _compared(model: Any, batches: list[Batch], budget: float, eps: float, advance: Callable[[], Any]) -> Comparison:
+    own: Choices = {site.path: site.choice for _, site in attention_sites(model) if site.choice is not None}
+    untried = _heads_to_try(model, batches, own, advance)
+    trials = [Trial(_maps([each])) for each in untried]
+    dense, measured = measure(model, batches, trials, eps, advance)
+    heads = []
+    for each, (quality, layers) in zip(untried, measured):
+        zeros = (layers[each.path].dense_support - layers[each.path].support) * each.num_heads
+        heads.append(replace(each, error=quality.divergence, zeros=zeros))
+    chosen = _maps(_within(model, batches, heads, budget, eps, advance))
+    asked: dict[str, Trial] = {}
+    if own:
+        asked["attention"] = Trial(own)
+        asked["attention, fitted"] = Trial(_maps(_highest(heads)))
+        asked["attention, recommended"] = Trial(chosen)
+    head = fitted = sparse_config(model).head
+    if head is not None:
+        fitted = fit_head(head, *head_data(model, batches, chosen, advance))
+        asked["head"] = Trial({}, head)
+        asked["head, fitted"] = Trial({}, fitted)
+    _, measured = measure(model, batches, [*asked.values(), Trial(chosen, fitted)], eps, advance)
+    *qualities, recommended = [quality for quality, _ in measured]
+    recommendation = {"attn": _plain(model, chosen), "head": fitted and fitted.to_dict()}
+    name = type(model).__name__
+    return Comparison(name, eps, budget, dense, dict(zip(asked, qualities)), recommended, heads, recommendation)
+
+
+def _heads_to_try(model: Any, batches: list[Batch], own: Choices, advance: Callable[[], Any]) -> list[SparseHead]:
+    """Every head at every alpha up to the one asked for, with its temperature; errors still to be measured."""
+    asked = {path: _alpha(path, choice) for path, choice in own.items()}
+    alphas = sorted({*_ALPHAS, *asked.values()} - {1.0})
+    heads = []
+    for alpha in alphas:
+        entmax = MapConfig.parse({"name": "entmax", "alpha": alpha}, "attn")
+        tried: Choices = {
+            path: entmax for path, top in asked.items() if alpha == top or (alpha in _ALPHAS and alpha < top)
+        }
+        fitted = fit_attention(model, batches, tried, True, advance) if tried else {}
+        for _, site in attention_sites(model):
+            choice = fitted.get(site.path)
+            if choice is not None:
+                several = isinstance(choice.temperature, tuple)
+                temperatures = choice.temperature if several else (choice.temperature,)
+                heads += [
+                    SparseHead(site.path, site.kind, site.layer, head, len(temperatures), alpha, temperature, 0.0, 0.0)
+                    for head, temperature in enumerate(temperatures)
+                ]
+    return heads
+
+
+def _alpha(path: str, choice: Any) -> float:
+    alpha = ENTMAX_ALPHA.get(choice.name, choice.map_settings.get("alpha"))
+    if choice.name not in ("entmax", *ENTMAX_ALPHA) or not isinstance(alpha, float):
+        raise ValueError(
+            f"{path}: compare chooses an alpha for each head; give attn a map of the entmax family with one number, "
+            f"was {choice.to_dict()}"
+        )
+    return alpha
+
+
+def _maps(heads: Iterable[SparseHead]) -> Choices:
+    """entmax by path, softmax (alpha = 1) for heads that are not among those given."""
+    settings: dict[str, tuple[list[float], list[float]]] = {}
+    for each in heads:
+        alphas, temperatures = settings.setdefault(each.path, ([1.0] * each.num_heads, [1.0] * each.num_heads))
+        alphas[each.head], temperatures[each.head] = each.alpha, each.temperature
+    return {path: _entmax(*both) for path, both in settings.items()}
+
+
+def _entmax(alphas: list[float], temperatures: list[float]) -> MapConfig:
+    given: Any = {"alpha": alphas, "temperature": temperatures}
+    if len(alphas) == 1:
+        given = {"alpha": alphas[0], "temperature": temperatures[0]}
+    return MapConfig.parse({"name": "entmax", **given}, "attn")
+
+
+def _highest(heads: list[SparseHead]) -> list[SparseHead]:
+    """Each head at the largest alpha it was tried at."""
+    return list({(each.path, each.head): each for each in sorted(heads, key=lambda each: each.alpha)}.values())
+
+
+def _within(
+    model: Any, batches: list[Batch], heads: list[SparseHead], budget: float, eps: float, advance: Callable[[], Any]
+) -> list[SparseHead]:
+    """The heads to make sparse: as many greedy steps as keep their joint, measured error in the budget."""
+    items: dict[tuple[str, int], list[SparseHead]] = {}
+    for each in heads:
+        items.setdefault((each.path, each.head), []).append(each)
+    levels = list(items.values())
+    order = greedy_order([[e.error for e in item] for item in levels], [[e.zeros for e in item] for item in levels])
+
+    def after(steps: int) -> list[SparseHead]:
+        return list({item: levels[item][level - 1] for item, level in order[:steps]}.values())
+
+    fit, too_many = 0, len(order) + 1
+    while too_many - fit > 1:
+        steps = (fit + too_many) // 2
+        _, ((quality, _),) = measure(model, batches, [Trial(_maps(after(steps)))], eps, advance)
+        fit, too_many = (steps, too_many) if quality.divergence <= budget else (fit, steps)
+    return after(fit)
+
+
+def _plain(model: Any, choices: Choices) -> Any:
+    """Maps by path as ``attn`` of ``sparsify``."""
+    kinds = by_layer(model, choices)
+    return {kind: [layer and layer.to_dict() for layer in layers] for kind, layers in kinds.items()} or None

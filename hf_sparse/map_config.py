@@ -1,0 +1,191 @@
+"""MapConfig: a map with its settings, checked, and what it makes of scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .functional import Setting, SparseMap, get_map
+from .functional._centered import centered
+from .functional._rows import wide
+
+
+class Flag(Setting):
+    """A setting that is True or False."""
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return ``value``; raise unless it is True or False."""
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be {self.allowed}, was {value!r}")
+        return value
+
+
+# What every map takes. The map's function knows nothing of it: it is done to scores on their way in.
+ON_SCORES: dict[str, Setting] = {
+    "centered": Flag(default=False, allowed="True or False", holds=lambda value: True),
+    "temperature": Setting(
+        default=1.0,
+        allowed="a finite number > 0",
+        holds=lambda temperature: 0 < temperature < math.inf,
+        from_real=torch.exp,
+        to_real=torch.log,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A setting of attention that is learned, a number for each head: ``"learned"``, ``{"learned": 1.3}``.
+
+    Attributes:
+        initial: where each head starts; one number until ``sparsify`` has seen how many heads there are.
+    """
+
+    initial: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class MapConfig:
+    """A map with its settings, as in ``{"name": "entmax", "alpha": 1.33}``. Make one with ``parse``.
+
+    Attributes:
+        name: a registered map.
+        settings: every setting the map takes, in the map's own order: a number, ``"auto"``, a number for each head,
+            or ``Learned``; then ``centered`` if it is True and ``temperature`` unless it is 1.
+    """
+
+    name: str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, value: str | Mapping[str, Any], role: str) -> MapConfig:
+        """Check a map's name, or a mapping with its name and settings, as given for ``role`` ("attn" or "head").
+
+        >>> MapConfig.parse({"name": "entmax", "alpha": 1.33}, "head")
+        MapConfig(name='entmax', settings=(('alpha', 1.33),))
+        >>> MapConfig.parse({"name": "entmax15", "temperature": 0.8}, "attn")
+        MapConfig(name='entmax15', settings=(('temperature', 0.8),))
+        """
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping):
+            raise TypeError(f'{role} must be None, a map\'s name or a mapping {{"name": ..., ...}}, was {value!r}')
+        if not isinstance(value.get("name"), str):
+            raise ValueError(f'{role} needs the map\'s name: {{"name": ..., ...}}, was {dict(value)!r}')
+        sparse_map = get_map(value["name"])
+        given = {key: setting for key, setting in value.items() if key != "name"}
+        known = {**sparse_map.settings, **ON_SCORES}
+        unknown = [key for key in given if key not in known]
+        if unknown:
+            allowed = ", ".join(map(repr, known))
+            raise ValueError(f"{role}: {sparse_map.name} does not take {unknown[0]!r}; its settings are: {allowed}")
+        settings = {
+            key: _parse_setting(setting, f"{role}: {key}", given.get(key, setting.default), per_head=role != "head")
+            for key, setting in known.items()
+        }
+        return cls(sparse_map.name).with_settings(**settings)
+
+    @property
+    def map(self) -> SparseMap:
+        """The registered map."""
+        return get_map(self.name)
+
+    @property
+    def centered(self) -> bool:
+        """Whether the mean of the scores is taken off before the map."""
+        return ("centered", True) in self.settings
+
+    @property
+    def temperature(self) -> Any:
+        """What scores are divided by: a number, a number for each head, or ``Learned``."""
+        return dict(self.settings).get("temperature", 1.0)
+
+    @property
+    def map_settings(self) -> dict[str, Any]:
+        """What the map's own function takes."""
+        return {key: value for key, value in self.settings if key not in ON_SCORES}
+
+    def setting(self, name: str) -> Setting:
+        """The default and the range of a setting."""
+        return ON_SCORES[name] if name in ON_SCORES else self.map.settings[name]
+
+    @property
+    def open_settings(self) -> list[str]:
+        """Settings still to be worked out from the model (given as ``"auto"``)."""
+        return [key for key, value in self.settings if value == "auto"]
+
+    @property
+    def learned(self) -> dict[str, Learned]:
+        """Settings that are learned."""
+        return {key: value for key, value in self.settings if isinstance(value, Learned)}
+
+    def with_settings(self, **settings: Any) -> MapConfig:
+        """The same map with some settings replaced."""
+        merged = {**dict(self.settings), **settings}
+        own = [(key, value) for key, value in merged.items() if key not in ON_SCORES]
+        rest = [(key, merged.get(key, setting.default)) for key, setting in ON_SCORES.items()]
+        return replace(self, settings=(*own, *(entry for entry in rest if entry[1] != ON_SCORES[entry[0]].default)))
+
+    def scores(self, z: Tensor, temperature: Tensor | None = None) -> Tensor:
+        """What the map is given: scores centered where asked, divided by the temperature, in float32 at least.
+
+        Args:
+            z: scores; the very same come back where neither changes them.
+            temperature: takes the place of this map's own; broadcasts to ``z``.
+        """
+        z = centered(z) if self.centered else z
+        if temperature is not None:
+            # A masked score stays masked, and does not reach the temperature's gradient as 0 times inf.
+            masked = z == -torch.inf
+            return (wide(z).masked_fill(masked, 0.0) / temperature).masked_fill(masked, -torch.inf)
+        return z if self.temperature == 1 else wide(z) / self.temperature
+
+    def __call__(self, z: Tensor, dim: int = -1, **settings: Tensor) -> Tensor:
+        """Map scores to weights with these settings, some of them replaced by tensors."""
+        scores = self.scores(z, settings.pop("temperature", None))
+        return self.map.function(scores, dim=dim, **(self.map_settings | settings)).to(z.dtype)
+
+    def loss(self) -> Callable[..., Tensor]:
+        """``loss(logits, target, **options)``: the loss of ``hf_sparse.losses.fenchel_young_loss`` at the scores the
+        map is given, with gradient ``(p - y) / temperature`` by the logits, less its mean where they are centered.
+        """
+        from .losses import fenchel_young_loss
+
+        settings = self.map_settings
+        return lambda logits, target, **options: fenchel_young_loss(
+            self.scores(logits), target, self.name, **settings, **options
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """``{"name": ..., **settings}``."""
+        return {"name": self.name, **{key: _plain(value) for key, value in self.settings}}
+
+
+def _parse_setting(setting: Setting, name: str, value: Any, per_head: bool) -> Any:
+    """A checked setting: a number or ``"auto"``; in attention also a list with one for each head, or learned."""
+    if per_head and isinstance(value, list | tuple):
+        if not value:
+            raise ValueError(f"{name} must be {setting.allowed}, or a list with one for each head, was []")
+        return tuple(setting.check(name, entry) for entry in value)
+    if per_head and value == "learned":
+        value = {"learned": setting.default}
+    if per_head and isinstance(value, Mapping) and set(value) == {"learned"}:
+        if setting.from_real is None or setting.to_real is None:
+            raise ValueError(f"{name} cannot be learned; it must be {setting.allowed}")
+        initial = value["learned"] if isinstance(value["learned"], list | tuple) else [value["learned"]]
+        numbers = tuple(float(setting.check(name, entry)) for entry in initial)
+        if not numbers or not all(map(math.isfinite, setting.to_real(torch.tensor(numbers, device="cpu")).tolist())):
+            raise ValueError(f"{name} cannot start to be learned at {value['learned']}, the end of its range")
+        return Learned(numbers)
+    return setting.check(name, value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Learned):
+        return {"learned": list(value.initial)}
+    return list(value) if isinstance(value, tuple) else value
