@@ -119,7 +119,7 @@ def dense_model(task: Task, options: Any, folder: Path) -> PreTrainedModel:
 
 def convert(task: Task, options: Any, folder: Path, place: str, way: str) -> list[dict[str, Any]]:
     """One conversion: the points of its curve, the last of which is its result."""
-    maps = dict.fromkeys(PLACES[place], options.map)
+    maps = dict.fromkeys(PLACES[place], {"name": "entmax", "alpha": options.alpha})
     if way == "scratch":
         model = hf_sparse.sparsify(task.build(options.seed), **maps)
         points = train(model, task, options, options.steps)
@@ -177,7 +177,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--models", nargs="+", default=list(TASKS), choices=TASKS, help="models to convert (both)")
     add("--places", nargs="+", default=list(PLACES), choices=PLACES, help="what to make sparse (all three, in turn)")
     add("--ways", nargs="+", default=list(WAYS), choices=WAYS, help="ways to convert (all six)")
-    add("--map", default="entmax15", help="the sparse map (%(default)s)")
+    add("--alpha", type=float, default=1.5, help="of entmax, the sparse map; 2 is sparsemax (%(default)s)")
     add("--steps", type=int, default=400, help="training steps of the dense model (%(default)s)")
     add("--conversion-steps", type=int, default=150, help="training steps of a conversion (%(default)s)")
     add("--anneal-over", type=float, default=0.6, help="share of these that alpha takes (%(default)s)")
@@ -200,6 +200,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')} must be above 0, was {getattr(options, name)}")
     if not 0 < options.anneal_over <= 1:
         parser.error(f"--anneal-over must be in (0, 1], was {options.anneal_over}")
+    if not 1 < options.alpha <= 2:
+        parser.error(f"--alpha must be in (1, 2], was {options.alpha}")
     if options.width < 4 or options.width % 4:
         parser.error(f"--width must be a multiple of 4, was {options.width}")
     if options.vocabulary < 300:

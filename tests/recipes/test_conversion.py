@@ -136,6 +136,7 @@ def test_a_quick_run_goes_on_where_it_stopped(recipe, tmp_path, monkeypatch):
         (["--source", "a"], "--source and --target go together"),
         (["--steps", "0"], "--steps must be above 0, was 0"),
         (["--anneal-over", "2"], r"--anneal-over must be in \(0, 1\], was 2.0"),
+        (["--alpha", "1"], r"--alpha must be in \(1, 2\], was 1.0"),
         (["--width", "6"], "--width must be a multiple of 4, was 6"),
         (["--vocabulary", "100"], "--vocabulary must be at least 300"),
     ],
