@@ -129,8 +129,8 @@ def conversion() -> str:
     seconds = sum(row["cpu_seconds"] for row in result["rows"])
     lines += [
         "",
-        f"{data}. entmax, alpha {settings['alpha']:g}; {settings['steps']} and {settings['conversion_steps']} steps of "
-        f"{settings['batch_size']} rows, alpha annealed over {settings['anneal_over']:.0%} of the latter; one run "
+        f"{data}. entmax, alpha {settings['alpha']:g}; {settings['steps']} and {settings['conversion_steps']} steps "
+        f"of {settings['batch_size']} rows, alpha annealed over {settings['anneal_over']:.0%} of the latter; one run "
         f"each, seed {settings['seed']}; {seconds / 60:.0f} minutes of one core ({hardware['device']}), torch "
         f"{versions['torch']}, transformers {versions['transformers']}, commit {commit}.",
     ]

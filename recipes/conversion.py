@@ -119,7 +119,7 @@ def dense_model(task: Task, options: Any, folder: Path) -> PreTrainedModel:
 
 def convert(task: Task, options: Any, folder: Path, place: str, way: str) -> list[dict[str, Any]]:
     """One conversion: the points of its curve, the last of which is its result."""
-    maps = dict.fromkeys(PLACES[place], {"name": "entmax", "alpha": options.alpha})
+    maps = {part: {"name": "entmax", "alpha": options.alpha} for part in PLACES[place]}
     if way == "scratch":
         model = hf_sparse.sparsify(task.build(options.seed), **maps)
         points = train(model, task, options, options.steps)
