@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+BLOCKS: dict[str, Callable[[], str]] = {}
 
 
-def inflection(name: str) -> str:
+def block(make: Callable[[], str]) -> Callable[[], str]:
+    """Fill blocks of the function's name with what it returns."""
+    BLOCKS[make.__name__] = make
+    return make
+
+
+def comparison_of_heads(name: str) -> str:
     """The comparison of heads in one committed result of recipes/inflection.py."""
     result = json.loads((ROOT / "recipes" / "results" / f"{name}.json").read_text(encoding="utf-8"))
     lines = [
@@ -43,6 +50,19 @@ def inflection(name: str) -> str:
     return "\n".join(lines)
 
 
+@block
+def inflection() -> str:
+    """On the verbs that come with the recipe."""
+    return comparison_of_heads("inflection")
+
+
+@block
+def sigmorphon() -> str:
+    """On the shared task's English."""
+    return comparison_of_heads("sigmorphon_english")
+
+
+@block
 def learning_rates() -> str:
     """Which peak learning rates and initial weights each head learns with."""
     result = json.loads((ROOT / "recipes" / "results" / "learning_rates.json").read_text(encoding="utf-8"))
@@ -55,6 +75,7 @@ def learning_rates() -> str:
     return "\n".join([*lines, "", f"{result['what']}; {settings}. Origin: {result['origin']}."])
 
 
+@block
 def support() -> str:
     """How many architectures can be made sparse, by mapping."""
     result = json.loads((ROOT / "docs" / "support.json").read_text(encoding="utf-8"))
@@ -70,6 +91,7 @@ def support() -> str:
     return "\n".join([*lines, "", f"transformers {result['transformers']}, torch {result['torch']}, random weights."])
 
 
+@block
 def speed() -> str:
     """Every measured ratio that has a target, and where the target is missed."""
     result = json.loads((ROOT / "benchmarks" / "results" / "warm-cpu.json").read_text(encoding="utf-8"))
@@ -89,6 +111,7 @@ def speed() -> str:
     return "\n".join(lines)
 
 
+@block
 def contract() -> str:
     """The promises of docs/numerics.md, each with a link to the line of its test."""
     tests = "tests/test_numerics_contract.py"
@@ -103,6 +126,7 @@ def contract() -> str:
     return "\n".join(table)
 
 
+@block
 def multilabel_synthetic() -> str:
     """Micro F1 of the four pairs at every point of the three settings of Laha et al. 2018."""
     result = json.loads((ROOT / "recipes" / "results" / "multilabel.json").read_text(encoding="utf-8"))
@@ -122,6 +146,7 @@ def multilabel_synthetic() -> str:
     )
 
 
+@block
 def multilabel_mulan() -> str:
     """Micro F1, divergence and support on real data, and as a head of a Transformers classifier."""
     result = json.loads((ROOT / "recipes" / "results" / "multilabel.json").read_text(encoding="utf-8"))
@@ -155,16 +180,56 @@ def _where(result: dict[str, Any]) -> str:
     )
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
-    "contract": contract,
-    "inflection": lambda: inflection("inflection"),
-    "multilabel_mulan": multilabel_mulan,
-    "multilabel_synthetic": multilabel_synthetic,
-    "sigmorphon": lambda: inflection("sigmorphon_english"),
-    "learning_rates": learning_rates,
-    "speed": speed,
-    "support": support,
-}
+CONVERSIONS = ("swap", "calibrate", "train", "anneal", "distil", "scratch")
+
+
+@block
+def conversion() -> str:
+    """The loss of every conversion beside that of the dense model, and how sparse the annealed models are."""
+    result = json.loads((ROOT / "recipes" / "results" / "conversion.json").read_text(encoding="utf-8"))
+    rows = {(row["model"], row["place"], row["way"]): row for row in result["rows"]}
+    lines = ["| model | way | steps | attention | head | both |", "|---|---|---|---|---|---|"]
+    for model in result["data"]:
+        dense, base = rows[model, "none", "dense"], rows[model, "none", "continue"]
+        lines.append(f"| {model} | dense | {dense['step']} | {dense['loss']:.3f} | | |")
+        lines.append(f"| {model} | dense, trained on | {base['step']} | **{base['loss']:.3f}** | | |")
+        for way in CONVERSIONS:
+            found = [rows[model, place, way] for place in ("attention", "head", "both")]
+            cells = [f"{row['loss']:.3f} ({row['loss'] / base['loss'] - 1:+.1%})" for row in found]
+            lines.append(f"| {model} | {way} | {found[0]['step']} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| model | sparse | way | tokens of nonzero probability | tokens given none | accuracy | sparsemax score | "
+        "loss at 0.1 %, 10 % uniform |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for model in result["data"]:
+        kept = [("none", "continue"), *((place, way) for place in ("head", "both") for way in ("anneal", "distil"))]
+        for place, way in kept:
+            row = rows[model, place, way]
+            lines.append(
+                f"| {model} | {'-' if place == 'none' else place} | {way} | {row['support']:.1f} | "
+                f"{row['missed']:.1%} | {row['accuracy']:.1%} | {row['sparsemax_score']:.3f} | "
+                f"{row['loss_at']['0.001']:.3f}, {row['loss_at']['0.1']:.3f} |"
+            )
+    settings, hardware, versions = result["settings"], result["hardware"], result["versions"]
+    commit = (result["commit"] or "unknown")[:10]
+    data = "; ".join(
+        f"{model}: {entry['what']}, {entry['train_rows']:,} rows to train on, {entry['dev_rows']:,} held out, "
+        f"{entry['vocabulary']:,} tokens, {entry['parameters']:,} parameters"
+        for model, entry in result["data"].items()
+    )
+    seconds = sum(row["cpu_seconds"] for row in result["rows"])
+    lines += [
+        "",
+        f"{data}. entmax, alpha {settings['alpha']:g}; {settings['steps']} and {settings['conversion_steps']} steps "
+        f"of {settings['batch_size']} rows, alpha annealed over {settings['anneal_over']:.0%} of the latter; one run "
+        f"each, seed {settings['seed']}; {seconds / 60:.0f} minutes of one core ({hardware['device']}), torch "
+        f"{versions['torch']}, transformers {versions['transformers']}, commit {commit}.",
+    ]
+    return "\n".join(lines)
+
+
 PAGES = sorted(page for folder in (".", "benchmarks", "docs", "recipes") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 

@@ -12,6 +12,7 @@ from .hub import from_pretrained, install, save_pretrained
 from .patching import is_sparse, probabilities, sparse_config, sparsify, unsparsify
 
 if TYPE_CHECKING:
+    from .annealing import AnnealingCallback
     from .conversion import calibrate, compare, estimate_tau_from_data
     from .diagnosis import doctor
     from .generation import SupportSet, enumerate_support
@@ -22,6 +23,7 @@ install()
 
 # Imported on first use: Trainer alone takes longer to import than all the rest.
 _ON_FIRST_USE = {
+    "AnnealingCallback": "annealing",
     "SparseSeq2SeqTrainer": "trainer",
     "SparseTrainer": "trainer",
     "SparseTrainingArguments": "trainer",
@@ -36,6 +38,7 @@ _ON_FIRST_USE = {
 }
 
 __all__ = [
+    "AnnealingCallback",
     "SparseConfig",
     "SparseSeq2SeqTrainer",
     "SparseTrainer",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .functional import Setting, SparseMap, get_map
 from .functional._centered import centered
+from .functional._map import underlying
 from .functional._rows import wide
 
 # What every map takes. The map's function knows nothing of it: it is done to scores on their way in.
@@ -94,6 +95,16 @@ class MapConfig:
     def temperature(self) -> Any:
         """What scores are divided by: a number, a number for each head, or ``Learned``."""
         return dict(self.settings).get("temperature", 1.0)
+
+    @property
+    def spelled_out(self) -> MapConfig:
+        """The map that this one is another name for, with the settings that make it so.
+
+        >>> MapConfig("entmax15").spelled_out
+        MapConfig(name='entmax', settings=(('alpha', 1.5),))
+        """
+        name, settings = underlying(self.name, self.map_settings)
+        return MapConfig(name).with_settings(**settings, **{k: v for k, v in self.settings if k in ON_SCORES})
 
     @property
     def map_settings(self) -> dict[str, Any]:

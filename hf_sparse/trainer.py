@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,16 +11,21 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 from .attention import observe
 from .config import MapConfig
+from .distillation import Distillation
 from .head import distribution
 from .patching import is_sparse, sparse_config
 
 
 @dataclass
 class SparseTrainingArguments(Seq2SeqTrainingArguments):
-    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with two more."""
+    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with three more."""
 
     sparse_label_smoothing: float = field(
         default=0.0, metadata={"help": "Mix training targets with the uniform distribution, inside the sparse loss."}
+    )
+    distillation_weight: float = field(
+        default=0.0,
+        metadata={"help": "The dense teacher's part in the training loss, in [0, 1]; 1 leaves the labels out."},
     )
     log_sparsity: bool = field(
         default=True, metadata={"help": "Log support sizes and zero rates of head and attention."}
@@ -50,7 +56,12 @@ class SparseTrainer(Trainer):
     Args:
         model: what ``sparsify`` returned.
         args: ``SparseTrainingArguments``.
+        teacher: the dense model to learn from, for ``distillation_weight`` above 0; moved to the training device. None
+            where the model is a PEFT adapter: then its own base, dense, is the teacher, without a second copy.
         *rest, **kwargs: as for ``Trainer``.
+
+    With distillation the training loss is ``(1 - distillation_weight) L(z, y) + distillation_weight L(z, q)``: the
+    labels' (with its smoothing, if any) and that against the softmax ``q`` of the teacher. See ``Distillation``.
 
     Logs, beside the loss: ``head_support`` and ``attention_support`` (mean number of nonzero classes or keys, a row)
     and their ``_zero_rate`` (share of exact zeros); with the prefix ``eval_`` after an evaluation.
@@ -58,10 +69,10 @@ class SparseTrainer(Trainer):
     Raises:
         TypeError: other training arguments.
         ValueError: a dense model, or an option that would bypass the sparse loss (``label_smoothing_factor``,
-            ``use_liger_kernel``, ``compute_loss_func``).
+            ``use_liger_kernel``, ``compute_loss_func``); a teacher without a weight; what ``Distillation`` refuses.
     """
 
-    def __init__(self, model: Any = None, args: Any = None, *rest: Any, **kwargs: Any) -> None:
+    def __init__(self, model: Any = None, args: Any = None, *rest: Any, teacher: Any = None, **kwargs: Any) -> None:
         if args is None:
             args = SparseTrainingArguments("trainer_output")
         if not isinstance(args, SparseTrainingArguments):
@@ -75,22 +86,34 @@ class SparseTrainer(Trainer):
             raise ValueError("use_liger_kernel=True would train with dense cross-entropy; leave it False")
         if not 0 <= args.sparse_label_smoothing <= 1:
             raise ValueError(f"sparse_label_smoothing must be in [0, 1], was {args.sparse_label_smoothing}")
+        if not 0 <= args.distillation_weight <= 1:
+            raise ValueError(f"distillation_weight must be in [0, 1], was {args.distillation_weight}")
+        if teacher is not None and not args.distillation_weight:
+            raise ValueError("a teacher is given but distillation_weight is 0; set it above 0")
         super().__init__(model, args, *rest, **kwargs)
         if self.compute_loss_func is not None:
             raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")
         if not is_sparse(self.model):
             raise ValueError(f"{type(self.model).__name__} is dense; call sparsify(model, ...) before training it")
         self._sparsity = _Sparsity()
+        self._distillation = None
+        if args.distillation_weight:
+            if args.n_gpu > 1:
+                raise ValueError("distillation does not support several GPUs in one process; start one for each")
+            if teacher is not None:
+                teacher.to(args.device)
+            self._distillation = Distillation(self.model, teacher, args.distillation_weight, self._loss_shifts_labels)
 
     def compute_loss(self, model: Any, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
-        """The model's own loss; counts supports on the way where they will be logged."""
+        """The model's own loss, with the teacher's part; counts supports on the way where they will be logged."""
         if model.training and self.args.sparse_label_smoothing:
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
+        run = partial(self._distillation.forward, model) if model.training and self._distillation else model
         due = not model.training or (self.state.global_step + 1) % max(self.state.logging_steps, 1) == 0
         if not (self.args.log_sparsity and due):
-            return super().compute_loss(model, inputs, return_outputs, **kwargs)
+            return super().compute_loss(run, inputs, return_outputs, **kwargs)
         with observe(model) as counts:
-            loss, outputs = super().compute_loss(model, inputs, True, **kwargs)
+            loss, outputs = super().compute_loss(run, inputs, True, **kwargs)
         for count in counts.values():
             self._sparsity.add("attention_support", count.nonzero, count.rows)
             self._sparsity.add("attention_zero_rate", count.keys - count.nonzero, count.keys)

@@ -12,7 +12,6 @@ from tqdm.auto import tqdm
 from ..attention import attention_sites
 from ..audit import quiet_evaluation
 from ..config import MapConfig
-from ..functional._map import underlying
 from ..head import SparseModel
 from ..patching import sparse_config, sparsify, transformers_model, unsparsify
 from ._batches import Batch, on_device, read_batches
@@ -132,9 +131,8 @@ def _heads_to_try(model: Any, batches: list[Batch], own: Choices, advance: Calla
 
 
 def _alpha(path: str, choice: Any) -> float:
-    base, settings = underlying(choice.name, choice.map_settings)
-    alpha = settings.get("alpha")
-    if base != "entmax" or not isinstance(alpha, float):
+    alpha = choice.spelled_out.map_settings.get("alpha")
+    if choice.spelled_out.name != "entmax" or not isinstance(alpha, float):
         raise ValueError(
             f"{path}: compare chooses an alpha for each head; give attn a map of the entmax family with one number, "
             f"was {choice.to_dict()}"
