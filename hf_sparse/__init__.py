@@ -13,7 +13,15 @@ from .patching import is_sparse, probabilities, sparse_config, sparsify, unspars
 
 if TYPE_CHECKING:
     from .diagnosis import doctor
-    from .generation import Hypothesis, SearchResult, SupportSet, enumerate_support
+    from .generation import (
+        ExactSearchOutput,
+        Hypothesis,
+        SearchResult,
+        SupportSet,
+        enumerate_support,
+        exact_decoding,
+        exact_search,
+    )
     from .plots import plot_attention
     from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
@@ -21,6 +29,9 @@ install()
 
 # Imported on first use: Trainer alone takes longer to import than all the rest.
 _ON_FIRST_USE = {
+    "exact_search": "generation",
+    "exact_decoding": "generation",
+    "ExactSearchOutput": "generation",
     "Hypothesis": "generation",
     "SearchResult": "generation",
     "SparseSeq2SeqTrainer": "trainer",
@@ -33,6 +44,7 @@ _ON_FIRST_USE = {
 }
 
 __all__ = [
+    "ExactSearchOutput",
     "Hypothesis",
     "SearchResult",
     "SparseConfig",
@@ -43,6 +55,8 @@ __all__ = [
     "__version__",
     "doctor",
     "enumerate_support",
+    "exact_decoding",
+    "exact_search",
     "from_pretrained",
     "is_sparse",
     "plot_attention",

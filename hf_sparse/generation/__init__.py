@@ -1,6 +1,15 @@
-"""What only sparse outputs allow: finite sets of candidates."""
+"""What only sparse outputs allow: finite sets of candidates, and decoding that proves what it found."""
 
 from ._enumerate import SupportSet, enumerate_support
+from ._exact_search import ExactSearchOutput, exact_decoding, exact_search
 from ._result import Hypothesis, SearchResult
 
-__all__ = ["Hypothesis", "SearchResult", "SupportSet", "enumerate_support"]
+__all__ = [
+    "ExactSearchOutput",
+    "Hypothesis",
+    "SearchResult",
+    "SupportSet",
+    "enumerate_support",
+    "exact_decoding",
+    "exact_search",
+]
