@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from hf_sparse import enumerate_support, probabilities, sparsify
+from hf_sparse import enumerate_support, sparsify
+from tests.enumeration import VOCAB, all_strings, model_and_inputs, next_distribution
 from tests.tiny_models import EOS, PAD, tiny_model
 
-VOCAB = 7
 STEPS = 3
 HEADS = [
     "entmax15",
@@ -17,38 +17,6 @@ HEADS = [
     {"name": "alpha_relu", "alpha": 1.5, "tau": "auto"},
 ]
 NAMES = ["llama", "gpt2", "gemma2", "bart", "t5"]
-
-
-def model_and_inputs(name, head, seed=3):
-    model = sparsify(tiny_model(name, vocab_size=VOCAB, seed=seed), attn="entmax15", head=head)
-    model.generation_config.forced_eos_token_id = None
-    source = torch.tensor([[3, 5, 4, 6]])
-    return model, {"input_ids": source, "attention_mask": torch.ones_like(source)}
-
-
-def next_distribution(model, inputs, string):
-    """p(next token | string), by one forward pass over the whole prefix."""
-    if model.config.is_encoder_decoder:
-        start = model.config.decoder_start_token_id
-        logits = model(**inputs, decoder_input_ids=torch.tensor([[start, *string]])).logits
-    else:
-        logits = model(torch.cat([inputs["input_ids"], torch.tensor([string], dtype=torch.long)], dim=1)).logits
-    return probabilities(model, logits[0, -1]).double()
-
-
-@torch.no_grad()
-def all_strings(model, inputs, steps=STEPS):
-    """Every string of at most ``steps`` tokens with its probability, found one by one: ended, or cut at the end."""
-    table, open_strings = {}, {(): 1.0}
-    for length in range(1, steps + 1):
-        longer = {}
-        for string, mass in open_strings.items():
-            for token, p in enumerate(next_distribution(model, inputs, string).tolist()):
-                if p > 0:
-                    done = token == EOS or length == steps
-                    (table if done else longer)[(*string, token)] = mass * p
-        open_strings = longer
-    return table
 
 
 def strings_of(model, inputs, sequences):
@@ -66,7 +34,7 @@ def strings_of(model, inputs, sequences):
 @torch.no_grad()
 def test_beam_search_finds_the_best_strings_with_their_exact_probabilities(name, head):
     model, inputs = model_and_inputs(name, head)
-    table = all_strings(model, inputs)
+    table = all_strings(model, inputs, STEPS)
     assert sum(table.values()) == pytest.approx(1, abs=1e-5)
     beams = 40
     output = model.generate(
@@ -109,7 +77,7 @@ def test_greedy_takes_the_likeliest_token_and_reports_its_log_probability(name, 
 @torch.no_grad()
 def test_sampling_draws_strings_with_their_probabilities_and_never_one_of_probability_zero(name, head):
     model, inputs = model_and_inputs(name, head)
-    table = all_strings(model, inputs)
+    table = all_strings(model, inputs, STEPS)
     torch.manual_seed(0)
     draws = 4000
     sequences = model.generate(
@@ -127,7 +95,7 @@ def test_sampling_draws_strings_with_their_probabilities_and_never_one_of_probab
 @torch.no_grad()
 def test_a_dense_head_would_have_drawn_other_strings():
     model, inputs = model_and_inputs("llama", "sparsemax")
-    assert len(all_strings(model, inputs)) < sum((VOCAB - 1) ** k for k in range(1, STEPS + 1)) / 3
+    assert len(all_strings(model, inputs, STEPS)) < sum((VOCAB - 1) ** k for k in range(1, STEPS + 1)) / 3
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

@@ -74,7 +74,8 @@ def exact_search(
         min_probability: strings less likely than this are not looked for.
         width: how many prefixes of a sentence are expanded at once. It changes speed, not what is found.
         max_open: memory: how many prefixes of a sentence are remembered.
-        max_expanded: work and memory: how many prefixes of a sentence are expanded.
+        max_expanded: work and memory: how many prefixes of a sentence are expanded (less than ``width`` more, for it
+            is looked at after each forward pass).
         max_seconds: time for all sentences; the forward pass under way is finished.
         progress: whether to show a progress bar, one step for each sentence that is done.
         **generate_options: for ``model.generate``: ``logits_processor``, ``prefix_allowed_tokens_fn``,
@@ -97,12 +98,16 @@ def exact_search(
     >>> import torch
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> from hf_sparse import exact_search, sparsify
-    >>> _ = torch.manual_seed(0)
-    >>> config = GPT2Config(vocab_size=9, n_embd=16, n_layer=1, n_head=2, initializer_range=0.8, bos_token_id=1,
+    >>> _ = torch.manual_seed(1)
+    >>> config = GPT2Config(vocab_size=9, n_embd=16, n_layer=1, n_head=2, initializer_range=0.5, bos_token_id=1,
     ...                     eos_token_id=2, pad_token_id=0)
     >>> model = sparsify(GPT2LMHeadModel(config).eval(), head="entmax15")
-    >>> found, = exact_search(model, {"input_ids": torch.tensor([[1, 5, 3]])}, num_hypotheses=2)
-    >>> [(hypothesis.tokens, round(hypothesis.probability, 3)) for hypothesis in found.hypotheses], found.certificate
+    >>> inputs = {"input_ids": torch.tensor([[1, 4, 6]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+    >>> found, = exact_search(model, inputs, num_hypotheses=2)
+    >>> [(hypothesis.tokens, round(hypothesis.probability, 3)) for hypothesis in found.hypotheses]
+    [([8, 3, 3, 3, 3, 2], 0.083), ([2], 0.081)]
+    >>> found.certificate, found.num_proved, found.num_expanded
+    ('bound', 2, 39)
     """
     # Over what the model's generation config says; under what the user asks for, which may then be refused.
     mode = {"custom_generate": exact_decoding, "num_beams": 1, "do_sample": False, "num_return_sequences": 1}
