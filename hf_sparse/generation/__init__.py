@@ -1,5 +1,6 @@
 """What only sparse outputs allow: finite sets of candidates, and decoding that proves what it found."""
 
+from ._beam_certificate import beam_certificate
 from ._enumerate import SupportSet, enumerate_support
 from ._exact_search import ExactSearchOutput, exact_decoding, exact_search
 from ._result import Hypothesis, SearchResult
@@ -9,6 +10,7 @@ __all__ = [
     "Hypothesis",
     "SearchResult",
     "SupportSet",
+    "beam_certificate",
     "enumerate_support",
     "exact_decoding",
     "exact_search",
