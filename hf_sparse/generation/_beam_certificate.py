@@ -57,9 +57,8 @@ def beam_certificate(model: Any, output: Any, num_beams: int) -> list[SearchResu
         if (scores > 1e-5).any():
             raise ValueError("a logits processor raised a probability above 1: no bound holds")
         beams.step(scores)
-    results = beams.results()
-    _check_returned(output, results, ends.tolist())
-    return results
+    _check_returned(output, beams)
+    return beams.results()
 
 
 class _Beams:
@@ -131,21 +130,21 @@ class _Beams:
         return results
 
 
-def _check_returned(output: Any, results: list[SearchResult], ends: list[int]) -> None:
-    """The strings ``generate`` returned must be among those the replay ended."""
+def _check_returned(output: Any, beams: _Beams) -> None:
+    """The strings ``generate`` returned, ended or cut at the longest length, must be among those of the replay."""
     lengths = (output.beam_indices >= 0).sum(-1).tolist()
     strings = output.sequences[:, output.sequences.shape[1] - output.beam_indices.shape[1] :].tolist()
     for row, (string, length) in enumerate(zip(strings, lengths)):
-        seen = [hypothesis.tokens for hypothesis in results[row * len(results) // len(strings)].hypotheses]
-        probable = output.sequences_scores[row] > NEVER / 2
-        if length and string[length - 1] in ends and probable and _is_probable(output, row, string, length):
-            if string[:length] not in seen:
-                raise ValueError(
-                    "the sequences are not those of a beam search over these scores: it was sampled (do_sample=True), "
-                    "or stopped by something else than end tokens and length; nothing can be proved"
-                )
+        sentence = row * len(beams.found) // len(strings)
+        known = [hypothesis.tokens for hypothesis in beams.found[sentence]] + beams.tokens[sentence].tolist()
+        if _has_probability(output, row, string[:length]) and string[:length] not in known:
+            raise ValueError(
+                "the sequences are not those of a beam search over these scores: they were sampled (do_sample=True), "
+                "or stopped by something else than end tokens and length; nothing can be proved"
+            )
 
 
-def _is_probable(output: Any, row: int, string: list[int], length: int) -> bool:
-    steps = zip(output.scores, output.beam_indices[row].tolist(), string[:length])
-    return math.exp(sum(float(scores[beam, token]) for scores, beam, token in steps)) > 0
+def _has_probability(output: Any, row: int, string: list[int]) -> bool:
+    """Whether this is a string at all: beam search fills up with strings of probability zero."""
+    steps = zip(output.scores, output.beam_indices[row].tolist(), string)
+    return bool(string) and math.exp(sum(float(scores[beam, token]) for scores, beam, token in steps)) > 0
