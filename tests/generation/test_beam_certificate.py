@@ -40,6 +40,7 @@ def test_what_is_claimed_is_true_by_enumeration(name, head):
 
 def test_the_beam_that_covers_every_string_is_exhaustive_and_a_smaller_one_is_not():
     model, inputs = model_and_inputs("bart", "entmax15")
+    model.double()
     everything = all_strings(model, inputs, 14)
     table = ended(everything)
     assert len(table) == len(everything) > 3  # every string ends, and none was cut
@@ -105,7 +106,7 @@ def test_refuses_what_is_not_a_beam_search():
     sampled = model.generate(
         **inputs, max_new_tokens=6, num_beams=2, temperature=4.0, top_k=0, **SETTINGS | {"do_sample": True}
     )
-    with pytest.raises(ValueError, match="it was sampled"):
+    with pytest.raises(ValueError, match="they were sampled"):
         beam_certificate(model, sampled, 2)
     output.scores[1][0, 0] = math.nan
     with pytest.raises(ValueError, match="NaN"):
