@@ -84,23 +84,23 @@ class _Beams:
         log_mass = (log_p.double() + self.log_mass[:, :, None]).flatten(1)
         num_kept = max(2, 1 + len(self.ends)) * num_beams
         kept_scores, kept = longer.topk(num_kept)
-        ended = torch.isin(kept % log_p.shape[-1], self.ends)
-        running = kept.gather(1, (kept_scores + ended * NEVER).topk(num_beams).indices)
         parents, tokens = kept // log_p.shape[-1], kept % log_p.shape[-1]
-        strings = torch.cat([self._of(parents), tokens[:, :, None]], dim=2)
+        ended = torch.isin(tokens, self.ends)
         # Ended strings beyond the first num_beams are passed over.
         found = ended & (torch.arange(num_kept, device=ended.device) < num_beams)
-        found &= log_mass.gather(1, kept).exp() > 0
+        kept_mass = log_mass.gather(1, kept)
+        found &= kept_mass.exp() > 0
+        strings = torch.cat(
+            [self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.shape[2])), tokens[:, :, None]],
+            dim=2,
+        )
         for i, k in found.nonzero().tolist():
-            self.found[i].append(Hypothesis(strings[i, k].tolist(), float(log_mass[i, kept[i, k]])))
-        dropped = log_mass.scatter(1, running, -math.inf)
-        dropped = dropped.scatter(1, kept.where(found, running[:, :1]), -math.inf)
-        self._drop(dropped)
-        self.tokens = torch.cat([self._of(running // log_p.shape[-1]), (running % log_p.shape[-1])[:, :, None]], dim=2)
-        self.scores, self.log_mass = longer.gather(1, running), log_mass.gather(1, running)
-
-    def _of(self, beams: Tensor) -> Tensor:
-        return self.tokens.gather(1, beams[:, :, None].expand(-1, -1, self.tokens.shape[2]))
+            self.found[i].append(Hypothesis(strings[i, k].tolist(), float(kept_mass[i, k])))
+        self.scores, running = (kept_scores + ended * NEVER).topk(num_beams)
+        self.log_mass = kept_mass.masked_fill(ended, -math.inf).gather(1, running)
+        self.tokens = strings.gather(1, running[:, :, None].expand(-1, -1, strings.shape[2]))
+        seen = found.scatter(1, running, True)
+        self._drop(log_mass.scatter(1, kept, kept_mass.masked_fill(seen, -math.inf)))
 
     def _drop(self, log_mass: Tensor) -> None:
         log_mass = log_mass.where(log_mass.exp() > 0, -math.inf)
