@@ -99,7 +99,7 @@ class _Beams:
         self.scores, running = (kept_scores + ended * NEVER).topk(num_beams)
         self.log_mass = kept_mass.masked_fill(ended, -math.inf).gather(1, running)
         self.tokens = strings.gather(1, running[:, :, None].expand(-1, -1, strings.shape[2]))
-        seen = found.scatter(1, running, True)
+        seen = found | torch.zeros_like(found).scatter(1, running, True) & ~ended
         self._drop(log_mass.scatter(1, kept, kept_mass.masked_fill(seen, -math.inf)))
 
     def _drop(self, log_mass: Tensor) -> None:

@@ -51,7 +51,7 @@ def test_the_beam_that_covers_every_string_is_exhaustive_and_a_smaller_one_is_no
     assert wide.left_mass == 0
     assert wide.ended_by is None
     model, inputs = model_and_inputs("t5", "entmax15")
-    _, (narrow,) = search(model, inputs, 2, max_new_tokens=10, early_stopping="never")
+    _, (narrow,) = search(model, inputs, 2, max_new_tokens=30, early_stopping="never")
     assert not narrow.exhausted
     assert narrow.ended_by == "num_beams"
     assert narrow.gap > 0
