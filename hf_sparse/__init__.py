@@ -14,10 +14,14 @@ from .patching import is_sparse, probabilities, sparse_config, sparsify, unspars
 if TYPE_CHECKING:
     from .diagnosis import doctor
     from .generation import (
+        AlphaReluLogitsProcessor,
+        EntmaxLogitsProcessor,
         ExactSearchOutput,
         Hypothesis,
         SearchResult,
+        SparseLogitsProcessor,
         SupportSet,
+        TopHLogitsProcessor,
         beam_certificate,
         enumerate_support,
         exact_decoding,
@@ -30,30 +34,38 @@ install()
 
 # Imported on first use: Trainer alone takes longer to import than all the rest.
 _ON_FIRST_USE = {
-    "exact_search": "generation",
-    "exact_decoding": "generation",
+    "AlphaReluLogitsProcessor": "generation",
+    "EntmaxLogitsProcessor": "generation",
     "ExactSearchOutput": "generation",
     "Hypothesis": "generation",
     "SearchResult": "generation",
+    "SparseLogitsProcessor": "generation",
     "SparseSeq2SeqTrainer": "trainer",
     "SparseTrainer": "trainer",
     "SparseTrainingArguments": "trainer",
     "SupportSet": "generation",
+    "TopHLogitsProcessor": "generation",
     "beam_certificate": "generation",
     "doctor": "diagnosis",
     "enumerate_support": "generation",
+    "exact_decoding": "generation",
+    "exact_search": "generation",
     "plot_attention": "plots",
 }
 
 __all__ = [
+    "AlphaReluLogitsProcessor",
+    "EntmaxLogitsProcessor",
     "ExactSearchOutput",
     "Hypothesis",
     "SearchResult",
     "SparseConfig",
+    "SparseLogitsProcessor",
     "SparseSeq2SeqTrainer",
     "SparseTrainer",
     "SparseTrainingArguments",
     "SupportSet",
+    "TopHLogitsProcessor",
     "__version__",
     "beam_certificate",
     "doctor",
