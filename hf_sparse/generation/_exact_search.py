@@ -272,7 +272,7 @@ class _Search:
     def finish(self, length: int, ended: Prefixes) -> None:
         """Remember the strings that ended, as far as they are among the likeliest."""
         self.finished_mass.index_add_(0, ended.sentence, ended.log_mass.exp())
-        ended = ended[ended.log_mass > self.beaten[ended.sentence]]
+        ended = ended[(ended.log_mass > self.beaten[ended.sentence]) & (ended.log_mass >= self.least)]
         strings = self.lattice.strings(ended.parent, length)
         for i, log_mass, string, end in zip(ended.sentence.tolist(), ended.log_mass.tolist(), strings, ended.token):
             bisect.insort(self.found[i], (-log_mass, [*string, int(end)]))

@@ -66,10 +66,8 @@ def test_exact_search_reads_the_processor_too():
 
 def test_alpha_relu_is_refused_where_it_gets_log_probabilities():
     dense, _, inputs = dense_and_sparse("gpt2", RELU)
-    for options in ({"num_beams": 2}, {"num_beams": 2, "suppress_tokens": [3]}):
-        if "suppress_tokens" not in options:
-            with pytest.raises(ValueError, match=r"alpha_relu needs the logits themselves.*sparsify\(model, head="):
-                dense.generate(**inputs, **options, max_new_tokens=2, logits_processor=[AlphaReluLogitsProcessor(0.4)])
+    with pytest.raises(ValueError, match=r"alpha_relu needs the logits themselves.*sparsify\(model, head="):
+        dense.generate(**inputs, num_beams=2, max_new_tokens=2, logits_processor=[AlphaReluLogitsProcessor(0.4)])
     with pytest.raises(ValueError, match="needs the logits themselves"):
         exact_search(dense, inputs, logits_processor=[AlphaReluLogitsProcessor(0.4)])
 
@@ -81,7 +79,7 @@ def test_a_sparse_model_is_not_made_sparse_twice():
 
 
 def test_settings_and_scores_are_checked():
-    with pytest.raises(ValueError, match="alpha must be >= 1, was 0.5"):
+    with pytest.raises(ValueError, match=r"alpha must be >= 1, was 0\.5"):
         EntmaxLogitsProcessor(0.5)
     with pytest.raises(ValueError, match='tau must be a number, was "auto"'):
         SparseLogitsProcessor("alpha_relu")
