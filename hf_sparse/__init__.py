@@ -12,57 +12,58 @@ from .hub import from_pretrained, install, save_pretrained
 from .patching import is_sparse, probabilities, sparse_config, sparsify, unsparsify
 
 if TYPE_CHECKING:
-    from .annealing import AnnealingCallback
-    from .conversion import calibrate, compare, estimate_tau_from_data
-    from .diagnosis import doctor
-    from .generation import SupportSet, enumerate_support
-    from .plots import plot_attention, plot_head_errors
-    from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
+    from .annealing import *
+    from .conversion import *
+    from .diagnosis import *
+    from .generation import *
+    from .plots import *
+    from .trainer import *
 
 install()
 
-# Imported on first use: Trainer alone takes longer to import than all the rest.
+# By module, what is imported on first use: Trainer alone takes longer to import than all the rest.
 _ON_FIRST_USE = {
-    "AnnealingCallback": "annealing",
-    "SparseSeq2SeqTrainer": "trainer",
-    "SparseTrainer": "trainer",
-    "SparseTrainingArguments": "trainer",
-    "SupportSet": "generation",
-    "calibrate": "conversion",
-    "compare": "conversion",
-    "doctor": "diagnosis",
-    "enumerate_support": "generation",
-    "estimate_tau_from_data": "conversion",
-    "plot_attention": "plots",
-    "plot_head_errors": "plots",
+    "annealing": ("AnnealingCallback",),
+    "conversion": ("calibrate", "compare", "estimate_tau_from_data"),
+    "diagnosis": ("doctor",),
+    "generation": (
+        "AlphaReluLogitsProcessor",
+        "EntmaxLogitsProcessor",
+        "ExactSearchOutput",
+        "Hypothesis",
+        "SearchResult",
+        "SparseLogitsProcessor",
+        "SupportSet",
+        "TopHLogitsProcessor",
+        "beam_certificate",
+        "enumerate_support",
+        "exact_decoding",
+        "exact_search",
+    ),
+    "plots": ("plot_attention", "plot_head_errors"),
+    "trainer": ("SparseSeq2SeqTrainer", "SparseTrainer", "SparseTrainingArguments"),
 }
+_MODULE_OF = {name: module for module, names in _ON_FIRST_USE.items() for name in names}
 
 __all__ = [
-    "AnnealingCallback",
     "SparseConfig",
-    "SparseSeq2SeqTrainer",
-    "SparseTrainer",
-    "SparseTrainingArguments",
-    "SupportSet",
     "__version__",
-    "calibrate",
-    "compare",
-    "doctor",
-    "enumerate_support",
-    "estimate_tau_from_data",
     "from_pretrained",
     "is_sparse",
-    "plot_attention",
-    "plot_head_errors",
     "probabilities",
     "save_pretrained",
     "sparse_config",
     "sparsify",
     "unsparsify",
+    *_MODULE_OF,
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(f".{_ON_FIRST_USE[name]}", __name__), name)
+    if name in _MODULE_OF:
+        return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from hf_sparse import enumerate_support, probabilities, sparsify
+from hf_sparse import sparsify
+from tests.enumeration import VOCAB, all_strings, model_and_inputs, next_distribution
 from tests.tiny_models import EOS, PAD, tiny_model
 
-VOCAB = 7
 STEPS = 3
 HEADS = [
     "entmax15",
@@ -17,38 +17,6 @@ HEADS = [
     {"name": "alpha_relu", "alpha": 1.5, "tau": "auto"},
 ]
 NAMES = ["llama", "gpt2", "gemma2", "bart", "t5"]
-
-
-def model_and_inputs(name, head, seed=3):
-    model = sparsify(tiny_model(name, vocab_size=VOCAB, seed=seed), attn="entmax15", head=head)
-    model.generation_config.forced_eos_token_id = None
-    source = torch.tensor([[3, 5, 4, 6]])
-    return model, {"input_ids": source, "attention_mask": torch.ones_like(source)}
-
-
-def next_distribution(model, inputs, string):
-    """p(next token | string), by one forward pass over the whole prefix."""
-    if model.config.is_encoder_decoder:
-        start = model.config.decoder_start_token_id
-        logits = model(**inputs, decoder_input_ids=torch.tensor([[start, *string]])).logits
-    else:
-        logits = model(torch.cat([inputs["input_ids"], torch.tensor([string], dtype=torch.long)], dim=1)).logits
-    return probabilities(model, logits[0, -1]).double()
-
-
-@torch.no_grad()
-def all_strings(model, inputs, steps=STEPS):
-    """Every string of at most ``steps`` tokens with its probability, found one by one: ended, or cut at the end."""
-    table, open_strings = {}, {(): 1.0}
-    for length in range(1, steps + 1):
-        longer = {}
-        for string, mass in open_strings.items():
-            for token, p in enumerate(next_distribution(model, inputs, string).tolist()):
-                if p > 0:
-                    done = token == EOS or length == steps
-                    (table if done else longer)[(*string, token)] = mass * p
-        open_strings = longer
-    return table
 
 
 def strings_of(model, inputs, sequences):
@@ -66,7 +34,7 @@ def strings_of(model, inputs, sequences):
 @torch.no_grad()
 def test_beam_search_finds_the_best_strings_with_their_exact_probabilities(name, head):
     model, inputs = model_and_inputs(name, head)
-    table = all_strings(model, inputs)
+    table = all_strings(model, inputs, STEPS)
     assert sum(table.values()) == pytest.approx(1, abs=1e-5)
     beams = 40
     output = model.generate(
@@ -109,9 +77,9 @@ def test_greedy_takes_the_likeliest_token_and_reports_its_log_probability(name, 
 @torch.no_grad()
 def test_sampling_draws_strings_with_their_probabilities_and_never_one_of_probability_zero(name, head):
     model, inputs = model_and_inputs(name, head)
-    table = all_strings(model, inputs)
+    table = all_strings(model, inputs, STEPS)
     torch.manual_seed(0)
-    draws = 4000
+    draws = 1500
     sequences = model.generate(
         **inputs, max_new_tokens=STEPS, do_sample=True, top_k=0, num_return_sequences=draws, temperature=1.0
     )
@@ -127,7 +95,7 @@ def test_sampling_draws_strings_with_their_probabilities_and_never_one_of_probab
 @torch.no_grad()
 def test_a_dense_head_would_have_drawn_other_strings():
     model, inputs = model_and_inputs("llama", "sparsemax")
-    assert len(all_strings(model, inputs)) < sum((VOCAB - 1) ** k for k in range(1, STEPS + 1)) / 3
+    assert len(all_strings(model, inputs, STEPS)) < sum((VOCAB - 1) ** k for k in range(1, STEPS + 1)) / 3
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
@@ -171,47 +139,180 @@ def test_a_constraint_that_empties_the_support_leaves_the_order_of_scores():
     assert int(output[0, -1]) == max(allowed, key=lambda token: float(logits[token]))
 
 
+# --- sampling: every truncation and temperature acts on the sparse distribution ---
+
+
+def by_probability(p, keep):
+    """``p`` restricted to the tokens where ``keep`` holds, summing to one."""
+    q = p * keep
+    return q / q.sum()
+
+
+def nucleus(p, mass, order):
+    """The first tokens of ``order`` that hold ``mass``."""
+    before = p[order].cumsum(0) - p[order]
+    return torch.zeros_like(p).scatter(0, order, (before < mass).double())
+
+
+def typical(p, mass):
+    surprise = torch.where(p > 0, -p.clamp(min=1e-300).log(), torch.inf)
+    entropy = (p[p > 0] * surprise[p > 0]).sum()
+    return nucleus(p, mass, (surprise - entropy).abs().argsort(stable=True))
+
+
+TRUNCATIONS = {
+    "temperature": ({"temperature": 2.0}, lambda p: p.sqrt() / p.sqrt().sum()),
+    "cold": ({"temperature": 0.5}, lambda p: p**2 / (p**2).sum()),
+    "top_k": ({"top_k": 2}, lambda p: by_probability(p, p >= p.topk(2).values[-1])),
+    "top_p": ({"top_p": 0.6}, lambda p: by_probability(p, nucleus(p, 0.6, p.argsort(descending=True)))),
+    "min_p": ({"min_p": 0.3}, lambda p: by_probability(p, p >= 0.3 * p.max())),
+    "typical_p": ({"typical_p": 0.6}, lambda p: by_probability(p, typical(p, 0.6))),
+    "epsilon": ({"epsilon_cutoff": 0.2}, lambda p: by_probability(p, p >= 0.2)),
+    "none": ({}, lambda p: p),
+}
+
+
 @pytest.mark.parametrize("head", HEADS, ids=str)
-@pytest.mark.parametrize("name", ["llama", "bart", "t5"])
+@pytest.mark.parametrize("mode", TRUNCATIONS)
 @torch.no_grad()
-def test_enumerate_support_finds_every_string(name, head):
-    model, inputs = model_and_inputs(name, head)
-    strings = all_strings(model, inputs, steps=4)
-    table = {string: p for string, p in strings.items() if string[-1] == EOS}
-    support = enumerate_support(model, inputs, max_hypotheses=5000, max_new_tokens=4)
-    found = {tuple(ids): p for ids, p in zip(support.sequences, support.probabilities)}
-    assert set(found) == set(table)
+def test_truncation_and_temperature_act_on_the_sparse_distribution(mode, head):
+    settings, expected = TRUNCATIONS[mode]
+    for name in ("gpt2", "t5"):
+        model, inputs = model_and_inputs(name, head)
+        torch.manual_seed(0)
+        output = model.generate(
+            **inputs,
+            **{"top_k": 0, "max_new_tokens": 3, "do_sample": True, "num_return_sequences": 5} | settings,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        for row, string in enumerate(strings_of(model, inputs, output.sequences)):
+            for position in range(len(string)):
+                p = next_distribution(model, inputs, string[:position])
+                q = output.scores[position][row].double().softmax(-1)
+                assert (q - expected(p)).abs().max() < 2e-5
+                assert q[string[position]] > 0
+
+
+# --- constraints ---
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@torch.no_grad()
+def test_constraints_choose_among_strings_of_nonzero_probability(num_beams):
+    model, inputs = model_and_inputs("t5", "entmax15")
+    table = all_strings(model, inputs, STEPS)
+    forbidden = max(table, key=table.__getitem__)[0]
+    for constraint in (
+        {"suppress_tokens": [forbidden]},
+        {"bad_words_ids": [[forbidden]]},
+        {"prefix_allowed_tokens_fn": lambda _, ids: [token for token in range(VOCAB) if token != forbidden]},
+    ):
+        if forbidden == EOS and "bad_words_ids" in constraint:
+            continue  # Transformers never counts the end token as a bad word
+        sequences = model.generate(
+            **inputs, max_new_tokens=STEPS, num_beams=num_beams, do_sample=False, length_penalty=0.0, **constraint
+        )
+        (string,) = strings_of(model, inputs, sequences)
+        assert forbidden not in string
+        assert table[string] > 0
+
+
+@torch.no_grad()
+def test_diverse_beam_search_is_no_longer_part_of_transformers():
+    model, inputs = model_and_inputs("gpt2", "entmax15")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        model.generate(**inputs, max_new_tokens=2, num_beams=4, num_beam_groups=2, diversity_penalty=1.0)
+
+
+# --- batches and caches ---
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "bart", "t5"])
+@torch.no_grad()
+def test_a_padded_batch_decodes_like_its_sentences_alone(name):
+    sources = [(3, 5, 4, 6), (4, 4), (6,)]
+    model, _ = model_and_inputs(name, "entmax15")
+    model.double()
+    left = not model.config.is_encoder_decoder
+    rows = [[PAD] * (4 - len(s)) * left + list(s) + [PAD] * (4 - len(s)) * (not left) for s in sources]
+    ids = torch.tensor(rows)
+    settings = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 5}
+    for options in ({}, {"use_cache": False}):
+        together = model.generate(ids, attention_mask=(ids != PAD).long(), **settings, **options)
+        for row, source in enumerate(sources):
+            one = torch.tensor([source])
+            alone = model.generate(one, attention_mask=torch.ones_like(one), **settings)
+            steps = len(alone.scores)
+            assert torch.equal(together.sequences[row, -len(together.scores) :][:steps], alone.sequences[0, -steps:])
+            for ours, theirs in zip(together.scores, alone.scores):
+                torch.testing.assert_close(ours[row].exp(), theirs[0].exp(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
+@torch.no_grad()
+def test_static_cache_decodes_like_the_dynamic_one(name):
+    model, inputs = model_and_inputs(name, "entmax15")
+    settings = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 6}
+    dynamic = model.generate(**inputs, **settings)
+    static = model.generate(**inputs, **settings, cache_implementation="static", disable_compile=True)
+    assert torch.equal(dynamic.sequences, static.sequences)
+    for ours, theirs in zip(static.scores, dynamic.scores):
+        torch.testing.assert_close(ours.exp(), theirs.exp(), atol=1e-5, rtol=1e-4)
+
+
+# --- speculation ---
+
+
+@torch.no_grad()
+def test_speculative_sampling_draws_from_the_sparse_distribution_whatever_the_assistant():
+    model, inputs = model_and_inputs("llama", "sparsemax", seed=9)
+    table = all_strings(model, inputs, 2)
+    assert len(table) > 3
+    assistant, _ = model_and_inputs("llama", None, seed=8)
+    torch.manual_seed(0)
+    draws = 150
+    counts: dict = {}
+    for _ in range(draws):
+        sequences = model.generate(
+            **inputs, max_new_tokens=2, min_new_tokens=0, do_sample=True, top_k=0, assistant_model=assistant
+        )
+        (string,) = strings_of(model, inputs, sequences)
+        counts[string] = counts.get(string, 0) + 1
+    assert set(counts) <= set(table)
     for string, p in table.items():
-        assert found[string] == pytest.approx(p, rel=1e-4)
-    assert support.mass == pytest.approx(sum(table.values()), rel=1e-5)
-    assert support.probabilities == sorted(support.probabilities, reverse=True)
-    assert support.complete == (table == strings)
+        assert abs(counts.get(string, 0) - draws * p) < 5 * (math.sqrt(draws * p * (1 - p)) + 1)
+
+
+# --- around generate ---
 
 
 @torch.no_grad()
-def test_enumerate_support_says_when_it_is_complete_and_when_the_budget_ended_it():
-    model, inputs = model_and_inputs("bart", "entmax15")
-    support = enumerate_support(model, inputs, max_hypotheses=60, max_new_tokens=12)
-    assert support.complete
-    assert support.mass == pytest.approx(1, abs=1e-5)
-    assert len(support.sequences) > 2
-    cut = enumerate_support(model, inputs, max_hypotheses=2, max_new_tokens=12)
-    assert not cut.complete
-    assert len(cut.sequences) == 2
-    assert cut.probabilities == pytest.approx(support.probabilities[:2])
+def test_streamer_and_pipeline_give_what_generate_gives():
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast, TextStreamer, pipeline
 
+    words = {f"w{i} ": i for i in range(VOCAB)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3 ")), pad_token="w0 ", eos_token="w2 "
+    )
+    model, _ = model_and_inputs("llama", "entmax15")
+    inputs = {"input_ids": torch.tensor([[4]]), "attention_mask": torch.ones(1, 1, dtype=torch.long)}
+    expected = model.generate(**inputs, max_new_tokens=5, do_sample=False)[0]
+    heard = []
 
-def test_enumerate_support_refuses_what_it_cannot_answer():
-    model, inputs = model_and_inputs("llama", "sparsemax")
-    with pytest.raises(ValueError, match="inputs must be for one sentence, were for 2"):
-        enumerate_support(model, {"input_ids": torch.ones(2, 3, dtype=torch.long)})
-    with pytest.raises(ValueError, match="must be at least 1, were 0 and 64"):
-        enumerate_support(model, inputs, max_hypotheses=0)
-    model.generation_config.eos_token_id = None
-    with pytest.raises(ValueError, match="no string ever ends"):
-        enumerate_support(model, inputs)
-    with pytest.raises(ValueError, match="head is dense"):
-        enumerate_support(sparsify(tiny_model("llama"), attn="entmax15"), inputs)
+    class Streamer(TextStreamer):
+        def put(self, value):
+            heard.extend(value.flatten().tolist())
+
+        def end(self):
+            pass
+
+    model.generate(**inputs, max_new_tokens=5, do_sample=False, streamer=Streamer(tokenizer))
+    assert heard == expected.tolist()
+    generator = pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
+    (text,) = generator("w4 ", max_new_tokens=5, do_sample=False, return_tensors=True)
+    assert text["generated_token_ids"] == expected.tolist()
 
 
 def test_strings_of_is_read_correctly():

@@ -1,0 +1,328 @@
+"""Search for the likeliest strings that proves what it found."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.utils import ModelOutput
+
+from ._frontier import Frontier, Prefixes
+from ._lattice import Lattice
+from ._result import Hypothesis, SearchResult
+
+
+@dataclass
+class ExactSearchOutput(ModelOutput):
+    """What ``generate`` returns with ``custom_generate=exact_decoding, return_dict_in_generate=True``.
+
+    Attributes:
+        sequences: prompt or start token and hypothesis (B * num_hypotheses, length), padded at the end.
+        sequences_scores: log-probabilities (B * num_hypotheses,) float64 without length penalty; ``-inf`` for a row
+            that holds no hypothesis because there are fewer.
+        results: one ``SearchResult`` a sentence.
+    """
+
+    sequences: Tensor | None = None
+    sequences_scores: Tensor | None = None
+    results: list[SearchResult] | None = None
+
+
+def exact_search(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Any],
+    num_hypotheses: int = 1,
+    *,
+    max_new_tokens: int = 64,
+    min_probability: float = 0.0,
+    width: int = 16,
+    max_open: int = 100_000,
+    max_expanded: int = 10_000,
+    max_seconds: float | None = None,
+    progress: bool = False,
+    **generate_options: Any,
+) -> list[SearchResult]:
+    """The likeliest strings of each sentence, with a proof that they are, or how far from one the budgets ended.
+
+    Repeated sweeps of beam search: each goes once through all lengths and expands the ``width`` likeliest open
+    prefixes of each, where beam search would forget the others. The first sweep is beam search. A prefix that is no
+    likelier than the hypotheses already found is pruned, for no string is likelier than its prefix; when none is open
+    the hypotheses are proved to be the likeliest strings. On the sparse lattice of an entmax model that often takes
+    one sweep; a softmax model gives every string nonzero probability, but many sentences are proved all the same.
+
+    Args:
+        model: a model with a language-model head, sparse or not, in evaluation mode.
+        inputs: what ``model.generate`` takes, (B, length) tensors; prompts of decoder-only models padded on the left.
+        num_hypotheses: how many of the likeliest strings are looked for.
+        max_new_tokens: the longest string, its end token included; longer ones are left.
+        min_probability: strings less likely than this are not looked for.
+        width: how many prefixes of a sentence are expanded at once. It changes speed, not what is found.
+        max_open: memory: how many prefixes of a sentence are remembered.
+        max_expanded: work and memory: how many prefixes of a sentence are expanded (less than ``width`` more, for it
+            is looked at after each forward pass).
+        max_seconds: time for all sentences; the forward pass under way is finished.
+        progress: whether to show a progress bar, one step for each sentence that is done.
+        **generate_options: for ``model.generate``: ``logits_processor``, ``prefix_allowed_tokens_fn``,
+            ``suppress_tokens``, ``use_cache``, ... Constraints set a probability to 0 and leave the others, as in
+            beam search; the generation config's own count too.
+
+    Returns:
+        One ``SearchResult`` a sentence, in order.
+
+    Raises:
+        ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
+            processor that makes a string likelier than its prefix, sampling or beams asked for, or other ways to stop.
+
+    Source: the certificates are those of Peters et al. 2019, Section 4.1, and Stahlberg and Byrne 2019; the order of
+    search is that of cyclic best-first search (Kao et al. 2009).
+
+    Cost: one forward pass of one token for ``width`` prefixes a sentence, for each length in each sweep. The keys and
+    values of a prefix's last token are stored once, whatever the number of its continuations.
+
+    >>> import torch
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> from hf_sparse import exact_search, sparsify
+    >>> _ = torch.manual_seed(1)
+    >>> config = GPT2Config(vocab_size=9, n_embd=16, n_layer=1, n_head=2, initializer_range=0.5, bos_token_id=1,
+    ...                     eos_token_id=2, pad_token_id=0)
+    >>> model = sparsify(GPT2LMHeadModel(config).eval(), head="entmax15")
+    >>> inputs = {"input_ids": torch.tensor([[1, 4, 6]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+    >>> found, = exact_search(model, inputs, num_hypotheses=2)
+    >>> [(hypothesis.tokens, round(hypothesis.probability, 3)) for hypothesis in found.hypotheses]
+    [([8, 3, 3, 3, 3, 2], 0.083), ([2], 0.081)]
+    >>> found.certificate, found.num_proved, found.num_expanded
+    ('bound', 2, 39)
+    """
+    # Over what the model's generation config says; under what the user asks for, which may then be refused.
+    mode = {"custom_generate": exact_decoding, "num_beams": 1, "do_sample": False, "num_return_sequences": 1}
+    output = model.generate(
+        **inputs,
+        num_hypotheses=num_hypotheses,
+        max_new_tokens=max_new_tokens,
+        min_probability=min_probability,
+        width=width,
+        max_open=max_open,
+        max_expanded=max_expanded,
+        max_seconds=max_seconds,
+        progress=progress,
+        return_dict_in_generate=True,
+        **mode | generate_options,
+    )
+    return output.results
+
+
+@torch.no_grad()
+def exact_decoding(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    *,
+    num_hypotheses: int = 1,
+    min_probability: float = 0.0,
+    width: int = 16,
+    max_open: int = 100_000,
+    max_expanded: int = 10_000,
+    max_seconds: float | None = None,
+    progress: bool = False,
+    **model_kwargs: Any,
+) -> ExactSearchOutput | Tensor:
+    """``exact_search`` as a way of decoding: ``model.generate(**inputs, custom_generate=exact_decoding)``.
+
+    Args:
+        model: given by ``generate``, as are ``input_ids``, ``logits_processor``, ``stopping_criteria``,
+            ``generation_config`` and ``model_kwargs``. The others are given to ``generate`` and are those of
+            ``exact_search``.
+        input_ids: (B, length).
+        logits_processor: applied to log-probabilities.
+        stopping_criteria: those of length and end token only.
+        generation_config: for its token ids and length.
+        num_hypotheses: see ``exact_search``, as for all that follow.
+        min_probability: see there.
+        width: see there.
+        max_open: see there.
+        max_expanded: see there.
+        max_seconds: see there.
+        progress: see there.
+        **model_kwargs: for the model.
+
+    Returns:
+        Token ids (B * num_hypotheses, length), or an ``ExactSearchOutput`` with ``return_dict_in_generate=True``. A
+        sentence with fewer hypotheses has rows that end after the prompt, and a warning says so.
+
+    Raises:
+        ValueError: see ``exact_search``.
+    """
+    _check_mode(generation_config, stopping_criteria)
+    if len(input_ids) == 0:
+        raise ValueError("the batch is empty: give at least one sentence")
+    budgets = {"num_hypotheses": num_hypotheses, "width": width, "max_open": max_open, "max_expanded": max_expanded}
+    max_new_tokens = generation_config.max_length - input_ids.shape[1]
+    for name, value in {**budgets, "max_new_tokens": max_new_tokens}.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, was {value}")
+    if not 0 <= min_probability <= 1:
+        raise ValueError(f"min_probability must be in [0, 1], was {min_probability}")
+    if max_seconds is not None and not max_seconds > 0:
+        raise ValueError(f"max_seconds must be above 0, or None, was {max_seconds}")
+    ends = generation_config._eos_token_tensor
+    if ends is None:
+        raise ValueError("there is no end token (generation_config.eos_token_id is None): no string ever ends")
+    lattice = Lattice(model, input_ids, logits_processor, model_kwargs, max_new_tokens)
+    search = _Search(lattice, ends.cpu(), max_new_tokens, min_probability=min_probability, **budgets)
+    results = search.run(max_seconds, progress)
+    output = _as_sequences(results, input_ids, num_hypotheses, generation_config._pad_token_tensor)
+    if generation_config.return_dict_in_generate:
+        return output
+    missing = [i for i, result in enumerate(results) if result.best is None]
+    if missing:
+        warnings.warn(
+            f"no string ended within the budgets for sentences {missing}; their rows hold the prompt only. "
+            f"Raise {results[missing[0]].ended_by}.",
+            stacklevel=2,
+        )
+    return output.sequences
+
+
+class _Search:
+    """The state of a search: what is open, and what was found."""
+
+    def __init__(
+        self,
+        lattice: Lattice,
+        ends: Tensor,
+        max_new_tokens: int,
+        num_hypotheses: int,
+        min_probability: float,
+        width: int,
+        max_open: int,
+        max_expanded: int,
+    ) -> None:
+        self.lattice, self.ends, self.max_new_tokens = lattice, ends, max_new_tokens
+        self.num_hypotheses, self.width, self.max_expanded = num_hypotheses, width, max_expanded
+        self.least = math.log(min_probability) if min_probability else -math.inf
+        num_sentences = lattice.num_sentences
+        self.frontier = Frontier(num_sentences, max_new_tokens, max_open)
+        self.found: list[list[tuple[float, list[int]]]] = [[] for _ in range(num_sentences)]  # -log p, tokens
+        self.finished_mass = torch.zeros(num_sentences, dtype=torch.float64)
+        self.num_expanded = torch.zeros(num_sentences, dtype=torch.long)
+
+    @property
+    def beaten(self) -> Tensor:
+        """The log-probability (B,) a string must exceed to be one of the hypotheses."""
+        full = [-found[-1][0] if len(found) == self.num_hypotheses else -math.inf for found in self.found]
+        return torch.tensor(full, dtype=torch.float64)
+
+    def run(self, max_seconds: float | None, progress: bool) -> list[SearchResult]:
+        deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
+        num_open = self.frontier.num_open
+        with tqdm(total=len(num_open), desc="exact search", unit="sentence", disable=not progress) as bar:
+            while num_open.any():
+                self.sweep(deadline)
+                bar.update(int((num_open == 0).sum()) - bar.n)
+                bar.set_postfix(expanded=int(self.num_expanded.sum()), open=int(num_open.sum()))
+        return [self.result(i) for i in range(len(num_open))]
+
+    def sweep(self, deadline: float) -> None:
+        """Expand the likeliest open prefixes of every length, the short ones first."""
+        for length in range(self.max_new_tokens):
+            self.frontier.prune(length, self.beaten, self.least)
+            prefixes = self.frontier.take(length, self.width)
+            if len(prefixes):
+                self.expand(length, prefixes)
+                spent = self.num_expanded >= self.max_expanded
+                if spent.any():
+                    self.frontier.leave(spent, "max_expanded")
+                if time.monotonic() >= deadline:
+                    self.frontier.leave(torch.ones_like(spent), "max_seconds")
+        for length in range(self.max_new_tokens):
+            self.frontier.prune(length, self.beaten, self.least)
+
+    def expand(self, length: int, prefixes: Prefixes) -> None:
+        """Find the continuations of ``prefixes`` of ``length`` tokens; keep those that ended, open the others."""
+        self.num_expanded += torch.bincount(prefixes.sentence, minlength=len(self.num_expanded))
+        if length == 0:
+            nodes, log_p = prefixes.parent, self.lattice.start()
+        else:
+            nodes, log_p = self.lattice.expand(length, prefixes.sentence, prefixes.parent, prefixes.token)
+        row, token = (log_p.exp() > 0).nonzero(as_tuple=True)
+        log_p, row, token = log_p[row, token].double().cpu(), row.cpu(), token.cpu()
+        longer = Prefixes(prefixes.sentence[row], prefixes.log_mass[row] + log_p, nodes[row], token)
+        ended = torch.isin(token, self.ends)
+        self.finish(length, longer[ended])
+        self.frontier.push(length + 1, longer[~ended])
+
+    def finish(self, length: int, ended: Prefixes) -> None:
+        """Remember the strings that ended, as far as they are among the likeliest."""
+        self.finished_mass.index_add_(0, ended.sentence, ended.log_mass.exp())
+        ended = ended[(ended.log_mass > self.beaten[ended.sentence]) & (ended.log_mass >= self.least)]
+        strings = self.lattice.strings(ended.parent, length)
+        for i, log_mass, string, end in zip(ended.sentence.tolist(), ended.log_mass.tolist(), strings, ended.token):
+            bisect.insort(self.found[i], (-log_mass, [*string, int(end)]))
+            del self.found[i][self.num_hypotheses :]
+
+    def result(self, i: int) -> SearchResult:
+        left = self.frontier.left
+        bounds = {reason: float(bound[i]) for reason, bound in left.log_bound.items()}
+        likeliest = max(bounds, key=bounds.__getitem__, default=None)
+        log_bound = -math.inf if likeliest is None else bounds[likeliest]
+        proved = likeliest in (None, "pruned") or log_bound <= self.beaten[i] or log_bound < self.least
+        return SearchResult(
+            hypotheses=[Hypothesis(tokens, -negative) for negative, tokens in self.found[i]],
+            finished_mass=float(self.finished_mass[i]),
+            left_mass=float(left.mass[i]),
+            log_bound=log_bound,
+            num_expanded=int(self.num_expanded[i]),
+            ended_by=None if proved else likeliest,
+        )
+
+
+def _check_mode(generation_config: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> None:
+    if generation_config.do_sample or generation_config.num_beams > 1:
+        raise ValueError(
+            "exact search neither samples nor takes beams; pass do_sample=False and num_beams=1 (width is how many "
+            "prefixes are expanded at once, num_hypotheses how many strings are returned)"
+        )
+    others = [type(c).__name__ for c in stopping_criteria if not isinstance(c, EosTokenCriteria | MaxLengthCriteria)]
+    if others:
+        raise ValueError(
+            f"exact search stops a string at its end token or at max_new_tokens only, not by {', '.join(others)}; "
+            "for a time limit pass max_seconds"
+        )
+
+
+def _as_sequences(
+    results: list[SearchResult], input_ids: Tensor, num_hypotheses: int, pad: Tensor | None
+) -> ExactSearchOutput:
+    strings = [h.tokens for result in results for h in _filled(result.hypotheses, num_hypotheses)]
+    scores = [h.log_probability for result in results for h in _filled(result.hypotheses, num_hypotheses)]
+    sequences = input_ids.new_full((len(strings), max(map(len, strings))), 0 if pad is None else int(pad))
+    for row, string in enumerate(strings):
+        sequences[row, : len(string)] = torch.tensor(string)
+    prompts = input_ids.repeat_interleave(num_hypotheses, dim=0)
+    return ExactSearchOutput(
+        sequences=torch.cat([prompts, sequences], dim=1),
+        sequences_scores=torch.tensor(scores, dtype=torch.float64, device=input_ids.device),
+        results=results,
+    )
+
+
+def _filled(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:
+    return hypotheses + [Hypothesis([], -math.inf)] * (count - len(hypotheses))

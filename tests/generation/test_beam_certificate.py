@@ -1,0 +1,116 @@
+"""What beam search proves about its result, against enumeration."""
+
+import math
+
+import pytest
+import torch
+
+from hf_sparse import beam_certificate
+from tests.enumeration import all_strings, ended, model_and_inputs
+from tests.tiny_models import EOS, PAD
+
+SETTINGS = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True}
+
+
+def search(model, inputs, num_beams, **options):
+    output = model.generate(**inputs, num_beams=num_beams, **SETTINGS | {"length_penalty": 0.0} | options)
+    return output, beam_certificate(model, output, num_beams)
+
+
+@pytest.mark.parametrize("head", ["entmax15", "sparsemax", {"name": "alpha_relu", "tau": "auto"}, None], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bart", "t5"])
+def test_what_is_claimed_is_true_by_enumeration(name, head):
+    for seed in (1, 2, 3):
+        model, inputs = model_and_inputs(name, head, seed=seed)
+        model.double()
+        table = ended(all_strings(model, inputs, 4))
+        for num_beams in (2, 4):
+            _, (result,) = search(model, inputs, num_beams, max_new_tokens=4, early_stopping="never")
+            seen = {tuple(h.tokens): h.probability for h in result.hypotheses}
+            missed = [p for p, string in table if string not in seen]
+            assert seen == {s: pytest.approx(p, rel=1e-5) for p, s in table if s in seen}
+            assert max(missed, default=0) <= math.exp(result.log_bound) * (1 + 1e-5)
+            assert sum(missed) <= result.left_mass + 1e-6
+            assert result.finished_mass + result.left_mass == pytest.approx(1, abs=1e-5)
+            if result.exhausted:
+                assert not missed
+            if result.certificate and table:
+                assert result.best.probability == pytest.approx(table[0][0], rel=1e-5)
+
+
+def test_the_beam_that_covers_every_string_is_exhaustive_and_a_smaller_one_is_not():
+    model, inputs = model_and_inputs("bart", "entmax15")
+    model.double()
+    everything = all_strings(model, inputs, 14)
+    table = ended(everything)
+    assert len(table) == len(everything) > 3  # every string ends, and none was cut
+    # With fewer beams than strings generate stops when as many have ended and no other can be likelier.
+    _, (wide,) = search(model, inputs, len(table) + 1, max_new_tokens=14, early_stopping="never")
+    assert wide.certificate == "exhaustion"
+    assert {tuple(h.tokens) for h in wide.hypotheses} == {string for _, string in table}
+    assert wide.left_mass == 0
+    assert wide.ended_by is None
+    model, inputs = model_and_inputs("t5", "entmax15")
+    _, (narrow,) = search(model, inputs, 2, max_new_tokens=30, early_stopping="never")
+    assert not narrow.exhausted
+    assert narrow.ended_by == "num_beams"
+    assert narrow.gap > 0
+
+
+def test_open_beams_at_the_end_are_left():
+    model, inputs = model_and_inputs("llama", "sparsemax", seed=0)  # ends nothing within four tokens
+    _, (result,) = search(model, inputs, 40, max_new_tokens=3)
+    assert result.ended_by == "max_new_tokens"
+    assert result.best is None
+    assert result.left_mass == pytest.approx(1, abs=1e-5)
+
+
+def test_each_sentence_of_a_batch_has_its_own():
+    model, _ = model_and_inputs("gpt2", "entmax15")
+    ids = torch.tensor([[3, 5, 4, 6], [PAD, PAD, 4, 4], [PAD, PAD, PAD, 6]])
+    output, together = search(model, {"input_ids": ids, "attention_mask": (ids != PAD).long()}, 3, max_new_tokens=6)
+    assert len(together) == 3
+    for i, row in enumerate(ids):
+        alone = {"input_ids": row[row != PAD][None]}
+        alone["attention_mask"] = torch.ones_like(alone["input_ids"])
+        (expected,) = search(model, alone, 3, max_new_tokens=6)[1]
+        assert together[i].best.tokens == expected.best.tokens
+        assert together[i].best.probability == pytest.approx(expected.best.probability, rel=1e-3)
+        if EOS in output.sequences[i]:
+            score = float(output.sequences_scores[i])
+            assert together[i].best.log_probability == pytest.approx(score, abs=1e-4)
+    assert (output.sequences == EOS).any()
+
+
+def test_several_sequences_and_a_length_penalty_are_read():
+    model, inputs = model_and_inputs("gpt2", "entmax15")
+    output, (result,) = search(model, inputs, 4, max_new_tokens=5, num_return_sequences=3, length_penalty=-1.0)
+    strings = [row[4:].tolist() for row in output.sequences if EOS in row]
+    returned = [tuple(string[: string.index(EOS) + 1]) for string in strings]
+    assert returned
+    assert set(returned) <= {tuple(h.tokens) for h in result.hypotheses}
+    assert [h.log_probability for h in result.hypotheses] == sorted(
+        (h.log_probability for h in result.hypotheses), reverse=True
+    )
+
+
+def test_refuses_what_is_not_a_beam_search():
+    model, inputs = model_and_inputs("t5", "entmax15")
+    greedy = model.generate(**inputs, max_new_tokens=3, **SETTINGS)
+    with pytest.raises(ValueError, match="output has no beam scores"):
+        beam_certificate(model, greedy, 1)
+    output = model.generate(**inputs, max_new_tokens=3, num_beams=4, **SETTINGS)
+    with pytest.raises(ValueError, match="for 4 beams in all: that is not num_beams=3"):
+        beam_certificate(model, output, 3)
+    torch.manual_seed(0)
+    sampled = model.generate(
+        **inputs, max_new_tokens=6, num_beams=2, temperature=4.0, top_k=0, **SETTINGS | {"do_sample": True}
+    )
+    with pytest.raises(ValueError, match="they were sampled"):
+        beam_certificate(model, sampled, 2)
+    output.scores[1][0, 0] = math.nan
+    with pytest.raises(ValueError, match="NaN"):
+        beam_certificate(model, output, 4)
+    output.scores[1][0, 0] = 1.0
+    with pytest.raises(ValueError, match="above 1"):
+        beam_certificate(model, output, 4)

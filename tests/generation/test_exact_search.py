@@ -1,0 +1,336 @@
+"""Exact search: what it finds against enumeration and against depth-first search without cache; what it can prove."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, MambaConfig, MambaForCausalLM, MaxTimeCriteria
+
+from hf_sparse import exact_decoding, exact_search
+from hf_sparse.generation._prefix_tree import PrefixCache
+from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
+from tests.tiny_models import EOS, PAD, TOKENS
+
+STEPS = 4
+HEADS = ["entmax15", "sparsemax", {"name": "alpha_relu", "tau": "auto"}, None]
+NAMES = ["llama", "gpt2", "gemma2", "bart", "marian", "t5"]
+
+
+def in_double(name, head, **options):
+    """Like ``model_and_inputs``, in float64: rounding next to the threshold does not blur comparisons."""
+    model, inputs = model_and_inputs(name, head, **options)
+    return model.double(), inputs
+
+
+def assert_accounts_for(result, table):
+    """The masses of a result are those of the strings it saw and did not see."""
+    assert result.finished_mass + result.left_mass == pytest.approx(1, abs=1e-9)
+    seen = {tuple(hypothesis.tokens) for hypothesis in result.hypotheses}
+    bound = math.exp(max([result.log_bound, *(h.log_probability for h in result.hypotheses[-1:])]))
+    assert all(p <= bound * (1 + 1e-9) for p, string in ended(table) if string not in seen)
+
+
+@pytest.mark.parametrize("head", HEADS, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_finds_the_likeliest_strings_with_their_probabilities(name, head):
+    model, inputs = in_double(name, head)
+    table = all_strings(model, inputs, STEPS)
+    likeliest = ended(table)[:3]
+    (result,) = exact_search(model, inputs, num_hypotheses=3, max_new_tokens=STEPS)
+    assert [hypothesis.probability for hypothesis in result.hypotheses] == pytest.approx(
+        [p for p, _ in likeliest], rel=1e-9
+    )
+    for hypothesis in result.hypotheses:
+        assert table[tuple(hypothesis.tokens)] == pytest.approx(hypothesis.probability, rel=1e-9)
+    assert_accounts_for(result, table)
+
+
+@pytest.mark.parametrize("head", ["entmax15", "sparsemax", None], ids=str)
+@pytest.mark.parametrize(("name", "seed"), [("llama", 3), ("llama", 5), ("gpt2", 1), ("bart", 2), ("t5", 3)])
+def test_agrees_with_depth_first_search_without_cache(name, seed, head):
+    model, inputs = in_double(name, head, seed=seed)
+    string, score, _ = depth_first_search(model, inputs, 8)
+    (result,) = exact_search(model, inputs, max_new_tokens=8, width=2)
+    if string is None:
+        assert result.best is None
+    else:
+        assert result.best.log_probability == pytest.approx(score, rel=1e-9)
+
+
+def test_width_changes_the_work_and_not_what_is_found():
+    model, inputs = in_double("t5", "entmax15")
+    searches = [exact_search(model, inputs, 4, max_new_tokens=6, width=width)[0] for width in (1, 3, 64)]
+    expected = [(h.tokens, pytest.approx(h.log_probability, rel=1e-9)) for h in searches[0].hypotheses]
+    for result in searches[1:]:
+        assert [(h.tokens, h.log_probability) for h in result.hypotheses] == expected
+    assert searches[0].num_expanded < searches[2].num_expanded
+
+
+# Stock gemma2 gives NaN for left padding in float64 (transformers 5.23); with sparse attention it does not.
+@pytest.mark.parametrize(("name", "head"), [*((name, "entmax15") for name in NAMES), ("gpt2", None), ("t5", None)])
+def test_sentences_of_a_batch_do_not_touch_each_other_and_left_padding_is_not_seen(name, head):
+    sources = [(3, 5, 4, 6), (4, 4), (6,)]
+    model, _ = in_double(name, head)
+    rows = [[PAD] * (4 - len(source)) + list(source) for source in sources]
+    if model.config.is_encoder_decoder:
+        rows = [list(source) + [PAD] * (4 - len(source)) for source in sources]
+    ids = torch.tensor(rows)
+    together = exact_search(model, {"input_ids": ids, "attention_mask": (ids != PAD).long()}, 3, max_new_tokens=5)
+    for source, result in zip(sources, together):
+        row = torch.tensor([source])
+        inputs = {"input_ids": row, "attention_mask": torch.ones_like(row)}
+        (alone,) = exact_search(model, inputs, 3, max_new_tokens=5)
+        assert [h.tokens for h in result.hypotheses] == [h.tokens for h in alone.hypotheses]
+        expected = [h.log_probability for h in alone.hypotheses]
+        assert [h.log_probability for h in result.hypotheses] == pytest.approx(expected, rel=1e-9)
+        assert result.num_expanded == alone.num_expanded
+        assert result.left_mass == pytest.approx(alone.left_mass, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cache_changes_nothing(name):
+    model, inputs = in_double(name, "entmax15", source=(3, 5, 4, 6, 6, 5))
+    (cached,) = exact_search(model, inputs, 5, max_new_tokens=7, width=3)
+    (uncached,) = exact_search(model, inputs, 5, max_new_tokens=7, width=3, use_cache=False)
+    assert [h.tokens for h in cached.hypotheses] == [h.tokens for h in uncached.hypotheses]
+    assert cached.left_mass == pytest.approx(uncached.left_mass, abs=1e-9)
+    assert cached.num_expanded == uncached.num_expanded > 7
+
+
+def test_one_position_is_computed_and_stored_for_each_prefix(monkeypatch):
+    model, inputs = in_double("gpt2", "entmax15")
+    inputs_seen, caches, gather = [], [], PrefixCache.gather
+    model.register_forward_pre_hook(lambda _, args, kwargs: inputs_seen.append(kwargs["input_ids"]), with_kwargs=True)
+    monkeypatch.setattr(PrefixCache, "gather", lambda self, *where: (caches.append(self), gather(self, *where))[1])
+    (result,) = exact_search(model, inputs, 5, max_new_tokens=6)
+    assert {ids.shape[1] for ids in inputs_seen[1:]} == {1}
+    assert sum(len(ids) for ids in inputs_seen) == result.num_expanded > 6
+    assert all(len(keys) == result.num_expanded - 1 for keys in caches[0]._keys)
+
+
+# --- certificates ---
+
+
+def test_exhaustion_is_claimed_if_and_only_if_every_string_was_seen():
+    model, inputs = in_double("bart", "entmax15")
+    table = ended(all_strings(model, inputs, 8))
+    (result,) = exact_search(model, inputs, num_hypotheses=100, max_new_tokens=8)
+    assert result.certificate == "exhaustion"
+    assert [tuple(h.tokens) for h in result.hypotheses] == [string for _, string in table]
+    assert len(table) > 3
+    assert result.left_mass == 0
+    assert result.finished_mass == pytest.approx(1, abs=1e-9)
+    assert result.num_proved == len(table)
+    (pruned,) = exact_search(model, inputs, num_hypotheses=2, max_new_tokens=8)
+    assert not pruned.exhausted
+    assert pruned.num_proved == 2
+    assert pruned.ended_by is None
+
+
+@pytest.mark.parametrize(
+    ("head", "kinds"), [("sparsemax", {"exhaustion", "mass", None}), (None, {"mass", "bound", None})]
+)
+def test_every_certificate_is_true_and_every_kind_occurs(head, kinds):
+    """Over many small searches: a certified string is the likeliest of all, those longer than the search included."""
+    claimed = set()
+    for seed in range(16):
+        model, inputs = in_double("llama" if seed % 2 else "bart", head, seed=seed)
+        truth = max(ended(all_strings(model, inputs, 5 if head else 4)), default=(0.0, ()))[0]
+        for budget in (1, 3, 10_000):
+            (result,) = exact_search(model, inputs, max_new_tokens=3, max_expanded=budget, width=1)
+            claimed.add(result.certificate)
+            if result.certificate:
+                assert truth <= result.best.probability * (1 + 1e-9)
+                assert result.gap == 0
+            elif result.best:
+                assert truth <= result.best.probability * math.exp(result.gap) * (1 + 1e-9)
+                assert result.gap > 0
+    assert claimed == kinds
+
+
+def test_softmax_models_are_proved_by_bound_and_mass():
+    model, inputs = in_double("gpt2", None)
+    (result,) = exact_search(model, inputs, max_new_tokens=12)
+    assert result.certificate in ("bound", "mass")
+    assert result.ended_by is None
+    assert not result.exhausted
+
+
+# --- budgets ---
+
+
+def test_each_budget_ends_the_search_and_is_named():
+    model, inputs = in_double("t5", None)
+    table = ended(all_strings(model, inputs, 5))
+
+    def search(**budget):
+        (result,) = exact_search(model, inputs, 40, **{"max_new_tokens": 5, "width": 4, **budget})
+        assert result.finished_mass + result.left_mass == pytest.approx(1, abs=1e-9)
+        return result
+
+    free = search()
+    assert free.ended_by == "max_new_tokens"  # some prefix of five tokens is likelier than the 40th string
+    assert [h.probability for h in free.hypotheses] == pytest.approx([p for p, _ in table[:40]], rel=1e-9)
+    few = search(max_expanded=9)
+    assert few.ended_by == "max_expanded"
+    assert 9 <= few.num_expanded < 9 + 4
+    small = search(max_open=8)
+    assert small.ended_by == "max_open"
+    assert small.num_expanded < free.num_expanded
+    brief = search(max_seconds=1e-9)
+    assert brief.ended_by == "max_seconds"
+    assert brief.num_expanded == 1
+    assert search(max_new_tokens=1).num_expanded == 1
+
+
+def test_nothing_found_is_said_and_not_made_up():
+    model, inputs = in_double("llama", "sparsemax", seed=0)  # ends nothing within four tokens
+    (result,) = exact_search(model, inputs, max_new_tokens=4)
+    assert result.best is None
+    assert result.gap == math.inf
+    assert result.certificate is None
+    assert result.left_mass == pytest.approx(1)
+    with pytest.warns(UserWarning, match=r"no string ended within the budgets for sentences \[0\].*max_new_tokens"):
+        sequences = model.generate(**inputs, custom_generate=exact_decoding, max_new_tokens=4)
+    assert torch.equal(sequences, inputs["input_ids"])
+
+
+def test_min_probability_bounds_what_is_looked_for():
+    model, inputs = in_double("t5", None)
+    table = [(p, string) for p, string in ended(all_strings(model, inputs, 5)) if p >= 2e-3]
+    (result,) = exact_search(model, inputs, 1000, max_new_tokens=5, min_probability=2e-3)
+    assert [h.probability for h in result.hypotheses] == pytest.approx([p for p, _ in table], rel=1e-9)
+    assert len(table) > 5
+    (everything,) = exact_search(model, inputs, 1000, max_new_tokens=3)
+    (likely,) = exact_search(model, inputs, 1000, max_new_tokens=3, min_probability=0.05)
+    assert likely.num_expanded < everything.num_expanded
+
+
+# --- through generate ---
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_is_a_mode_of_generate(name):
+    model, inputs = in_double(name, "entmax15")
+    results = exact_search(model, inputs, 2, max_new_tokens=5)
+    options = {"custom_generate": exact_decoding, "max_new_tokens": 5, "num_hypotheses": 2}
+    output = model.generate(**inputs, **options, return_dict_in_generate=True)
+    assert output.results == results
+    prompt = 1 if model.config.is_encoder_decoder else 4
+    for row, score, hypothesis in zip(output.sequences, output.sequences_scores, results[0].hypotheses):
+        assert row[prompt:][: len(hypothesis.tokens)].tolist() == hypothesis.tokens
+        assert (row[prompt + len(hypothesis.tokens) :] == PAD).all()
+        assert float(score) == hypothesis.log_probability
+    assert torch.equal(model.generate(**inputs, **options), output.sequences)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        many = model.generate(**inputs, **options | {"num_hypotheses": 500}, return_dict_in_generate=True)
+    assert many.sequences.shape[0] == 500
+    assert many.sequences_scores[-1] == -math.inf
+
+
+def test_constraints_set_probabilities_to_zero_and_leave_the_others():
+    model, inputs = in_double("t5", "entmax15")
+    table = ended(all_strings(model, inputs, STEPS))
+    allowed = [(p, string) for p, string in table if 3 not in string]
+    assert table[0][1] == (EOS,)
+    assert len(allowed) < len(table)
+    (result,) = exact_search(model, inputs, 4, max_new_tokens=STEPS, suppress_tokens=[3])
+    assert [h.probability for h in result.hypotheses] == pytest.approx([p for p, _ in allowed[:4]], rel=1e-9)
+    longer = [(p, string) for p, string in table if len(string) > 1]
+    (result,) = exact_search(
+        model,
+        inputs,
+        max_new_tokens=STEPS,
+        prefix_allowed_tokens_fn=lambda _, ids: [t for t in range(VOCAB) if t != EOS or len(ids) > 1],
+    )
+    assert result.best.probability == pytest.approx(longer[0][0], rel=1e-9)
+
+
+def test_progress_is_shown_on_request_only(capfd):
+    model, inputs = in_double("bart", "entmax15")
+    exact_search(model, inputs)
+    assert "exact search" not in capfd.readouterr().err
+    exact_search(model, inputs, progress=True)
+    assert "1/1" in capfd.readouterr().err
+
+
+# --- refusals ---
+
+
+class Replace(LogitsProcessor):
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self, input_ids, scores):
+        return torch.full_like(scores, self.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_hypotheses": 0}, "num_hypotheses must be at least 1, was 0"),
+        ({"width": 0}, "width must be at least 1, was 0"),
+        ({"max_open": 0}, "max_open must be at least 1, was 0"),
+        ({"max_expanded": -1}, "max_expanded must be at least 1, was -1"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_seconds": 0}, "max_seconds must be above 0, or None, was 0"),
+        ({"min_probability": 1.5}, r"min_probability must be in \[0, 1\], was 1.5"),
+        ({"do_sample": True}, "exact search neither samples nor takes beams"),
+        ({"num_beams": 3}, "exact search neither samples nor takes beams"),
+        ({"max_time": 3.0}, "not by MaxTimeCriteria"),
+        ({"stopping_criteria": [MaxTimeCriteria(3.0)]}, "not by MaxTimeCriteria"),
+        ({"eos_token_id": None}, "no string ever ends"),
+        ({"logits_processor": LogitsProcessorList([Replace(math.nan)])}, "NaN after the tokens"),
+        ({"logits_processor": LogitsProcessorList([Replace(0.5)])}, "raised a probability above 1"),
+        ({"cache_implementation": "static"}, "layers of type StaticLayer"),
+    ],
+    ids=str,
+)
+def test_refuses_what_it_cannot_answer(options, message):
+    model, inputs = model_and_inputs("gpt2", "sparsemax")
+    with pytest.raises(ValueError, match=message):
+        exact_search(model, inputs, **options)
+
+
+def test_refuses_an_empty_batch():
+    model, _ = model_and_inputs("gpt2", "sparsemax")
+    with pytest.raises(ValueError, match="batch is empty"):
+        exact_search(model, {"input_ids": torch.empty(0, 4, dtype=torch.long)})
+
+
+def test_refuses_nan_weights():
+    model, inputs = model_and_inputs("gpt2", None)
+    model.transformer.ln_f.weight.data[0] = math.nan
+    with pytest.raises(ValueError, match=r"NaN after the tokens \[3, 5, 4, 6\]"):
+        exact_search(model, inputs)
+
+
+def test_a_cache_without_keys_is_refused_by_name_and_can_be_done_without():
+    config = MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, state_size=4, **TOKENS)
+    torch.manual_seed(0)
+    model = MambaForCausalLM(config).eval()
+    inputs = {"input_ids": torch.tensor([[3, 5]])}
+    with pytest.raises(ValueError, match="use_cache=False"):
+        exact_search(model, inputs, max_new_tokens=3)
+    (result,) = exact_search(model, inputs, max_new_tokens=3, use_cache=False)
+    assert result.finished_mass + result.left_mass == pytest.approx(1, abs=1e-5)
+
+
+def test_a_filled_cache_is_refused():
+    model, inputs = model_and_inputs("gpt2", "sparsemax")
+    cache = model(inputs["input_ids"][:, :2]).past_key_values
+    with pytest.raises(ValueError, match="starts from the prompt"):
+        exact_search(model, inputs, past_key_values=cache)
+
+
+def test_peft_models_are_searched_too():
+    from peft import LoraConfig, get_peft_model
+
+    model, inputs = model_and_inputs("gpt2", "entmax15")
+    expected = exact_search(model, inputs, max_new_tokens=5)
+    lora = get_peft_model(model, LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True))
+    found = exact_search(lora, inputs, max_new_tokens=5)
+    assert found[0].best.tokens == expected[0].best.tokens
+    assert found[0].best.probability == pytest.approx(expected[0].best.probability, rel=1e-5)
