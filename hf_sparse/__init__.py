@@ -13,7 +13,7 @@ from .patching import is_sparse, probabilities, sparse_config, sparsify, unspars
 
 if TYPE_CHECKING:
     from .diagnosis import doctor
-    from .generation import SupportSet, enumerate_support
+    from .generation import Ensemble, SupportSet, enumerate_support
     from .plots import plot_attention
     from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
@@ -21,6 +21,7 @@ install()
 
 # Imported on first use: Trainer alone takes longer to import than all the rest.
 _ON_FIRST_USE = {
+    "Ensemble": "generation",
     "SparseSeq2SeqTrainer": "trainer",
     "SparseTrainer": "trainer",
     "SparseTrainingArguments": "trainer",
@@ -31,6 +32,7 @@ _ON_FIRST_USE = {
 }
 
 __all__ = [
+    "Ensemble",
     "SparseConfig",
     "SparseSeq2SeqTrainer",
     "SparseTrainer",

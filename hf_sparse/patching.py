@@ -65,10 +65,10 @@ def sparsify(
             already, attention that cannot be reached. The model is then as it was.
     """
     dense = transformers_model(model)
-    if isinstance(dense, SparseModel):
+    if hasattr(dense, "_sparse_config"):
         raise ValueError(
             f"this {type(dense).__name__} is sparse already ({dense._sparse_config.to_dict()}); "
-            "call unsparsify(model) first"
+            "call unsparsify(model) first, in an ensemble on each of its members"
         )
     config = SparseConfig.parse(attn, head, fused_loss)
     _check_fits(dense, config)
@@ -123,9 +123,10 @@ def sparse_config(model: nn.Module) -> SparseConfig:
         ValueError: the model is not sparse.
     """
     sparse = transformers_model(model)
-    if not isinstance(sparse, SparseModel):
+    config = getattr(sparse, "_sparse_config", None)  # of a SparseModel, or of an ensemble of them
+    if config is None:
         raise ValueError(f"this {type(sparse).__name__} is not sparse; call sparsify(model, ...) first")
-    return sparse._sparse_config
+    return config
 
 
 def probabilities(model: nn.Module, logits: Tensor) -> Tensor:

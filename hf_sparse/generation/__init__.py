@@ -1,5 +1,6 @@
 """What only sparse outputs allow: finite sets of candidates."""
 
+from ._ensemble import Ensemble
 from ._enumerate import SupportSet, enumerate_support
 
-__all__ = ["SupportSet", "enumerate_support"]
+__all__ = ["Ensemble", "SupportSet", "enumerate_support"]
