@@ -69,13 +69,13 @@ class Continuations:
         probabilities: the next-token distribution after each continuation, (rows, V).
     """
 
+    @torch.no_grad()
     def __init__(self, model: Any, inputs: Mapping[str, Tensor], prefix: Tensor) -> None:
         self.model = model
         self.choice = head_map(model)
         rows = {len(value) for value in inputs.values()}
         if rows != {1}:
             raise ValueError(f"inputs must be for one sentence, (1, length) tensors, were for {sorted(rows)}")
-        self.inputs: dict[str, Any] = {}
         if model.config.is_encoder_decoder:
             self.encoded = model.get_encoder()(**inputs).last_hidden_state
             self.mask = inputs.get("attention_mask")

@@ -17,7 +17,7 @@ from ..config import MapConfig, SparseConfig
 from ..head import SparseModel, init_continuous_batching
 from ..patching import transformers_model
 from ._continuations import start_token
-from ._ensemble_cache import EnsembleCache
+from ._ensemble_cache import join_caches, split_caches
 
 
 class EnsembleConfig(PreTrainedConfig):
@@ -95,7 +95,7 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         position_ids: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: EnsembleCache | None = None,
+        past_key_values: Any = None,
         logits_to_keep: int = 0,
         member_inputs: list[dict[str, Any]] | None = None,
         **kwargs: Any,
@@ -145,8 +145,8 @@ class Ensemble(PreTrainedModel, GenerationMixin):
             total = log_p if total is None else torch.logaddexp(total, log_p)
             caches.append(output.get("past_key_values"))
         result = Seq2SeqLMOutput if self.config.is_encoder_decoder else CausalLMOutputWithPast
-        remembered = None if any(cache is None for cache in caches) else EnsembleCache(caches)
-        return result(logits=total - math.log(len(self.members)), past_key_values=past_key_values or remembered)
+        remembered = None if any(cache is None for cache in caches) else join_caches(caches)
+        return result(logits=total - math.log(len(self.members)), past_key_values=remembered)
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, past_key_values: Any = None, encoder_outputs: Any = None, **kwargs: Any
@@ -187,15 +187,14 @@ class Ensemble(PreTrainedModel, GenerationMixin):
                     "goes; pass use_cache=False"
                 )
         if generation_config.use_cache:
-            model_kwargs["past_key_values"] = EnsembleCache(caches)
+            model_kwargs["past_key_values"] = join_caches(caches)
 
     def _shared(self, inputs: dict[str, Any], encoder_outputs: Any, cache: Any) -> list[dict[str, Any]]:
         """One call's inputs as each member takes them, with its own part of what was encoded and remembered."""
         for name in ("labels", "output_attentions", "output_hidden_states"):
             if inputs.get(name) is not None and inputs[name] is not False:
                 raise ValueError(f"an ensemble has no {name} of its own; ask each of ensemble.members for them")
-        if cache is not None and not isinstance(cache, EnsembleCache):
-            raise TypeError(f"past_key_values must be an EnsembleCache, as a call returns, was {type(cache).__name__}")
+        caches = None if cache is None else split_caches(cache)
         shared = []
         for number, member in enumerate(self.members):
             takes_positions = "position_ids" in _takes(member)
@@ -204,8 +203,8 @@ class Ensemble(PreTrainedModel, GenerationMixin):
                 widths = [_width(each) for each in self.members]
                 hidden = encoder_outputs.last_hidden_state.split(widths, dim=-1)[number]
                 own["encoder_outputs"] = BaseModelOutput(last_hidden_state=hidden.to(member.dtype))
-            if cache is not None:
-                own["past_key_values"] = cache.members[number]
+            if caches is not None:
+                own["past_key_values"] = caches[number]
             shared.append(own)
         return shared
 

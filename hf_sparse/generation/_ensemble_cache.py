@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
-from transformers import Cache, EncoderDecoderCache
+from transformers import Cache, DynamicCache, EncoderDecoderCache
 
 
-class EnsembleCache(Cache):
-    """The caches of an ensemble's members, with all their layers.
-
-    Whatever is done to every layer, as beam search does when it reorders them, is done to every member; a member
-    reads and writes its own cache in ``members``.
+class EnsembleCache(DynamicCache):
+    """The layers of several caches in a row, so that what is done to every layer is done in every member's cache.
 
     Args:
-        members: one cache for each member, in their order.
+        caches: one for each member.
     """
 
-    def __init__(self, members: list[Cache]) -> None:
-        # Not Cache.__init__, which would make a second list of layers: members add theirs as they run.
-        self.members = members
-        self.offloading = False
+    def __init__(self, caches: Sequence[Cache]) -> None:
+        Cache.__init__(self, layers=[layer for cache in caches for layer in cache.layers])
+        self._caches = caches
 
-    @property
-    def layers(self) -> list[Any]:  # type: ignore[override]
-        """The layers of the first member, of the second, and so on."""
-        return [layer for cache in self.members for part in _parts(cache) for layer in part.layers]
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens of the text; what was read from the encoder stays."""
-        for cache in self.members:
-            cache.crop(tokens_to_remove)
-
-    @property
-    def is_croppable(self) -> bool:
-        """Whether every member can go back."""
-        return all(cache.is_croppable for cache in self.members)
+    def split(self) -> list[Cache]:
+        """One cache for each member, with the layers, the very same, that are now in its place."""
+        members, start = [], 0
+        for cache in self._caches:
+            member = copy.copy(cache)
+            member.layers = self.layers[start : start + len(cache.layers)]
+            members.append(member)
+            start += len(cache.layers)
+        return members
 
     @property
     def is_compileable(self) -> bool:
-        """False: ``generate`` compiles what has a cache of one model's shapes. Members may be compiled themselves."""
+        """False: ``generate`` would compile for the shapes of one model. Members may be compiled themselves."""
         return False
 
 
-def _parts(cache: Any) -> tuple[Cache, ...]:
+def join_caches(caches: Sequence[Any]) -> Cache:
+    """The caches of all members as one of the same kind."""
+    if isinstance(caches[0], EncoderDecoderCache):
+        own = EnsembleCache([cache.self_attention_cache for cache in caches])
+        return EncoderDecoderCache(own, EnsembleCache([cache.cross_attention_cache for cache in caches]))
+    return EnsembleCache(caches)
+
+
+def split_caches(cache: Any) -> list[Cache]:
+    """Each member's cache.
+
+    Raises:
+        TypeError: the cache is not one of an ensemble.
+    """
+    parts = [cache]
     if isinstance(cache, EncoderDecoderCache):
-        return cache.self_attention_cache, cache.cross_attention_cache
-    return (cache,)
+        parts = [cache.self_attention_cache, cache.cross_attention_cache]
+    if not all(isinstance(part, EnsembleCache) for part in parts):
+        raise TypeError(
+            f"past_key_values must be a cache that the ensemble itself returned, was a {type(cache).__name__}; "
+            "pass None to start with an empty one"
+        )
+    members = [part.split() for part in parts]
+    return members[0] if len(parts) == 1 else [EncoderDecoderCache(*pair) for pair in zip(*members)]
