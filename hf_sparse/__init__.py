@@ -13,7 +13,17 @@ from .patching import is_sparse, probabilities, sparse_config, sparsify, unspars
 
 if TYPE_CHECKING:
     from .diagnosis import doctor
-    from .generation import Ensemble, SupportSet, enumerate_support
+    from .generation import (
+        Ensemble,
+        SupportSet,
+        compare_with_empty,
+        enumerate_support,
+        hypothesis_tree,
+        score_sequences,
+        step_supports,
+        suggest,
+        tree_text,
+    )
     from .plots import plot_attention
     from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
@@ -26,9 +36,15 @@ _ON_FIRST_USE = {
     "SparseTrainer": "trainer",
     "SparseTrainingArguments": "trainer",
     "SupportSet": "generation",
+    "compare_with_empty": "generation",
     "doctor": "diagnosis",
     "enumerate_support": "generation",
+    "hypothesis_tree": "generation",
     "plot_attention": "plots",
+    "score_sequences": "generation",
+    "step_supports": "generation",
+    "suggest": "generation",
+    "tree_text": "generation",
 }
 
 __all__ = [
@@ -39,15 +55,21 @@ __all__ = [
     "SparseTrainingArguments",
     "SupportSet",
     "__version__",
+    "compare_with_empty",
     "doctor",
     "enumerate_support",
     "from_pretrained",
+    "hypothesis_tree",
     "is_sparse",
     "plot_attention",
     "probabilities",
     "save_pretrained",
+    "score_sequences",
     "sparse_config",
     "sparsify",
+    "step_supports",
+    "suggest",
+    "tree_text",
     "unsparsify",
 ]
 

@@ -53,9 +53,10 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
     Cost: one forward pass.
     """
     choice = head_map(model)
+    rows = len(next(iter(inputs.values())))
+    if rows != 1:
+        raise ValueError(f"inputs must be for one sentence, were for {rows}")
     begin = beginning(model, inputs, 1)
-    if len(begin) != 1:
-        raise ValueError(f"inputs must be for one sentence, were for {len(begin)}")
     sequence = torch.cat([begin, torch.tensor([list(tokens)], dtype=torch.long, device=begin.device)], dim=1)
     _, _, logits = forced_output(model, inputs, sequence)
     steps = []
