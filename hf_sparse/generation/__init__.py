@@ -7,7 +7,7 @@ from ._hypothesis_tree import Branch, hypothesis_tree, tree_text
 from ._scores import SequenceScores, score_sequences
 from ._step_supports import StepSupport, step_supports
 from ._suggest import Suggestion, Suggestions, suggest
-from ._token_labels import token_labels
+from ._token_labels import percent, token_labels
 
 __all__ = [
     "Branch",
@@ -21,6 +21,7 @@ __all__ = [
     "compare_with_empty",
     "enumerate_support",
     "hypothesis_tree",
+    "percent",
     "score_sequences",
     "step_supports",
     "suggest",

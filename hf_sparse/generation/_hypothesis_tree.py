@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._token_labels import token_labels
+from ._token_labels import percent, token_labels
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def tree_text(tree: Branch, tokenizer: Any = None) -> str:
 
     def write(branch: Branch, own: str, below: str) -> None:
         run = " ".join(token_labels(branch.tokens, tokenizer)) or "(start)"
-        lines.append(f"{branch.probability:7.2%}  {own}{run}")
+        lines.append(f"{percent(branch.probability):>7}  {own}{run}")
         for child in branch.children:
             last = child is branch.children[-1]
             write(child, below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "))

@@ -187,7 +187,7 @@ def _outside(node: _Node, following: dict[int, float], unit: str, text: _Text, e
     if node.whole:
         return list(following)
     so_far = text(node.tokens)
-    if unit == "token" or not so_far.strip() or so_far.endswith("\ufffd"):
+    if unit == "token" or not so_far.strip():
         return []
     return [
         token

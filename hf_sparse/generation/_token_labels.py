@@ -1,4 +1,4 @@
-"""Tokens as a reader wants to see them, one by one."""
+"""Tokens and probabilities as a reader wants to see them."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def token_labels(ids: Sequence[int], tokenizer: Any = None) -> list[str]:
             text = " " + text.replace("▁", " ").lstrip(" ")
         labels.append(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥"))
     return labels
+
+
+def percent(probability: float, digits: int = 2) -> str:
+    """A probability in percent, which never shows a nonzero one as zero.
+
+    >>> percent(0.25), percent(0.000001), percent(0.0)
+    ('25.00%', '<0.01%', '0.00%')
+    """
+    least = 10.0 ** -(digits + 2)
+    return f"<{least:.{digits}%}" if 0 < probability < least / 2 else f"{probability:.{digits}%}"
