@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         suggest,
         tree_text,
     )
-    from .plots import plot_attention
+    from .plots import plot_attention, plot_hypotheses
+    from .report import html_report
     from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
 install()
@@ -39,8 +40,10 @@ _ON_FIRST_USE = {
     "compare_with_empty": "generation",
     "doctor": "diagnosis",
     "enumerate_support": "generation",
+    "html_report": "report",
     "hypothesis_tree": "generation",
     "plot_attention": "plots",
+    "plot_hypotheses": "plots",
     "score_sequences": "generation",
     "step_supports": "generation",
     "suggest": "generation",
@@ -59,9 +62,11 @@ __all__ = [
     "doctor",
     "enumerate_support",
     "from_pretrained",
+    "html_report",
     "hypothesis_tree",
     "is_sparse",
     "plot_attention",
+    "plot_hypotheses",
     "probabilities",
     "save_pretrained",
     "score_sequences",

@@ -34,7 +34,7 @@ def html_report(
         tokenizer: the model's.
         text: what an encoder-decoder reads, or the prompt of another model.
         path: where to save the page; None does not save.
-        max_hypotheses: how many hypotheses are looked for and shown, 1 to 100.
+        max_hypotheses: how many hypotheses are looked for and shown.
         max_new_tokens: the longest hypothesis, in tokens.
 
     Returns:

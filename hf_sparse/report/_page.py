@@ -129,7 +129,7 @@ def attention_section(maps: Sequence[AttentionMap]) -> str:
         source = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")
         parts.append(
             f'<figure><img src="{source}" alt="Heat map. The table below has its numbers."><figcaption>'
-            f"{escape(text)} Nonzero weights are outlined.</figcaption><details><summary>The numbers</summary>"
+            f"{escape(text)}</figcaption><details><summary>The numbers</summary>"
             f"{_wide(attention.name, _weights_table(attention))}</details></figure>"
         )
     return f"""<section>

@@ -14,7 +14,7 @@ code.chosen { background: #ffe3b3; border-color: #8a5a00; font-weight: bold; }
 .wide { overflow-x: auto; }
 .wide:focus-visible { outline: 3px solid #2f5d8a; }
 table { border-collapse: collapse; margin: .5rem 0; }
-caption { text-align: left; font-weight: bold; padding: .25rem 0; }
+caption { text-align: left; white-space: nowrap; font-weight: bold; padding: .25rem 0; }
 th, td { border: 1px solid #b5b5b5; padding: .25rem .5rem; text-align: left; vertical-align: top; }
 ul.tree, ul.tree ul { list-style: none; margin: 0; padding-left: 1rem; border-left: 1px solid #9db5cf; }
 ul.tree { padding-left: 0; border: 0; width: max-content; }
