@@ -97,7 +97,7 @@ def test_it_is_accessible_and_needs_nothing_from_outside():
 
 
 def test_texts_and_tokens_are_escaped_everywhere():
-    model, tokenizer = make("bart", words=EVIL_WORDS, seed=1)
+    model, tokenizer = make("bart", words=EVIL_WORDS, seed=9)
     html = html_report(model, tokenizer, EVIL + "$x^$", max_new_tokens=5)
     page = Page(html)
     tags = {tag for tag, _ in page.tags}
@@ -179,7 +179,7 @@ def browse(tmp_path, html, width):
 @pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to run this test")
 @pytest.mark.parametrize("width", [320, 1000])
 def test_a_browser_shows_it_on_a_phone_and_a_desk_and_runs_nothing_in_it(tmp_path, width):
-    model, tokenizer = make("bart", words=EVIL_WORDS, seed=1)
+    model, tokenizer = make("bart", words=EVIL_WORDS, seed=9)
     seen = browse(tmp_path, html_report(model, tokenizer, EVIL + "long" * 50, max_new_tokens=5), width)
     assert seen["pwned"] is None
     assert seen["title"].startswith("What the model holds possible")
