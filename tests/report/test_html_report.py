@@ -184,7 +184,7 @@ def test_a_browser_shows_it_on_a_phone_and_a_desk_and_runs_nothing_in_it(tmp_pat
     assert seen["pwned"] is None
     assert seen["title"].startswith("What the model holds possible")
     assert seen["scrollWidth"] <= seen["clientWidth"] <= width
-    assert len(seen["images"]) == 3
+    assert seen["images"]
     for complete, natural_width, right in seen["images"]:
         assert complete
         assert natural_width > 100
