@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .diagnosis import *
     from .generation import *
     from .plots import *
+    from .report import *
     from .trainer import *
 
 install()
@@ -28,6 +29,7 @@ _ON_FIRST_USE = {
     "diagnosis": ("doctor",),
     "generation": (
         "AlphaReluLogitsProcessor",
+        "Ensemble",
         "EntmaxLogitsProcessor",
         "ExactSearchOutput",
         "Hypothesis",
@@ -36,11 +38,18 @@ _ON_FIRST_USE = {
         "SupportSet",
         "TopHLogitsProcessor",
         "beam_certificate",
+        "compare_with_empty",
         "enumerate_support",
         "exact_decoding",
         "exact_search",
+        "hypothesis_tree",
+        "score_sequences",
+        "step_supports",
+        "suggest",
+        "tree_text",
     ),
-    "plots": ("plot_attention", "plot_head_errors"),
+    "plots": ("plot_attention", "plot_head_errors", "plot_hypotheses"),
+    "report": ("html_report",),
     "trainer": ("SparseSeq2SeqTrainer", "SparseTrainer", "SparseTrainingArguments"),
 }
 _MODULE_OF = {name: module for module, names in _ON_FIRST_USE.items() for name in names}

@@ -68,10 +68,10 @@ def sparsify(
             already, attention that cannot be reached. The model is then as it was.
     """
     dense = transformers_model(model)
-    if isinstance(dense, SparseModel):
+    if is_sparse(dense):
         raise ValueError(
-            f"this {type(dense).__name__} is sparse already ({dense._sparse_config.to_dict()}); "
-            "call unsparsify(model) first"
+            f"this {type(dense).__name__} is sparse already ({sparse_config(dense).to_dict()}); "
+            "call unsparsify(model) first, in an ensemble on each of its members"
         )
     config = SparseConfig.parse(attn, head, fused_loss)
     _check_fits(dense, config)
@@ -114,14 +114,17 @@ def unsparsify(model: Model) -> Model:
     """
     sparse = transformers_model(model)
     if not isinstance(sparse, SparseModel):
-        raise ValueError(f"this {type(sparse).__name__} is not sparse: there is nothing to undo")
+        raise ValueError(f"this {type(sparse).__name__} was not made by sparsify: there is nothing to undo")
     _detach(sparse)
     return model
 
 
 def is_sparse(model: nn.Module) -> bool:
-    """Whether ``sparsify`` was applied to ``model`` (or to the model inside a PEFT model) and not undone."""
-    return isinstance(transformers_model(model), SparseModel)
+    """Whether ``sparsify`` was applied to ``model`` (or to the model inside a PEFT model) and not undone.
+
+    An ``Ensemble`` counts as sparse too: it has settings of its own.
+    """
+    return hasattr(transformers_model(model), "_sparse_config")
 
 
 def sparse_config(model: nn.Module) -> SparseConfig:
@@ -130,10 +133,11 @@ def sparse_config(model: nn.Module) -> SparseConfig:
     Raises:
         ValueError: the model is not sparse.
     """
-    sparse = transformers_model(model)
-    if not isinstance(sparse, SparseModel):
-        raise ValueError(f"this {type(sparse).__name__} is not sparse; call sparsify(model, ...) first")
-    return sparse._sparse_config
+    if not is_sparse(model):
+        raise ValueError(
+            f"this {type(transformers_model(model)).__name__} is not sparse; call sparsify(model, ...) first"
+        )
+    return cast(Any, transformers_model(model))._sparse_config
 
 
 def probabilities(model: nn.Module, logits: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ._figure import new_figure, save_figure
+
 
 def plot_attention(
     weights: Tensor, keys: Sequence[str], queries: Sequence[str], *, title: str = "", path: str | Path | None = None
@@ -28,31 +30,30 @@ def plot_attention(
         ImportError: matplotlib is not installed.
         ValueError: weights and labels disagree in size.
     """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Rectangle
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'hf_sparse[plots]'") from error
     if tuple(weights.shape) != (len(queries), len(keys)):
         raise ValueError(
             f"weights must be (queries, keys) = ({len(queries)}, {len(keys)}), were {tuple(weights.shape)}"
         )
     cells = weights.detach().float().cpu().numpy()
-    figure = Figure(figsize=(1.5 + 0.42 * len(keys), 1.2 + 0.42 * len(queries)), layout="constrained")
+    figure = new_figure(1.5 + 0.42 * len(keys), 1.2 + 0.42 * len(queries))
+    figure.set_layout_engine("constrained")
     axes = figure.subplots()
     image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=1, aspect="equal")
+    from matplotlib.patches import Rectangle
+
     for row, column in zip(*cells.nonzero()):
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="tab:orange", linewidth=1.2))
-    axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 2 else 0)
-    axes.set_yticks(range(len(queries)), queries)
+    # A token may hold dollar signs, which are no formula.
+    axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 2 else 0, parse_math=False)
+    axes.set_yticks(range(len(queries)), queries, parse_math=False)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     zeros = (cells == 0).mean()
     axes.set_xlabel(f"outlined: weight above zero; {zeros:.0%} of the cells are exactly zero")
     if title:
-        axes.set_title(title)
+        axes.set_title(title, parse_math=False)
     figure.colorbar(image, shrink=0.8, label="weight")
     if path is not None:
-        figure.savefig(path, dpi=150, bbox_inches="tight")
+        save_figure(figure, path)
     return figure

@@ -1,0 +1,43 @@
+"""Tokens and probabilities as a reader wants to see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def token_labels(ids: Sequence[int], tokenizer: Any = None) -> list[str]:
+    """What each token stands for, with visible white space.
+
+    Args:
+        ids: token ids.
+        tokenizer: the model's; None writes the ids.
+
+    Returns:
+        One label a token: a space is ``␣``, a line break ``⏎``. A token that is part of a character stays as the
+        vocabulary has it.
+
+    >>> token_labels([5, 2])
+    ['5', '2']
+    """
+    if tokenizer is None:
+        return [str(number) for number in ids]
+    labels = []
+    for token in tokenizer.convert_ids_to_tokens(list(ids)):
+        text = tokenizer.convert_tokens_to_string([token])
+        if not text or "\ufffd" in text:
+            text = token
+        if token.startswith("▁"):  # SentencePiece drops the space where a text begins
+            text = " " + text.replace("▁", " ").lstrip(" ")
+        labels.append(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥"))
+    return labels
+
+
+def percent(probability: float, digits: int = 2) -> str:
+    """A probability in percent, which never shows a nonzero one as zero.
+
+    >>> percent(0.25), percent(0.000001), percent(0.0)
+    ('25.00%', '<0.01%', '0.00%')
+    """
+    least = 10.0 ** -(digits + 2)
+    return f"<{least:.{digits}%}" if 0 < probability < least / 2 else f"{probability:.{digits}%}"

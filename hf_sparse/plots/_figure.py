@@ -1,0 +1,38 @@
+"""Figures without a window system, saved alike on every machine."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure of a size in inches.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install 'hf_sparse[plots]'") from error
+    return Figure(figsize=(width, height))
+
+
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Save as PNG, SVG or PDF, by the suffix."""
+    if str(path).lower().endswith(".svg"):
+        Path(path).write_text(svg_text(figure), encoding="utf-8")
+    else:
+        figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def svg_text(figure: Any) -> str:
+    """The figure as SVG; the same figure gives the same text."""
+    from matplotlib import rc_context
+
+    text = io.StringIO()
+    with rc_context({"svg.hashsalt": "hf_sparse"}):
+        figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return text.getvalue()
