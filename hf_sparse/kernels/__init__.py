@@ -3,6 +3,7 @@
 from ._build import KernelUnavailable
 from ._choice import IMPLS, chosen
 from ._entmax import LONG_ROW, entmax_places, entmax_weights, jacobian_product, places_above
+from ._triton import triton_jacobian_product, triton_loss_gradients, triton_solve, triton_weights
 
 __all__ = [
     "IMPLS",
@@ -13,4 +14,8 @@ __all__ = [
     "entmax_weights",
     "jacobian_product",
     "places_above",
+    "triton_jacobian_product",
+    "triton_loss_gradients",
+    "triton_solve",
+    "triton_weights",
 ]

@@ -18,6 +18,7 @@ from ._alpha_relu_rows import alpha_relu_rows_loss
 from ._dense_rows import dense_rows_loss
 from ._entmax_rows import entmax_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
+from ._solved_rows import solved_rows_loss
 
 # The members of the entmax family that are registered under names of their own.
 ENTMAX_ALPHA = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
@@ -47,19 +48,19 @@ def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chosen_for(name: str, settings: Mapping[str, Any], z: Tensor, impl: str) -> str:
-    """What computes the losses of the scores ``z``: ``"cpp"`` or ``"torch"``; see ``kernels.chosen``.
+    """What computes the losses of the scores ``z``, see ``kernels.chosen``.
 
     Raises:
-        ValueError, KernelUnavailable: see ``kernels.chosen``; or ``"cpp"`` for a map that the kernel does not know.
+        ValueError, KernelUnavailable: see ``kernels.chosen``; or a kernel for a map that it does not know.
     """
     if name == "alpha_relu":
         return chosen(impl, z)
     alpha = settings["alpha"] if name == "entmax" else ENTMAX_ALPHA.get(name)
     if alpha is not None:
         return chosen(impl, z, alpha)
-    if impl == "cpp":
+    if impl in ("cpp", "triton"):
         known = ", ".join(map(repr, sorted({"alpha_relu", "entmax", *ENTMAX_ALPHA} - {"softmax"})))
-        raise ValueError(f'impl="cpp" knows {known}, not {name!r}; use impl="auto" or impl="torch"')
+        raise ValueError(f'impl="{impl}" knows {known}, not {name!r}; use impl="auto" or impl="torch"')
     return chosen("torch" if impl == "auto" else impl, z)
 
 
@@ -91,6 +92,9 @@ def row_losses(
         impl: see ``chosen_for``.
     """
     impl = chosen_for(name, settings, z, impl)
+    if impl == "triton":
+        settings = settings or {"alpha": ENTMAX_ALPHA[name]}
+        return solved_rows_loss(z, y, **settings)
     if name == "alpha_relu":
         return alpha_relu_rows_loss(_without_uncounted(z, counted), y, **settings, impl=impl)
     alpha = settings["alpha"] if name == "entmax" else ENTMAX_ALPHA.get(name)
