@@ -15,6 +15,7 @@ from ._site import (
     remove_learned,
     through_interface,
 )
+from ._tiers import set_impl
 
 __all__ = [
     "NAME",
@@ -34,6 +35,7 @@ __all__ = [
     "refusal",
     "remove_learned",
     "restore",
+    "set_impl",
     "sparse_attention",
     "through_interface",
 ]

@@ -10,6 +10,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from ._site import SITE, weigh
+from ._tiers import AttentionCall, flash_output
 
 NAME = "hf_sparse"
 
@@ -72,7 +73,7 @@ def sparse_attention(
     indices: Tensor | None = None,
     is_causal: bool | None = None,
     **others: Any,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Attention with the map that ``sparsify`` chose for ``module``, called by Transformers.
 
     Args:
@@ -92,10 +93,12 @@ def sparse_attention(
         **others: what else the model handed on. What its own eager attention would have heeded is refused.
 
     Returns:
-        Output (batch, queries, heads, value_dim) and weights (batch, heads, queries, keys).
+        Output (batch, queries, heads, value_dim) and weights (batch, heads, queries, keys), which are None where a
+        flash kernel computed: then there are none. See ``set_impl``.
 
     Raises:
         RuntimeError: ``module`` carries no site.
+        ValueError: ``set_impl`` insists on a kernel that cannot serve this call.
         NotImplementedError: the model asks for something that would change the weights and is not honoured here.
     """
     site = module.__dict__.get(SITE)
@@ -110,10 +113,21 @@ def sparse_attention(
                 f"{type(module).__name__} passes {name!r} to its attention, which hf_sparse does not honour; "
                 "leave this model's attention as it is (attn=None)"
             )
+    causal = attention_mask is None and bool(is_causal) and query.shape[2] > 1
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    asked = others.get("output_attentions", getattr(getattr(module, "config", None), "output_attentions", False))
+    flash = flash_output(
+        module,
+        AttentionCall(
+            query, key, value, attention_mask, scaling, causal, dropout if module.training else 0.0, softcap,
+            position_bias, s_aux, sinks, indices, bool(asked),
+        ),
+    )  # fmt: skip
+    if flash is not None:
+        return flash, None
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    causal = attention_mask is None and bool(is_causal) and query.shape[2] > 1
     scores = attention_scores(query, key, attention_mask, scaling, softcap, position_bias, causal)
     if indices is not None:
         shape = (scores.shape[0], 1, *scores.shape[2:])

@@ -68,6 +68,7 @@ class AttentionSite:
         inline: whether the module computes its own softmax, rather than asking the attention interface.
         heeded: arguments of the interface that the model's own attention would heed.
         counts: where to count supports, only while ``observe`` is on.
+        impl: what computes the attention, see ``set_impl``.
     """
 
     path: str
@@ -77,6 +78,7 @@ class AttentionSite:
     inline: bool = False
     heeded: frozenset[str] = field(default=frozenset(), repr=False)
     counts: SupportCount | None = field(default=None, repr=False)
+    impl: str = "auto"
 
 
 def weigh(module: nn.Module, scores: Tensor) -> Tensor:
@@ -90,22 +92,37 @@ def weigh(module: nn.Module, scores: Tensor) -> Tensor:
     choice: MapConfig | None = module.__dict__[SITE].choice
     if choice is None:
         return softmax(scores)
+    by_head = settings_by_head(module, scores)
+    return choice(scores, **{name: values.view(-1, 1, 1) for name, values in by_head.items()})
+
+
+def settings_by_head(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """The settings of a site's map that differ by head, as tensors (heads,) on the device of ``x``.
+
+    Args:
+        module: it carries a site with a map.
+        x: scores or queries (batch, heads, queries, ...).
+
+    Raises:
+        ValueError: settings for another number of heads, or a tensor whose heads cannot be told.
+    """
+    choice: MapConfig = module.__dict__[SITE].choice
     by_head = {}
-    precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    precision = torch.float64 if x.dtype == torch.float64 else torch.float32
     for name, value in choice.settings:
         if isinstance(value, Learned):
             setting = choice.map.settings[name]
             by_head[name] = cast(Any, setting.from_real)(getattr(module, learned_name(name)).to(precision))
         elif isinstance(value, tuple):
-            by_head[name] = torch.tensor(value, dtype=precision, device=scores.device)
+            by_head[name] = torch.tensor(value, dtype=precision, device=x.device)
     for name, values in by_head.items():
-        if scores.dim() != 4 or scores.shape[1] != len(values):
-            shape = tuple(scores.shape)
+        if x.dim() != 4 or x.shape[1] != len(values):
+            shape = tuple(x.shape)
             raise ValueError(
                 f"{type(module).__name__}: {name} is given for {len(values)} heads, but scores are of shape {shape}, "
                 "not (batch, heads, queries, keys) with as many heads"
             )
-    return choice(scores, **{name: values.view(-1, 1, 1) for name, values in by_head.items()})
+    return by_head
 
 
 def learned_name(setting: str) -> str:

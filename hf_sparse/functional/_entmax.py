@@ -68,8 +68,8 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
             for attention scores (batch, heads, queries, keys). The gradient reaches it, at alpha = 1 too.
         dim: the axis to map.
         impl: ``"torch"`` is the specification; ``"cpp"`` the compiled kernel, for float32 and half-precision scores
-            on the CPU and one alpha in [1.1, 2]; ``"triton"`` the same on an NVIDIA GPU; ``"auto"`` takes a kernel where
-            ``kernels.chosen`` says so.
+            on the CPU and one alpha in [1.1, 2]; ``"triton"`` the same on an NVIDIA GPU; ``"auto"`` takes a kernel
+            where ``kernels.chosen`` says so.
 
     Returns:
         Probabilities with exact zeros, shape and dtype of ``z``; computed in float32 (float64 for float64 scores).

@@ -32,7 +32,8 @@ def triton_problem(device: torch.device) -> str | None:
         return f"Triton kernels run on NVIDIA GPUs; the scores were on {device.type}"
     capability = _capability(device)
     if capability < _OLDEST:
-        return f"Triton kernels need a GPU of compute capability 8.0 or more, this one has {capability[0]}.{capability[1]}"
+        has = ".".join(map(str, capability))
+        return f"Triton kernels need a GPU of compute capability 8.0 or more, this one has {has}"
     return None
 
 

@@ -9,6 +9,8 @@ from ._triton import triton_problem
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
+# Nearer to softmax, float32 has too few digits for the gradient of alpha, which divides by (alpha - 1)^2.
+LOWEST_ATTENTION_ALPHA = 1.02
 
 
 def triton_attention_problem(query: Tensor, key: Tensor, value: Tensor) -> str | None:

@@ -7,6 +7,8 @@ from hf_sparse.kernels.gpu._attention import Scores, Tiles, backward, forward
 from tests.kernels.devices import DEVICE, needs_triton
 
 pytestmark = needs_triton
+# Small, so that short sequences have several.
+TILES = Tiles(16, 16)
 # Relative to the size of the whole result.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 EXPONENTS = {2.0: 1, 1.5: 2, 4 / 3: 3, 1.25: 4}
@@ -67,7 +69,7 @@ def reference(q, k, v, alpha, sinks, scores):
 
 def check(
     batch=1, heads=2, key_heads=None, queries=40, keys=None, dim=16, value_dim=None, alpha=1.5, size=3.0,
-    dtype=torch.float32, tiles=Tiles(16, 16), **settings,
+    dtype=torch.float32, **settings,
 ):  # fmt: skip
     """Compare outputs and all gradients of one case; returns which tiles were live."""
     key_heads, keys, value_dim = key_heads or heads, keys or queries, value_dim or dim
@@ -87,8 +89,8 @@ def check(
         if name in settings:
             settings[name] = settings[name].expand(batch, heads, queries, keys)
     scores = Scores(alphas, 0 if learned else EXPONENTS.get(alpha, 0), dim**-0.5, **settings)
-    out, tau, live = forward(q, k, v, scores, tiles)
-    found = backward(dout, q, k, v, tau, live, scores, learned, tiles)
+    out, tau, live = forward(q, k, v, scores, TILES)
+    found = backward(dout, q, k, v, tau, live, scores, learned, TILES)
     wide = [x.double().requires_grad_() for x in (q, k, v, alphas)]
     if scores.sinks is not None:
         wide.append(scores.sinks.double().requires_grad_())
@@ -154,7 +156,7 @@ def test_tiles_without_support_are_passed_over():
     q = torch.eye(16, device=DEVICE).repeat_interleave(16, 0)[None, None, :64] * 30
     scores = Scores(torch.tensor([1.5], device=DEVICE), 2, 1.0)
     v = torch.arange(64.0, device=DEVICE)[:, None].expand(64, 16)[None, None]
-    out, _, live = forward(q, q.clone(), v, scores, Tiles(16, 16))
+    out, _, live = forward(q, q.clone(), v, scores, TILES)
     assert torch.equal(live[0, 0], torch.eye(4, dtype=torch.int8, device=DEVICE))
     expected = v.unflatten(2, (4, 16)).mean(3, keepdim=True).expand(1, 1, 4, 16, 16).flatten(2, 3)
     torch.testing.assert_close(out, expected, atol=1e-4, rtol=0)
@@ -165,5 +167,5 @@ def test_weights_are_normalized_to_the_last_bit_of_float32():
     ones = torch.ones_like(k)
     for alpha, exponent in ((1.5, 2), (1.1, 0)):
         scores = Scores(torch.tensor([alpha, alpha], device=DEVICE), exponent, 1.0, causal=True)
-        out, _, _ = forward(q, k, ones, scores, Tiles(16, 16))
+        out, _, _ = forward(q, k, ones, scores, TILES)
         torch.testing.assert_close(out, ones, atol=5e-7, rtol=0)

@@ -168,7 +168,7 @@ def test_what_the_kernels_do_not_take_is_refused_by_name():
     ):
         with pytest.raises(ValueError, match=f'impl="triton" {message}'):
             entmax(z_bad, alpha, impl="triton")
-    with pytest.raises(ValueError, match="impl=\"triton\" knows .*, not 'sparsegen_lin'"):
+    with pytest.raises(ValueError, match=r"impl=\"triton\" knows .*, not 'sparsegen_lin'"):
         fenchel_young_loss(z, y, "sparsegen_lin", impl="triton")
 
 

@@ -1,8 +1,8 @@
 """Flash entmax, backward: over live tiles only, from the thresholds that the forward left.
 
 With ``w = p^(2 - alpha)`` and ``g_ij = <dO_i, v_j>`` the derivative in the scores of query i is
-``w_ij (g_ij - delta_i)``, where ``delta_i = sum_j w_ij g_ij / sum_j w_ij`` (Peters et al. 2019, Proposition 2), and the
-derivative in alpha is ``sum_j g_ij dp_ij/dalpha`` (Correia et al. 2019, Proposition 1), with ``h = -p log p``:
+``w_ij (g_ij - delta_i)``, where ``delta_i = sum_j w_ij g_ij / sum_j w_ij`` (Peters et al. 2019, Proposition 2). The
+derivative in alpha is ``sum_j g_ij dp_ij/dalpha`` (Correia et al. 2019, Proposition 1), with ``h = -p log p`` and
 ``dp/dalpha = (p - w / sum w) / (alpha - 1)^2 + (h - w sum h / sum w) / (alpha - 1)``.
 """
 
@@ -110,7 +110,7 @@ def differentiate_queries(
     of_p = tl.zeros((QUERIES,), tl.float32)
     of_h = tl.zeros((QUERIES,), tl.float32)
     entropy = tl.zeros((QUERIES,), tl.float32)
-    for i in range(0, num_listed):
+    for i in range(num_listed):
         key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
         v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
@@ -141,7 +141,7 @@ def differentiate_queries(
         tl.store(DALPHA + of_rows + query, dalpha, mask=query < num_queries)
 
     dq = tl.zeros((QUERIES, HEAD), tl.float32)
-    for i in range(0, num_listed):
+    for i in range(num_listed):
         key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
         v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
@@ -232,7 +232,7 @@ def differentiate_keys(
     v = tile_rows(V + batch * v_batch + key_head * v_head, key, num_keys, v_key, value_dim, VALUE)
     dk = tl.zeros((KEYS, HEAD), tl.float32)
     dv = tl.zeros((KEYS, VALUE), tl.float32)
-    for member in range(0, group):
+    for member in range(group):
         head = key_head * group + member
         scale = tl.load(ALPHA + head) - 1
         exponent = 1 / scale
@@ -244,7 +244,7 @@ def differentiate_keys(
         of_mask = MASK
         if MASKED:
             of_mask += batch * mask_batch + head * mask_head
-        for i in range(0, tl.load(COUNT + program)):
+        for i in range(tl.load(COUNT + program)):
             query = tl.load(LIST + program * num_tiles + i) * QUERIES + tl.arange(0, QUERIES)
             q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
             dout = tile_rows(

@@ -98,7 +98,7 @@ def attend(
         sink = tl.load(SINKS + head).to(tl.float32) * scale
         tau = tl.maximum(tau, sink - 1)
     num_listed = 0
-    for i in range(0, end - first):
+    for i in range(end - first):
         # A query's own tile and the first of all are where attention goes: their threshold is a tight bound already.
         j = tl.where(i == 0, end - 1, tl.where(i == 1, first, end - i))
         key = j * KEYS + tl.arange(0, KEYS)
@@ -111,7 +111,7 @@ def attend(
         peak = tl.max(x, 1)
         tau = tl.maximum(tau, peak - 1)
         if i < 2:
-            for _step in range(0, 4):
+            for _step in range(4):
                 u = tl.maximum(x - tau[:, None], 0.0)
                 slopes = slope_power(u, exponent, EXPONENT)
                 tau += rise(tl.sum(slopes * u, 1), tl.sum(slopes, 1), alpha, EXPONENT)
@@ -125,7 +125,7 @@ def attend(
         mass = tl.zeros((QUERIES,), tl.float32)
         slope = tl.zeros((QUERIES,), tl.float32)
         num_kept = 0
-        for i in range(0, num_listed):
+        for i in range(num_listed):
             j = tl.load(LIST + i)
             key = j * KEYS + tl.arange(0, KEYS)
             k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
@@ -156,7 +156,7 @@ def attend(
     tl.debug_barrier()
     out = tl.zeros((QUERIES, VALUE), tl.float32)
     mass = tl.zeros((QUERIES,), tl.float32)
-    for i in range(0, num_listed):
+    for i in range(num_listed):
         j = tl.load(LIST + i)
         key = j * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)

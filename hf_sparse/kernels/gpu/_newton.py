@@ -1,7 +1,7 @@
 """Newton's method for a threshold, as the device functions all kernels share.
 
-``u = [x - tau]_+`` is an excess over the threshold, ``P = 1 / (alpha - 1)`` and ``p = u^P`` the weight. ``EXPONENT`` is
-P where it is 1, 2, 3 or 4, so that powers are products, and 0 where P is any other number, given as ``exponent``.
+``u = [x - tau]_+`` is an excess over the threshold, ``P = 1 / (alpha - 1)`` and ``p = u^P`` the weight. ``EXPONENT``
+is P where it is 1, 2, 3 or 4, so that powers are products, and 0 where P is any other number, given as ``exponent``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rows of scores, as long as a vocabulary: thresholds, weights and their derivatives.
 
 A row is read in blocks. The first pass keeps each block's largest score, its peak. The threshold of the peaks alone is
-a lower bound of the row's threshold, and a block whose peak lies below a lower bound holds no support: from then on only
-the few blocks that can hold some are read again.
+a lower bound of the row's threshold, and a block whose peak lies below a lower bound holds no support: from then on
+only the few blocks that can hold some are read again.
 
 With ``x = (alpha - 1) (z - base)`` a row's weights are ``[x + shift]_+^P / mass``: for entmax ``base`` is the row's
 maximum and ``shift = -tau``; for alpha-ReLU, whose threshold is given, ``base = 0`` and ``mass = 1``.
@@ -53,7 +53,7 @@ def solve_rows(
     scale = alpha - 1
     top = float("-inf")
     strange = tl.zeros((BLOCK,), tl.int32)
-    for block in range(0, num_blocks):
+    for block in range(num_blocks):
         z = _scores(Z, block, length, BLOCK)
         strange = strange | (~(z < float("inf"))).to(tl.int32)
         peak = tl.max(z, 0)
@@ -67,7 +67,7 @@ def solve_rows(
         index = tl.arange(0, BLOCKS)
         peaks = tl.load(PEAKS + index, mask=index < num_blocks, other=float("-inf"))
         risen = 0.0
-        for _ in range(0, 8):
+        for _ in range(8):
             u = tl.maximum((peaks - base) * scale + (1 - risen), 0.0)
             slopes = slope_power(u, exponent, EXPONENT)
             risen += rise(tl.sum(slopes * u, 0), tl.sum(slopes, 0), alpha, EXPONENT)
@@ -89,7 +89,7 @@ def solve_rows(
         risen += step
         if SOLVE:
             shift = 1 - risen
-        for block in range(0, num_blocks):
+        for block in range(num_blocks):
             if (tl.load(PEAKS + block) - base) * scale + shift > 0:
                 u = tl.maximum((_scores(Z, block, length, BLOCK) - base) * scale + shift, 0.0)
                 slopes = slope_power(u, exponent, EXPONENT)
@@ -164,7 +164,7 @@ def multiply_by_jacobian(P, GRAD, OUT, length, num_blocks, alpha, BLOCK: tl.cons
     entries = tl.arange(0, BLOCK)
     total = 0.0
     weighted = 0.0
-    for block in range(0, num_blocks):
+    for block in range(num_blocks):
         entry = block * BLOCK + entries
         p = tl.load(P + entry, mask=entry < length, other=0.0).to(tl.float32)
         if tl.max((p != 0).to(tl.int32), 0) > 0:
@@ -174,7 +174,7 @@ def multiply_by_jacobian(P, GRAD, OUT, length, num_blocks, alpha, BLOCK: tl.cons
             total += tl.sum(s, 0)
             weighted += tl.sum(s * g, 0)
     mean = weighted / tl.where(total == 0, 1.0, total)
-    for block in range(0, num_blocks):
+    for block in range(num_blocks):
         entry = block * BLOCK + entries
         p = tl.load(P + entry, mask=entry < length, other=0.0).to(tl.float32)
         product = tl.zeros((BLOCK,), tl.float32)

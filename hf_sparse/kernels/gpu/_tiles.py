@@ -1,4 +1,4 @@
-"""One tile of attention scores: some queries of one head against some keys, as the device function all kernels share."""
+"""One tile of attention scores: queries of one head against some keys, as the device function all kernels share."""
 
 from __future__ import annotations
 
