@@ -47,7 +47,7 @@ def test_models_train_as_with_torch(name):
         set_impl(model.to(dtype), impl)
         results.append(loss_and_gradients(model, inputs))
     (loss, gradients), (expected_loss, expected) = results
-    torch.testing.assert_close(loss.double(), expected_loss, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(loss.double(), expected_loss.double(), atol=1e-5, rtol=1e-5)
     assert gradients.keys() == expected.keys()
     assert any("sparse_alpha" in key for key in gradients) == (name == "llama")
     size = max(gradient.abs().max() for gradient in expected.values())
@@ -113,7 +113,7 @@ def test_the_operators_pass_torchs_own_checks():
         (
             module(),
             {"sinks": torch.zeros(2, 4, 5, 1)},
-            "takes a sink for each head, and a sink for each query was given",
+            "takes a sink for each head",
         ),
         (module(), {"indices": torch.zeros(2, 5, 1).long()}, "does not take the keys that an indexer selected"),
     ],

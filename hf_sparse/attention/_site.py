@@ -92,8 +92,8 @@ def weigh(module: nn.Module, scores: Tensor) -> Tensor:
     choice: MapConfig | None = module.__dict__[SITE].choice
     if choice is None:
         return softmax(scores)
-    by_head = settings_by_head(module, scores)
-    return choice(scores, **{name: values.view(-1, 1, 1) for name, values in by_head.items()})
+    by_head: Any = {name: values.view(-1, 1, 1) for name, values in settings_by_head(module, scores).items()}
+    return choice(scores, **by_head)
 
 
 def settings_by_head(module: nn.Module, x: Tensor) -> dict[str, Tensor]:

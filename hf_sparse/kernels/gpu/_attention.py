@@ -71,16 +71,19 @@ def _per_key(name: str, x: Tensor) -> dict[str, int]:
 def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> dict[str, Any]:
     """The arguments all three kernels share, by name."""
     both = ("batch", "head", "query", "key")
-    mask = scores.mask
-    masked = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
+    mask, masked, lowest = scores.mask, 0, 0.0
+    if mask is not None and mask.dtype == torch.bool:
+        mask, masked = mask.view(torch.int8), 1
+    elif mask is not None:
+        masked, lowest = 2, torch.finfo(mask.dtype).min / 2
     return {
         "Q": q, "K": k, "V": v, "ALPHA": scores.alpha, "BIAS": scores.bias,
-        "MASK": mask.view(torch.int8) if masked == 1 else mask,
+        "MASK": mask,
         **_per_query("q", q), **_per_key("k", k), **_per_key("v", v),
         **_strides("bias", both, scores.bias), **_strides("mask", both, mask),
         "num_queries": q.shape[2], "num_keys": k.shape[2], "group": q.shape[1] // k.shape[1],
         "head_dim": q.shape[3], "value_dim": v.shape[3], "scaling": scores.scaling, "softcap": scores.softcap or 1.0,
-        "window": scores.window or 0, "lowest": torch.finfo(mask.dtype).min / 2 if masked == 2 else 0.0,
+        "window": scores.window or 0, "lowest": lowest,
         "CAUSAL": scores.causal, "WINDOWED": scores.window is not None, "CAPPED": scores.softcap is not None,
         "BIASED": scores.bias is not None, "MASKED": masked, "EXPONENT": scores.exponent,
         "QUERIES": tiles.queries, "KEYS": tiles.keys,

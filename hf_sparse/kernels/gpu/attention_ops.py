@@ -59,17 +59,18 @@ def entmax_attention_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """``backward`` of ``_attention``; the gradients of alpha and of sinks are empty where there is none."""
     scores = Scores(alpha, exponent, scaling, causal, window, softcap, bias, mask, sinks)
-    found = backward(dout, q, k, v, tau, live, scores, learned)
-    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in found)
+    dq, dk, dv, dalpha, dsinks = backward(dout, q, k, v, tau, live, scores, learned)
+    dalpha, dsinks = (q.new_empty(0) if gradient is None else gradient for gradient in (dalpha, dsinks))
+    return dq, dk, dv, dalpha, dsinks
 
 
 @entmax_attention_gradients.register_fake
 def _(
     dout, q, k, v, tau, live, alpha, sinks, bias, mask, exponent, scaling, softcap, causal, window, learned
 ):  # fmt: skip
-    of_alpha = torch.empty_like(alpha) if learned else q.new_empty(0)
-    of_sinks = q.new_empty(0) if sinks is None else torch.empty_like(sinks)
-    return *(torch.empty_like(unit(x)) for x in (q, k, v)), of_alpha, of_sinks
+    dq, dk, dv = (torch.empty_like(unit(x)) for x in (q, k, v))
+    dalpha = torch.empty_like(alpha) if learned else q.new_empty(0)
+    return dq, dk, dv, dalpha, q.new_empty(0) if sinks is None else torch.empty_like(sinks)
 
 
 def _save(ctx, inputs, output) -> None:

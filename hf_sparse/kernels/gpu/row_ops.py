@@ -35,15 +35,16 @@ def _(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 @torch.library.custom_op("hf_sparse::solve_rows", mutates_args=())
 def solved_rows(z: Tensor, alpha: float, exponent: float, tau: float | None) -> tuple[Tensor, Tensor, Tensor]:
     """``RowSolutions`` of z (N, V): of entmax, or of alpha-ReLU where tau is given."""
-    return tuple(solve(z.contiguous(), alpha, exponent, tau))
+    conjugate, solution, peaks = solve(z.contiguous(), alpha, exponent, tau)
+    return conjugate, solution, peaks
 
 
 @solved_rows.register_fake
 def _(z: Tensor, alpha: float, exponent: float, tau: float | None) -> tuple[Tensor, Tensor, Tensor]:
     num_rows, length = z.shape
     block = min(BLOCK, max(16, triton.next_power_of_2(length)))
-    shapes = (num_rows,), (num_rows, 3), (num_rows, -(-length // block))
-    return tuple(z.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    conjugate = z.new_empty((num_rows,), dtype=torch.float32)
+    return conjugate, conjugate.new_empty((num_rows, 3)), conjugate.new_empty((num_rows, triton.cdiv(length, block)))
 
 
 @torch.library.custom_op("hf_sparse::row_loss_gradients", mutates_args=())
