@@ -147,3 +147,34 @@ def test_set_impl_refuses_what_it_cannot_do():
     model = sparsify(tiny_model("llama"), attn="entmax15")
     with pytest.raises(ValueError, match="impl must be one of 'auto', 'torch', 'triton', was 'cuda'"):
         set_impl(model, "cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_one_query_over_a_cache_reads_it_in_parts(dtype):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(2, length, heads, dim, generator=generator).transpose(1, 2).to(DEVICE, dtype)
+        for heads, length, dim in ((6, 1, 8), (2, 150, 8), (2, 150, 24))
+    )
+    visible = torch.ones(2, 1, 1, 150, dtype=torch.bool, device=DEVICE)
+    visible[0, ..., :100], visible[1] = False, False
+    settings = {"softcap": 3.0, "s_aux": torch.linspace(-1, 2, 6, device=DEVICE), "scaling": 1.0}
+    for mask in (None, visible, torch.where(visible, 0.0, torch.finfo(dtype).min).to(dtype)):
+        wide = {key: x.double() if torch.is_tensor(x) else x for key, x in settings.items()}
+        expected, _ = sparse_attention(module(impl="torch"), q.double(), k.double(), v.double(), mask, **wide)
+        with torch.no_grad():
+            ours, weights = sparse_attention(module(), q, k, v, mask, **settings)
+        assert weights is None
+        assert ours.is_contiguous()
+        torch.testing.assert_close(ours.double(), expected, atol=1e-5 if dtype == torch.float32 else 2e-3, rtol=0)
+
+
+def test_generation_with_a_cache_agrees_with_torch():
+    model = sparsify(tiny_model("llama").to(DEVICE), attn="entmax15")
+    prompt = {"input_ids": torch.tensor([[0, 0, 5, 6], [7, 8, 9, 10]], device=DEVICE)}
+    prompt["attention_mask"] = (prompt["input_ids"] > 0).long()
+    answers = []
+    for impl in ("torch", "triton"):
+        set_impl(model, impl)
+        answers.append(model.generate(**prompt, max_new_tokens=4, do_sample=False))
+    assert torch.equal(*answers)

@@ -1,7 +1,8 @@
 """Sparse attention: through Transformers' attention interface, or inside modules that do without it."""
 
 from ._inline import attention_call, divert, is_softmax, refusal, restore
-from ._interface import NAME, attention_scores, sparse_attention
+from ._interface import NAME, sparse_attention
+from ._scores import attention_scores
 from ._site import (
     SITE,
     AttentionSite,

@@ -7,9 +7,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..functional import entmax
 from ..functional._newton import exponent_of
-from ..kernels import HIGHEST_ALPHA, LOWEST_ATTENTION_ALPHA, triton_attention, triton_attention_problem
+from ..kernels import (
+    HIGHEST_ALPHA,
+    LOWEST_ALPHA,
+    LOWEST_ATTENTION_ALPHA,
+    triton_attention,
+    triton_attention_problem,
+    triton_decode_scores,
+    triton_decode_values,
+)
 from ..losses._row_losses import ENTMAX_ALPHA
+from ._scores import biased_scores
 from ._site import SITE, AttentionSite, attention_sites, settings_by_head
 
 IMPLS = ("auto", "torch", "triton")
@@ -82,10 +92,23 @@ def flash_output(module: nn.Module, call: AttentionCall) -> Tensor | None:
             return None
         raise ValueError(f'impl="triton" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
     query, key, value = call.query, call.key, call.value
+    differentiable = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    if query.shape[2] == 1 and not differentiable and not torch.is_tensor(alpha) and alpha >= LOWEST_ALPHA:
+        return _one_query(call, alpha).transpose(1, 2)
     return triton_attention(
         query, key, value, alpha, 0.0 if torch.is_tensor(alpha) else exponent_of(alpha), scaling=call.scaling,
         causal=call.causal, softcap=call.softcap, bias=call.position_bias, mask=call.mask, sinks=call.s_aux,
     ).transpose(1, 2)  # fmt: skip
+
+
+def _one_query(call: AttentionCall, alpha: float) -> Tensor:
+    """Decoding (batch, heads, 1, value_dim): the scores of one query are a row, and few values have weight."""
+    scores = triton_decode_scores(call.query, call.key, call.scaling)
+    scores = biased_scores(scores, call.mask, call.softcap, call.position_bias)
+    if call.s_aux is not None:
+        sinks = call.s_aux.to(scores.dtype).view(1, -1, 1, 1).expand(scores.shape[0], -1, 1, 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    return triton_decode_values(entmax(scores, alpha, impl="triton"), call.value)
 
 
 def _alpha(module: nn.Module, call: AttentionCall) -> Any:

@@ -77,3 +77,20 @@ def triton_attention(
         query, key, value, alphas, sinks, bias, mask, variant, float(scaling), softcap, causal, window
     )
     return out
+
+
+def triton_decode_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+    """``scaling q k^T`` (batch, heads, 1, keys) of one query, in float32; heads share keys by groups. No gradient."""
+    from .gpu.decode_ops import scores_of_one_query
+
+    return scores_of_one_query(query, key, float(scaling))
+
+
+def triton_decode_values(weights: Tensor, value: Tensor) -> Tensor:
+    """``p v`` (batch, heads, 1, value_dim) of one query's float32 weights; values without weight are not read.
+
+    Weights beyond the number of values, those of sinks, are left out. No gradient.
+    """
+    from .gpu.decode_ops import values_of_one_query
+
+    return values_of_one_query(weights, value)

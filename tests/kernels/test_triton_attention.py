@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from hf_sparse.kernels.gpu._attention import Scores, Tiles, backward, forward
+from hf_sparse.kernels.gpu import _attention
+from hf_sparse.kernels.gpu._attention import Scores, Tiles, forward
 from tests.kernels.devices import DEVICE, needs_triton
 
 pytestmark = needs_triton
@@ -69,9 +70,9 @@ def reference(q, k, v, alpha, sinks, scores):
 
 def check(
     batch=1, heads=2, key_heads=None, queries=40, keys=None, dim=16, value_dim=None, alpha=1.5, size=3.0,
-    dtype=torch.float32, **settings,
+    dtype=torch.float32, kernels=_attention, **settings,
 ):  # fmt: skip
-    """Compare outputs and all gradients of one case; returns which tiles were live."""
+    """Compare outputs and all gradients of one case, as ``kernels`` computes them, with float64."""
     key_heads, keys, value_dim = key_heads or heads, keys or queries, value_dim or dim
     generator = torch.Generator().manual_seed(queries + keys)
 
@@ -89,8 +90,8 @@ def check(
         if name in settings:
             settings[name] = settings[name].expand(batch, heads, queries, keys)
     scores = Scores(alphas, 0 if learned else EXPONENTS.get(alpha, 0), dim**-0.5, **settings)
-    out, tau, live = forward(q, k, v, scores, TILES)
-    found = backward(dout, q, k, v, tau, live, scores, learned, TILES)
+    out, tau, live = kernels.forward(q, k, v, scores, TILES)
+    found = kernels.backward(dout, q, k, v, tau, live, scores, learned, TILES)
     wide = [x.double().requires_grad_() for x in (q, k, v, alphas)]
     if scores.sinks is not None:
         wide.append(scores.sinks.double().requires_grad_())
@@ -99,9 +100,8 @@ def check(
     for name, ours, theirs in zip(("out", "q", "k", "v", "alpha", "sinks"), (out, *found), (expected, *wanted)):
         if ours is not None:
             assert ours.dtype == (torch.float32 if name in ("alpha", "sinks") else dtype)
-            error = float((ours.double() - theirs).norm() / theirs.norm().clamp(min=1e-30))
+            error = float(((ours.double() - theirs).norm() / theirs.norm().clamp(min=1e-30)).detach())
             assert error < TOLERANCE[dtype] * (20 if name == "alpha" else 1), f"{name}: relative error {error:.1e}"
-    return live
 
 
 def padded(queries, keys):
