@@ -1,4 +1,4 @@
-"""The checks of the Triton kernels see a wrong index, mask, sign or bound: each planted mistake must fail its check."""
+"""The checks of the Triton kernels see a wrong index, mask, sign or bound: a planted mistake must fail its check."""
 
 import importlib
 import shutil
@@ -41,28 +41,30 @@ def decoding(package):
     """Weights that are all small, over values in several parts."""
     kernels = importlib.import_module(f"{package}._decode")
     p = torch.full((1, 2, 1, 80), 1 / 80, device=DEVICE)
-    v = torch.arange(80.0, device=DEVICE)[:, None].expand(80, 16)[None, None]
+    v = torch.arange(80.0, device=DEVICE)[:, None].repeat(1, 16)[None, None]
     torch.testing.assert_close(kernels.decode_values(p, v), v.mean(2, keepdim=True).expand(1, 2, 1, 16))
 
 
+FORWARD, BACKWARD = "_attention_forward", "_attention_backward"
+GROUPED, LEARNED = "shared keys (4 heads to 2)", "an alpha a head, with gradient"
 MUTATIONS = {
-    "candidate test too strict": ("_attention_forward", "(peak > tau)", "(peak > tau + 0.5)", "causal"),
-    "list emptied as it is refined": ("_attention_forward", "num_kept += found", "num_kept += 0", "causal"),
-    "output not normalized": ("_attention_forward", "out / tl.where(mass > 0, mass, 1.0)[:, None]", "out * 1.001", "causal"),
+    "candidate test too strict": (FORWARD, "(peak > tau)", "(peak > tau + 0.5)", "support of every key"),
+    "list emptied as it is refined": (FORWARD, "num_kept += found", "num_kept += 0", "causal"),
+    "output not normalized": (FORWARD, "out / tl.where(mass > 0, mass, 1.0)[:, None]", "out * 1.001", "causal"),
     "Newton's step past the root": ("_newton", "mass - tl.sqrt(mass)", "2 * (mass - 1)", "support of every key"),
-    "diagonal tile taken for a full one": ("_tiles", "KEYS - 1 > query_tile + offset", "0 > query_tile + offset", "causal"),
+    "diagonal tile taken for a full one": ("_tiles", "KEYS - 1 > query_tile", "0 > query_tile", "causal"),
     "window off by one": ("_tiles", "- key[None, :] < window", "- key[None, :] <= window", "window of 10"),
     "softcap not differentiated": ("_tiles", "slope = 1 - tanh * tanh", "slope = 1 - 0 * tanh", "softcap"),
     "lowest of a mask": ("_tiles", "mask > lowest", "mask > 3 * lowest", "additive mask in float16"),
-    "delta left out": ("_attention_backward", "w * (g - delta[:, None])", "w * g", "causal"),
-    "wrong Jacobian": ("_attention_backward", "ds = w * (", "ds = w * u * (", "causal"),
-    "head of a group": ("_attention_backward", "key_head * group + member", "key_head + member", "shared keys (4 heads to 2)"),
-    "sign of the entropy": ("_attention_backward", "-p * exponent", "p * exponent", "an alpha a head, with gradient"),
-    "sink without weight": ("_attention_backward", "total += w_sink", "total += 0 * w_sink", "sinks, with gradient"),
+    "delta left out": (BACKWARD, "w * (g - delta[:, None])", "w * g", "causal"),
+    "wrong Jacobian": (BACKWARD, "ds = w * (", "ds = w * u * (", "causal"),
+    "head of a group": (BACKWARD, "key_head * group + member", "key_head + member", GROUPED),
+    "sign of the entropy": (BACKWARD, "-p * exponent", "p * exponent", LEARNED),
+    "sink without weight": (BACKWARD, "total += w_sink", "total += 0 * w_sink", "sinks, with gradient"),
     "block skipped too eagerly": ("_row_kernels", "shift > 0:", "shift > 0.3:", rows),
     "wrong class": ("_row_kernels", "entry == tl.load(TARGET + row)", "entry == tl.load(TARGET + row) + 1", rows),
     "values passed over": ("_decode", "(p != 0)", "(p > 0.1)", decoding),
-}  # fmt: skip
+}
 
 
 def copied(tmp_path, monkeypatch, name):

@@ -69,7 +69,7 @@ def reference(q, k, v, alpha, sinks, scores):
 
 
 def check(
-    batch=1, heads=2, key_heads=None, queries=40, keys=None, dim=16, value_dim=None, alpha=1.5, size=3.0,
+    batch=1, heads=1, key_heads=None, queries=40, keys=None, dim=16, value_dim=None, alpha=1.5, size=3.0,
     dtype=torch.float32, kernels=_attention, **settings,
 ):  # fmt: skip
     """Compare outputs and all gradients of one case, as ``kernels`` computes them, with float64."""
@@ -125,7 +125,7 @@ CASES = {
     "alpha 4/3": {"alpha": 4 / 3},
     "alpha 1.25": {"alpha": 1.25},
     "any alpha (1.4)": {"alpha": 1.4},
-    "an alpha a head, with gradient": {"alpha": torch.tensor([1.2, 1.8]), "causal": True},
+    "an alpha a head, with gradient": {"heads": 2, "alpha": torch.tensor([1.2, 1.8]), "causal": True},
     "window of 10": {"causal": True, "window": 10},
     "softcap": {"softcap": 2.0, "size": 6.0},
     "additive bias": {"bias": torch.linspace(-3, 3, 1600).sin().view(1, 1, 40, 40)},
@@ -134,8 +134,8 @@ CASES = {
     "additive mask in float16": {
         "batch": 2, "mask": torch.where(padded(40, 40), 0.0, torch.finfo(torch.float16).min).half(),
     },
-    "sinks, with gradient": {"sinks": torch.tensor([2.0, -1.0]), "causal": True},
-    "sinks and an alpha a head": {"sinks": torch.tensor([2.0, -1.0]), "alpha": torch.tensor([1.3, 1.6])},
+    "sinks, with gradient": {"heads": 2, "sinks": torch.tensor([2.0, -1.0]), "causal": True},
+    "sinks and an alpha a head": {"heads": 2, "sinks": torch.tensor([2.0, -1.0]), "alpha": torch.tensor([1.3, 1.6])},
     "float16": {"dtype": torch.float16, "causal": True},
     "support of every key": {"size": 0.01},
     "support of one key": {"size": 100.0},
