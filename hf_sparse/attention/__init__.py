@@ -2,7 +2,8 @@
 
 from ._credit import check_fertility, credit_refusal, follow_cache
 from ._inline import attention_call, divert, is_softmax, refusal, restore
-from ._interface import NAME, attention_scores, sparse_attention
+from ._interface import NAME, sparse_attention
+from ._scores import attention_scores
 from ._site import (
     SITE,
     AttentionSite,
@@ -19,6 +20,7 @@ from ._site import (
     weights_under,
 )
 from ._spent_layer import SpentLayer
+from ._tiers import set_impl
 
 __all__ = [
     "NAME",
@@ -42,6 +44,7 @@ __all__ = [
     "refusal",
     "remove_learned",
     "restore",
+    "set_impl",
     "sparse_attention",
     "through_interface",
     "trial",

@@ -42,7 +42,8 @@ def constrained_weights(
     """
     site: AttentionSite = module.__dict__[SITE]
     choice, dtype = cast(MapConfig, site.choice), scores.dtype
-    settings: dict[str, Any] = dict(choice.settings) | settings_by_head(choice, module, scores)
+    by_head = {name: values.view(-1, 1, 1) for name, values in settings_by_head(choice, module, scores).items()}
+    settings: dict[str, Any] = dict(choice.settings) | by_head
     scores = choice.scores(scores, settings.get("temperature"))
     if settings["sink"]:
         # A key and a value of zeros at the end of every sentence, whatever its padding: score 0 unless it is learned.

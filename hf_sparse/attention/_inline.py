@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ._interface import attention_scores
+from ._scores import attention_scores
 from ._site import SITE, AttentionSite, attention_sites, calls_softmax, weigh
 
 

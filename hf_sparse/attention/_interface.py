@@ -10,51 +10,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from ._credit import constrained_weights
+from ._scores import attention_scores
 from ._site import SITE, weigh
+from ._tiers import AttentionCall, flash_output
 
 NAME = "hf_sparse"
-
-
-def attention_scores(
-    query: Tensor,
-    key: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None,
-    softcap: float | None = None,
-    position_bias: Tensor | None = None,
-    causal: bool = False,
-) -> Tensor:
-    """``softcap(scaling q k^T) + position_bias + mask``, masked entries at ``-inf``.
-
-    Args:
-        query: (batch, heads, queries, head_dim).
-        key: (batch, heads, keys, head_dim).
-        attention_mask: None, boolean (True is visible) or additive, broadcastable to (batch, heads, queries, keys).
-            An additive value in the lower half of its dtype's range counts as masked: models write the smallest
-            finite number there, which would leave fully masked rows looking like rows without a mask.
-        scaling: factor on the dot products; None is ``head_dim ** -0.5``.
-        softcap: bound on the size of scores, ``softcap * tanh(scores / softcap)``.
-        position_bias: additive, as the mask.
-        causal: mask later keys too (only where the model gave no mask of its own).
-
-    Returns:
-        Scores (batch, heads, queries, keys) in the dtype of ``query``.
-    """
-    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if position_bias is not None:
-        scores = scores + position_bias
-    if causal:
-        queries, keys = scores.shape[-2:]
-        visible = torch.ones(queries, keys, dtype=torch.bool, device=scores.device).tril(keys - queries)
-        scores = scores.masked_fill(~visible, -torch.inf)
-    if attention_mask is None:
-        return scores
-    if attention_mask.dtype == torch.bool:
-        return scores.masked_fill(~attention_mask, -torch.inf)
-    lowest = torch.finfo(attention_mask.dtype).min
-    return torch.where(attention_mask > lowest / 2, scores + attention_mask, -torch.inf)
 
 
 def sparse_attention(
@@ -76,7 +36,7 @@ def sparse_attention(
     credit_cache: Any = None,
     target_mask: Tensor | None = None,
     **others: Any,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Attention with the map that ``sparsify`` chose for ``module``, called by Transformers.
 
     Args:
@@ -99,10 +59,12 @@ def sparse_attention(
         **others: what else the model handed on. What its own eager attention would have heeded is refused.
 
     Returns:
-        Output (batch, queries, heads, value_dim) and weights (batch, heads, queries, keys).
+        Output (batch, queries, heads, value_dim) and weights (batch, heads, queries, keys), which are None where a
+        flash kernel computed: then there are none. See ``set_impl``.
 
     Raises:
         RuntimeError: ``module`` carries no site.
+        ValueError: ``set_impl`` insists on a kernel that cannot serve this call.
         NotImplementedError: the model asks for something that would change the weights and is not honoured here.
     """
     site = module.__dict__.get(SITE)
@@ -117,10 +79,21 @@ def sparse_attention(
                 f"{type(module).__name__} passes {name!r} to its attention, which hf_sparse does not honour; "
                 "leave this model's attention as it is (attn=None)"
             )
+    causal = attention_mask is None and bool(is_causal) and query.shape[2] > 1
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    asked = others.get("output_attentions", getattr(getattr(module, "config", None), "output_attentions", False))
+    flash = flash_output(
+        module,
+        AttentionCall(
+            query, key, value, attention_mask, scaling, causal, dropout if module.training else 0.0, softcap,
+            position_bias, s_aux, sinks, indices, bool(asked),
+        ),
+    )  # fmt: skip
+    if flash is not None:
+        return flash, None
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    causal = attention_mask is None and bool(is_causal) and query.shape[2] > 1
     scores = attention_scores(query, key, attention_mask, scaling, softcap, position_bias, causal)
     if indices is not None:
         shape = (scores.shape[0], 1, *scores.shape[2:])

@@ -76,6 +76,7 @@ class AttentionSite:
         counts: where to count supports, only while ``observe`` is on.
         hook: what hands the cache on, where the map is constrained.
         watch: what looks at the module and the scores of every call, only while ``trial`` is on.
+        impl: what computes the attention, see ``set_impl``.
     """
 
     path: str
@@ -87,6 +88,7 @@ class AttentionSite:
     counts: SupportCount | None = field(default=None, repr=False)
     hook: RemovableHandle | None = field(default=None, repr=False)
     watch: Callable[[nn.Module, Tensor], None] | None = field(default=None, repr=False)
+    impl: str = "auto"
 
     @property
     def is_constrained(self) -> bool:
@@ -116,32 +118,37 @@ def weights_under(choice: MapConfig | None, module: nn.Module, scores: Tensor) -
     """
     if choice is None:
         return softmax(scores)
-    by_head: dict[str, Any] = settings_by_head(choice, module, scores)
+    by_head: Any = {name: values.view(-1, 1, 1) for name, values in settings_by_head(choice, module, scores).items()}
     return choice(scores, **by_head)
 
 
-def settings_by_head(choice: MapConfig, module: nn.Module, scores: Tensor) -> dict[str, Tensor]:
-    """Those settings of a map in ``module`` that differ by head, as tensors (heads, 1, 1).
+def settings_by_head(choice: MapConfig, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Those settings of a map in ``module`` that differ by head, as tensors (heads,) on the device of ``x``.
+
+    Args:
+        choice: the map.
+        module: it holds the parameters of settings that are learned.
+        x: scores or queries (batch, heads, queries, ...).
 
     Raises:
-        ValueError: see ``weights_under``.
+        ValueError: settings for another number of heads, or a tensor whose heads cannot be told.
     """
     by_head = {}
-    precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    precision = torch.float64 if x.dtype == torch.float64 else torch.float32
     for name, value in choice.settings:
         if isinstance(value, Learned):
             from_real = cast(Any, choice.setting(name).from_real)
             by_head[name] = from_real(getattr(module, learned_name(name)).to(precision))
         elif isinstance(value, tuple):
-            by_head[name] = torch.tensor(value, dtype=precision, device=scores.device)
+            by_head[name] = torch.tensor(value, dtype=precision, device=x.device)
     for name, values in by_head.items():
-        if scores.dim() != 4 or scores.shape[1] != len(values):
-            shape = tuple(scores.shape)
+        if x.dim() != 4 or x.shape[1] != len(values):
+            shape = tuple(x.shape)
             raise ValueError(
                 f"{type(module).__name__}: {name} is given for {len(values)} heads, but scores are of shape {shape}, "
                 "not (batch, heads, queries, keys) with as many heads"
             )
-    return {name: values.view(-1, 1, 1) for name, values in by_head.items()}
+    return by_head
 
 
 def learned_name(setting: str) -> str:

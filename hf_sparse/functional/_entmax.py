@@ -23,6 +23,8 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
     """entmax over the last axis of x, of any floating-point dtype; on the candidates where the rows are long."""
     length = x.shape[-1]
     impl = kernels.chosen(impl, x, alpha)
+    if impl == "triton":
+        return EntmaxRows.apply(x, alpha, impl)
     if impl == "cpp":
         differentiable = torch.is_grad_enabled() and x.requires_grad
         if not differentiable and not torch._C._are_functorch_transforms_active():
@@ -66,7 +68,8 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
             for attention scores (batch, heads, queries, keys). The gradient reaches it, at alpha = 1 too.
         dim: the axis to map.
         impl: ``"torch"`` is the specification; ``"cpp"`` the compiled kernel, for float32 and half-precision scores
-            on the CPU and one alpha in [1.1, 2]; ``"auto"`` takes the kernel where ``kernels.chosen`` says so.
+            on the CPU and one alpha in [1.1, 2]; ``"triton"`` the same on an NVIDIA GPU; ``"auto"`` takes a kernel
+            where ``kernels.chosen`` says so.
 
     Returns:
         Probabilities with exact zeros, shape and dtype of ``z``; computed in float32 (float64 for float64 scores).
@@ -75,9 +78,9 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     Raises:
         TypeError: ``z`` is not a floating-point tensor, or ``alpha`` neither a number nor such a tensor.
         ValueError: ``alpha < 1``, an empty axis, a tensor alpha that does not broadcast or leaves [1, 2], an unknown
-            ``impl``, or ``impl="cpp"`` for what the kernel does not take.
+            ``impl``, or a kernel's for what it does not take.
         IndexError: ``dim`` is out of range.
-        KernelUnavailable: ``impl="cpp"`` where the kernel cannot be built.
+        KernelUnavailable: ``impl="cpp"`` where the kernel cannot be built, ``"triton"`` where Triton cannot run.
 
     Source: Peters et al. 2019, Eq. 7 and Proposition 1 (Jacobian); Correia et al. 2019 (gradient in alpha).
     Cost: three to eleven Newton steps of four passes in cache. On a CPU, batches of rows of at least 1024 entries are

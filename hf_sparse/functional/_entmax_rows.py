@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..kernels import entmax_weights, jacobian_product
+from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
 from ._newton import bisect, exponent_of, power, solve, solve_
 
 # Elements worked on at a time: they stay in cache from one pass to the next, and torch starts its second thread only
@@ -115,6 +115,8 @@ class _JacobianProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(p: Tensor, grad: Tensor, alpha: float, impl: str) -> Tensor:
+        if impl == "triton":
+            return triton_jacobian_product(p, grad, alpha)
         if impl == "cpp" and _row_by_row(p):
             return jacobian_product(p, grad, alpha)
         if _row_by_row(p):
@@ -152,11 +154,14 @@ class _JacobianProduct(torch.autograd.Function):
 class EntmaxRows(torch.autograd.Function):
     """p over the last axis, ``EntmaxRows.apply(x, alpha)``, for float32 and float64 x and alpha > 1.
 
-    ``EntmaxRows.apply(x, alpha, "cpp")`` is the C++ kernel's, for what ``kernels.chosen`` lets through.
+    With a third argument, ``"cpp"`` or ``"triton"``, it is the kernel's, for what ``kernels.chosen`` lets through;
+    Triton's also takes x in half precision, and returns p so.
     """
 
     @staticmethod
     def forward(x: Tensor, alpha: float, impl: str = "torch") -> Tensor:
+        if impl == "triton":
+            return triton_weights(x, alpha, exponent_of(alpha))
         if impl == "cpp" and _row_by_row(x):
             return entmax_weights(x, alpha, exponent_of(alpha))
         if _row_by_row(x):

@@ -1,4 +1,4 @@
-"""Which implementation computes: the C++ kernel, or torch, which is the specification."""
+"""Which implementation computes: the Triton kernels, the C++ kernel, or torch, which is the specification."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ._library import available, library
+from ._triton import require_triton, triton_problem
 
-IMPLS = ("auto", "cpp", "torch")
+IMPLS = ("auto", "cpp", "torch", "triton")
 # Outside, float32 sums of powers are too coarse (below), or there is no norm for Newton's method (above).
 LOWEST_ALPHA, HIGHEST_ALPHA = 1.1, 2.0
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -16,17 +17,18 @@ BUILD_FROM = 1 << 20
 
 
 def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
-    """The implementation that computes the scores ``z``: ``"cpp"`` or ``"torch"``.
+    """The implementation that computes the scores ``z``: ``"cpp"``, ``"torch"`` or ``"triton"``.
 
     Args:
-        impl: ``"cpp"`` or ``"torch"``, which are taken as they are, or ``"auto"``: the kernel wherever it can be used,
-            is built already or is worth building (a million scores or more), and ``HF_SPARSE_CPP=0`` is not set.
+        impl: ``"torch"``, ``"cpp"`` or ``"triton"``, which are taken as they are, or ``"auto"``. On a GPU that is
+            Triton wherever it can be used; on the CPU the C++ kernel wherever it can be used, is built already or is
+            worth building (a million scores or more), and ``HF_SPARSE_CPP=0`` is not set.
         z: scores; only dtype, device and size are looked at.
         alpha: of entmax; None where it does not matter.
 
     Raises:
-        ValueError: an unknown ``impl``; or ``"cpp"`` for scores or an alpha that the kernel does not take.
-        KernelUnavailable: ``"cpp"`` where the kernel cannot be built.
+        ValueError: an unknown ``impl``; or ``"cpp"`` or ``"triton"`` for scores or an alpha that it does not take.
+        KernelUnavailable: ``"cpp"`` where the kernel cannot be built, ``"triton"`` where Triton cannot be used.
 
     >>> chosen("torch", torch.zeros(2, 3))
     'torch'
@@ -35,20 +37,27 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
         return impl
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, was {impl!r}")
-    problem = _problem(z, alpha)
     if impl == "auto":
-        return "cpp" if problem is None and available(build=z.numel() >= BUILD_FROM) else "torch"
+        impl = "cpp" if z.device.type == "cpu" else "triton"
+        if _problem(impl, z, alpha) is not None:
+            return "torch"
+        usable = available(build=z.numel() >= BUILD_FROM) if impl == "cpp" else triton_problem(z.device) is None
+        return impl if usable else "torch"
+    problem = _problem(impl, z, alpha)
     if problem is not None:
-        raise ValueError(f'impl="cpp" {problem}; use impl="auto" or impl="torch"')
-    library()
-    return "cpp"
+        raise ValueError(f'impl="{impl}" {problem}; use impl="auto" or impl="torch"')
+    if impl == "cpp":
+        library()
+    else:
+        require_triton(z.device)
+    return impl
 
 
-def _problem(z: Tensor, alpha: float | Tensor | None) -> str | None:
-    """Why the kernel cannot take these scores, or None."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+def _problem(impl: str, z: Tensor, alpha: float | Tensor | None) -> str | None:
+    """Why the kernels cannot take these scores, or None."""
+    if impl == "cpp" and (torch.compiler.is_compiling() or torch.jit.is_tracing()):
         return "cannot be traced or compiled"
-    if z.device.type != "cpu":
+    if impl == "cpp" and z.device.type != "cpu":
         return f"takes scores on the CPU, were on {z.device}"
     if type(z) not in (Tensor, torch.nn.Parameter):
         return f"takes plain tensors, was {type(z).__name__}"

@@ -106,19 +106,20 @@ def alpha_relu_rows_loss(z: Tensor, y: Tensor, alpha: float, tau: float, impl: s
             support = support_above(z.detach().contiguous(), alpha, tau, impl)
     if support is None:
         wide = z if z.dtype == torch.float64 else z.float()
-        return _loss(relu_mass(wide * (alpha - 1) - tau, alpha).sum(-1), wide, y, alpha, tau)
+        return relu_rows_loss(relu_mass(wide * (alpha - 1) - tau, alpha).sum(-1), wide, y, alpha, tau)
     row, column, u = support
     p = power(u, exponent_of(alpha))
     # Sequential float32 sums drift: thousands of small terms are added up in float64.
     mass = torch.zeros(len(z), dtype=torch.float64, device=z.device).index_add_(0, row, (p * u).double())
-    loss = _loss(mass, z.detach(), y, alpha, tau).to(p.dtype)
+    loss = relu_rows_loss(mass, z.detach(), y, alpha, tau).to(p.dtype)
     if torch.is_grad_enabled() and z.requires_grad:
         place = row * z.shape[1] + column
         loss = _SupportLoss.apply(z, loss, _SupportWeights.apply(z, p, place, alpha), row, place, y)
     return loss
 
 
-def _loss(mass: Tensor, z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
+def relu_rows_loss(mass: Tensor, z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
+    """The losses (N,) of class targets (N,) or distributions (N, V), given ``mass`` as in ``relu_loss``."""
     if y.is_floating_point():
         return mass / alpha + unnormalized_negentropy(y, alpha, tau) - torch.where(y > 0, z * y, 0.0).sum(-1)
     return relu_loss(mass, z.gather(-1, y[:, None])[:, 0], alpha, tau)

@@ -42,8 +42,8 @@ def fenchel_young_loss(
         label_smoothing: ``eps`` in [0, 1]: the target becomes ``(1 - eps) y + eps / V``.
         num_items: divide the sum by this count instead, for gradient accumulation over several batches (Trainer's
             ``num_items_in_batch``); only with ``reduction="mean"``.
-        impl: what computes it, ``"auto"``, ``"torch"`` or ``"cpp"``, as in ``hf_sparse.functional.entmax``; the kernel
-            finds the supports of the entmax family and of alpha-ReLU.
+        impl: what computes it, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
+            ``hf_sparse.functional.entmax``; the kernels know the entmax family and alpha-ReLU.
         **settings: the map's settings (``alpha``, ``tau``). A tensor ``alpha`` gets its gradient,
             ``d Omega(y)/d alpha - d Omega(p)/d alpha`` at fixed p; it lies in [1, 2] and broadcasts to (..., 1).
 
@@ -56,7 +56,7 @@ def fenchel_young_loss(
             probabilities that are none, an unknown ``impl`` or one that does not take these logits or this map.
         TypeError: logits that are not floating-point, boolean targets.
         IndexError: a target outside [0, V).
-        KernelUnavailable: ``impl="cpp"`` where the kernel cannot be built.
+        KernelUnavailable: an explicit kernel where it cannot be built or run.
 
     Source: Blondel et al. 2020, Eq. 14; Peters et al. 2019, Eq. 9 and 10; label smoothing as in Peters and
     Martins 2021, ``L(z, y) + eps (<z, y> - mean z) + Omega(smoothed y) - Omega(y)``.

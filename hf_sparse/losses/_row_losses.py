@@ -19,6 +19,7 @@ from ._alpha_relu_rows import alpha_relu_rows_loss
 from ._dense_rows import dense_rows_loss
 from ._entmax_rows import entmax_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
+from ._solved_rows import solved_rows_loss
 
 
 def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,20 +46,20 @@ def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chosen_for(name: str, settings: Mapping[str, Any], z: Tensor, impl: str) -> str:
-    """What computes the losses of the scores ``z``: ``"cpp"`` or ``"torch"``; see ``kernels.chosen``.
+    """What computes the losses of the scores ``z``, see ``kernels.chosen``.
 
     Raises:
-        ValueError, KernelUnavailable: see ``kernels.chosen``; or ``"cpp"`` for a map that the kernel does not know.
+        ValueError, KernelUnavailable: see ``kernels.chosen``; or a kernel for a map that it does not know.
     """
     base, base_settings = underlying(name, settings)
     if base == "alpha_relu":
         return chosen(impl, z)
     if base == "entmax":
         return chosen(impl, z, base_settings["alpha"])
-    if impl == "cpp":
+    if impl in ("cpp", "triton"):
         bases = {known: underlying(known, {})[0] for known in MAPS if known != "softmax"}
         known = ", ".join(repr(name) for name, base in sorted(bases.items()) if base in ("alpha_relu", "entmax"))
-        raise ValueError(f'impl="cpp" knows {known}, not {name!r}; use impl="auto" or impl="torch"')
+        raise ValueError(f'impl="{impl}" knows {known}, not {name!r}; use impl="auto" or impl="torch"')
     return chosen("torch" if impl == "auto" else impl, z)
 
 
@@ -91,6 +92,8 @@ def row_losses(
     """
     impl = chosen_for(name, settings, z, impl)
     base, base_settings = underlying(name, settings)
+    if impl == "triton":
+        return solved_rows_loss(z, y, **base_settings)
     if base == "alpha_relu":
         return alpha_relu_rows_loss(_without_uncounted(z, counted), y, **settings, impl=impl)
     alpha = base_settings["alpha"] if base == "entmax" else None

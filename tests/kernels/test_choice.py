@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hf_sparse.functional import entmax, entmax15
-from hf_sparse.kernels import chosen
+from hf_sparse.kernels import KernelUnavailable, chosen
 from hf_sparse.losses import entmax15_loss, entmax_loss, fenchel_young_loss, linear_entmax_loss
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ Z, Y = torch.tensor([[2.0, 1.0, -1.0]]), torch.tensor([0])
 
 
 def test_an_unknown_impl_is_refused():
-    message = "impl must be one of 'auto', 'cpp', 'torch', was 'cuda'"
+    message = "impl must be one of 'auto', 'cpp', 'torch', 'triton', was 'cuda'"
     for call in (
         lambda: entmax15(Z, impl="cuda"),
         lambda: entmax(Z, torch.tensor(1.5), impl="cuda"),
@@ -139,3 +139,23 @@ def test_two_processes_that_build_at_once_both_end_with_the_kernel(tmp_path):
     ]
     assert [process.communicate()[0].strip() for process in processes] == ["[0.5, 0.5]"] * 2
     assert len(list((tmp_path / "hf_sparse").iterdir())) == 1
+
+
+def test_triton_is_never_auto_on_the_cpu_and_says_why_it_cannot_run(monkeypatch):
+    assert chosen("auto", Z, 1.5) != "triton"
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr("hf_sparse.kernels._triton.find_spec", lambda name: True)
+    for z, message in ((Z, "run on NVIDIA GPUs; the scores were on the CPU"), (Z.to("meta"), "scores were on meta")):
+        with pytest.raises(KernelUnavailable, match=message):
+            entmax15(z, impl="triton")
+    monkeypatch.setattr("hf_sparse.kernels._triton.find_spec", lambda name: None)
+    with pytest.raises(KernelUnavailable, match=r"triton is not installed: pip install hf_sparse\[gpu\]"):
+        entmax15(Z, impl="triton")
+    monkeypatch.setenv("HF_SPARSE_TRITON", "0")
+    with pytest.raises(KernelUnavailable, match="HF_SPARSE_TRITON=0 turns the Triton kernels off"):
+        entmax15(Z, impl="triton")
+
+
+def test_importing_the_package_loads_no_triton_kernel(tmp_path):
+    code = "import sys; sys.modules['triton'] = None; import hf_sparse, hf_sparse.attention\n"
+    assert run(code + "print('hf_sparse.kernels.gpu' in sys.modules)", tmp_path) == "False"

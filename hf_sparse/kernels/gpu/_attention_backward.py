@@ -1,0 +1,272 @@
+"""Flash entmax, backward: over live tiles only, from the thresholds that the forward left.
+
+With ``w = p^(2 - alpha)`` and ``g_ij = <dO_i, v_j>`` the derivative in the scores of query i is
+``w_ij (g_ij - delta_i)``, where ``delta_i = sum_j w_ij g_ij / sum_j w_ij`` (Peters et al. 2019, Proposition 2). The
+derivative in alpha is ``sum_j g_ij dp_ij/dalpha`` (Correia et al. 2019, Proposition 1), with ``h = -p log p`` and
+``dp/dalpha = (p - w / sum w) / (alpha - 1)^2 + (h - w sum h / sum w) / (alpha - 1)``.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ._newton import slope_power
+from ._tiles import tile_rows, tile_scores
+
+
+@triton.jit
+def _entropy(p, u, exponent):
+    """``-p log p``, with ``log p = P log u``."""
+    return tl.where(u > 0, -p * exponent * tl.log(tl.where(u > 0, u, 1.0)), 0.0)
+
+
+@triton.jit
+def differentiate_queries(
+    Q,
+    K,
+    V,
+    TAU,
+    DOUT,
+    DQ,
+    DELTA,
+    DALPHA,
+    LIST,
+    COUNT,
+    ALPHA,
+    SINKS,
+    BIAS,
+    MASK,
+    q_batch,
+    q_head,
+    q_query,
+    k_batch,
+    k_head,
+    k_key,
+    v_batch,
+    v_head,
+    v_key,
+    dout_batch,
+    dout_head,
+    dout_query,
+    dq_batch,
+    dq_head,
+    dq_query,
+    bias_batch,
+    bias_head,
+    bias_query,
+    bias_key,
+    mask_batch,
+    mask_head,
+    mask_query,
+    mask_key,
+    num_queries,
+    num_keys,
+    group,
+    head_dim,
+    value_dim,
+    scaling,
+    softcap,
+    window,
+    lowest,
+    CAUSAL: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    BIASED: tl.constexpr,
+    MASKED: tl.constexpr,
+    SINKING: tl.constexpr,
+    LEARNED: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    HEAD: tl.constexpr,
+    VALUE: tl.constexpr,
+):
+    """One tile of queries a program: DELTA, DQ and, where alpha is LEARNED, what each query adds to DALPHA."""
+    tile = tl.program_id(0)
+    head = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    num_heads = tl.num_programs(1)
+    scale = tl.load(ALPHA + head) - 1
+    exponent = 1 / scale
+    K += batch * k_batch + (head // group) * k_head
+    V += batch * v_batch + (head // group) * v_head
+    if BIASED:
+        BIAS += batch * bias_batch + head * bias_head
+    if MASKED:
+        MASK += batch * mask_batch + head * mask_head
+    program = (batch * num_heads + head) * tl.num_programs(0) + tile
+    LIST += program * tl.cdiv(num_keys, KEYS)
+    num_listed = tl.load(COUNT + program)
+    of_rows = (batch * num_heads + head) * num_queries
+
+    query = tile * QUERIES + tl.arange(0, QUERIES)
+    q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
+    dout = tile_rows(DOUT + batch * dout_batch + head * dout_head, query, num_queries, dout_query, value_dim, VALUE)
+    tau = tl.load(TAU + of_rows + query, mask=query < num_queries, other=1.0e30)
+
+    total = tl.zeros((QUERIES,), tl.float32)
+    weighted = tl.zeros((QUERIES,), tl.float32)
+    of_p = tl.zeros((QUERIES,), tl.float32)
+    of_h = tl.zeros((QUERIES,), tl.float32)
+    entropy = tl.zeros((QUERIES,), tl.float32)
+    for i in range(num_listed):
+        key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
+        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
+        v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
+        scores, _ = tile_scores(
+            q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling,
+            softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
+        )  # fmt: skip
+        u = tl.maximum(scores * scale - tau[:, None], 0.0)
+        w = slope_power(u, exponent, EXPONENT)
+        g = tl.dot(dout, tl.trans(v), input_precision="ieee")
+        total += tl.sum(w, 1)
+        weighted += tl.sum(w * g, 1)
+        if LEARNED:
+            p = w * u
+            h = _entropy(p, u, exponent)
+            of_p += tl.sum(p * g, 1)
+            of_h += tl.sum(h * g, 1)
+            entropy += tl.sum(h, 1)
+    if SINKING:
+        u_sink = tl.maximum(tl.load(SINKS + head).to(tl.float32) * scale - tau, 0.0)
+        w_sink = slope_power(u_sink, exponent, EXPONENT)
+        total += w_sink
+        entropy += _entropy(w_sink * u_sink, u_sink, exponent)
+    delta = weighted / tl.where(total > 0, total, 1.0)
+    tl.store(DELTA + of_rows + query, delta, mask=query < num_queries)
+    if LEARNED:
+        dalpha = ((of_p - delta) / scale + (of_h - delta * entropy)) / scale
+        tl.store(DALPHA + of_rows + query, dalpha, mask=query < num_queries)
+
+    dq = tl.zeros((QUERIES, HEAD), tl.float32)
+    for i in range(num_listed):
+        key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
+        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
+        v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
+        scores, slope = tile_scores(
+            q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling,
+            softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
+        )  # fmt: skip
+        w = slope_power(tl.maximum(scores * scale - tau[:, None], 0.0), exponent, EXPONENT)
+        g = tl.dot(dout, tl.trans(v), input_precision="ieee")
+        ds = w * (g - delta[:, None]) * slope
+        dq += tl.dot(ds.to(k.dtype), k, input_precision="ieee")
+    column = tl.arange(0, HEAD)
+    inside = (query < num_queries)[:, None] & (column < head_dim)[None, :]
+    DQ += batch * dq_batch + head * dq_head
+    tl.store(DQ + query[:, None] * dq_query + column[None, :], (dq * scaling).to(DQ.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def differentiate_keys(
+    Q,
+    K,
+    V,
+    TAU,
+    DOUT,
+    DELTA,
+    DK,
+    DV,
+    LIST,
+    COUNT,
+    ALPHA,
+    BIAS,
+    MASK,
+    q_batch,
+    q_head,
+    q_query,
+    k_batch,
+    k_head,
+    k_key,
+    v_batch,
+    v_head,
+    v_key,
+    dout_batch,
+    dout_head,
+    dout_query,
+    dk_batch,
+    dk_head,
+    dk_key,
+    dv_batch,
+    dv_head,
+    dv_key,
+    bias_batch,
+    bias_head,
+    bias_query,
+    bias_key,
+    mask_batch,
+    mask_head,
+    mask_query,
+    mask_key,
+    num_queries,
+    num_keys,
+    group,
+    head_dim,
+    value_dim,
+    scaling,
+    softcap,
+    window,
+    lowest,
+    CAUSAL: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    BIASED: tl.constexpr,
+    MASKED: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    HEAD: tl.constexpr,
+    VALUE: tl.constexpr,
+):
+    """One tile of keys a program, for all heads that share it: DK and DV, summed in one order every time."""
+    tile = tl.program_id(0)
+    key_head = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    num_heads = tl.num_programs(1) * group
+    num_tiles = tl.cdiv(num_queries, QUERIES)
+
+    key = tile * KEYS + tl.arange(0, KEYS)
+    k = tile_rows(K + batch * k_batch + key_head * k_head, key, num_keys, k_key, head_dim, HEAD)
+    v = tile_rows(V + batch * v_batch + key_head * v_head, key, num_keys, v_key, value_dim, VALUE)
+    dk = tl.zeros((KEYS, HEAD), tl.float32)
+    dv = tl.zeros((KEYS, VALUE), tl.float32)
+    for member in range(group):
+        head = key_head * group + member
+        scale = tl.load(ALPHA + head) - 1
+        exponent = 1 / scale
+        program = (batch * num_heads + head) * tl.num_programs(0) + tile
+        of_rows = (batch * num_heads + head) * num_queries
+        of_bias = BIAS
+        if BIASED:
+            of_bias += batch * bias_batch + head * bias_head
+        of_mask = MASK
+        if MASKED:
+            of_mask += batch * mask_batch + head * mask_head
+        for i in range(tl.load(COUNT + program)):
+            query = tl.load(LIST + program * num_tiles + i) * QUERIES + tl.arange(0, QUERIES)
+            q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
+            dout = tile_rows(
+                DOUT + batch * dout_batch + head * dout_head, query, num_queries, dout_query, value_dim, VALUE
+            )
+            tau = tl.load(TAU + of_rows + query, mask=query < num_queries, other=1.0e30)
+            delta = tl.load(DELTA + of_rows + query, mask=query < num_queries, other=0.0)
+            scores, slope = tile_scores(
+                q, k, query, key, of_bias, bias_query, bias_key, of_mask, mask_query, mask_key, num_queries, num_keys,
+                scaling, softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
+            )  # fmt: skip
+            u = tl.maximum(scores * scale - tau[:, None], 0.0)
+            w = slope_power(u, exponent, EXPONENT)
+            g = tl.dot(dout, tl.trans(v), input_precision="ieee")
+            dv += tl.dot(tl.trans((w * u).to(dout.dtype)), dout, input_precision="ieee")
+            ds = w * (g - delta[:, None]) * slope
+            dk += tl.dot(tl.trans(ds.to(q.dtype)), q, input_precision="ieee")
+    column = tl.arange(0, HEAD)
+    inside = (key < num_keys)[:, None] & (column < head_dim)[None, :]
+    DK += batch * dk_batch + key_head * dk_head
+    tl.store(DK + key[:, None] * dk_key + column[None, :], (dk * scaling).to(DK.dtype.element_ty), mask=inside)
+    column = tl.arange(0, VALUE)
+    inside = (key < num_keys)[:, None] & (column < value_dim)[None, :]
+    DV += batch * dv_batch + key_head * dv_head
+    tl.store(DV + key[:, None] * dv_key + column[None, :], dv.to(DV.dtype.element_ty), mask=inside)

@@ -1,0 +1,183 @@
+"""Flash entmax, forward: no score leaves the chip, and tiles without support are passed over.
+
+A program holds one tile of queries of one head. It reads all keys once and lists the tiles that can hold support,
+those with a score above a lower bound of its query's threshold; Newton's method runs on the listed tiles, striking out
+more of them as the bound rises; the values are read for what is left.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ._newton import rise, slope_power
+from ._tiles import HIDDEN, key_tiles, tile_rows, tile_scores
+
+
+@triton.jit
+def attend(
+    Q,
+    K,
+    V,
+    OUT,
+    TAU,
+    LIVE,
+    LIST,
+    ALPHA,
+    SINKS,
+    BIAS,
+    MASK,
+    q_batch,
+    q_head,
+    q_query,
+    k_batch,
+    k_head,
+    k_key,
+    v_batch,
+    v_head,
+    v_key,
+    out_batch,
+    out_head,
+    out_query,
+    bias_batch,
+    bias_head,
+    bias_query,
+    bias_key,
+    mask_batch,
+    mask_head,
+    mask_query,
+    mask_key,
+    num_queries,
+    num_keys,
+    group,
+    head_dim,
+    value_dim,
+    scaling,
+    softcap,
+    window,
+    lowest,
+    tolerance,
+    max_steps,
+    CAUSAL: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    BIASED: tl.constexpr,
+    MASKED: tl.constexpr,
+    SINKING: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    HEAD: tl.constexpr,
+    VALUE: tl.constexpr,
+):
+    """Writes OUT, the threshold TAU of each query in units of ``(alpha - 1) z``, and which tiles are LIVE."""
+    tile = tl.program_id(0)
+    head = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    num_heads = tl.num_programs(1)
+    scale = tl.load(ALPHA + head) - 1
+    alpha = scale + 1
+    exponent = 1 / scale
+    K += batch * k_batch + (head // group) * k_head
+    V += batch * v_batch + (head // group) * v_head
+    if BIASED:
+        BIAS += batch * bias_batch + head * bias_head
+    if MASKED:
+        MASK += batch * mask_batch + head * mask_head
+    num_tiles = tl.cdiv(num_keys, KEYS)
+    program = (batch * num_heads + head) * tl.num_programs(0) + tile
+    LIST += program * num_tiles
+    LIVE += program * num_tiles
+
+    query = tile * QUERIES + tl.arange(0, QUERIES)
+    q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
+    first, end = key_tiles(tile, num_queries, num_keys, window, CAUSAL, WINDOWED, QUERIES, KEYS)
+
+    tau = tl.full((QUERIES,), HIDDEN, tl.float32)
+    if SINKING:
+        sink = tl.load(SINKS + head).to(tl.float32) * scale
+        tau = tl.maximum(tau, sink - 1)
+    num_listed = 0
+    for i in range(end - first):
+        # A query's own tile and the first of all are where attention goes: their threshold is a tight bound already.
+        j = tl.where(i == 0, end - 1, tl.where(i == 1, first, end - i))
+        key = j * KEYS + tl.arange(0, KEYS)
+        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
+        scores, _ = tile_scores(
+            q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling,
+            softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
+        )  # fmt: skip
+        x = scores * scale
+        peak = tl.max(x, 1)
+        tau = tl.maximum(tau, peak - 1)
+        if i < 2:
+            for _step in range(4):
+                u = tl.maximum(x - tau[:, None], 0.0)
+                slopes = slope_power(u, exponent, EXPONENT)
+                tau += rise(tl.sum(slopes * u, 1), tl.sum(slopes, 1), alpha, EXPONENT)
+        tl.store(LIST + num_listed, j)
+        num_listed += tl.max((peak > tau).to(tl.int32), 0)
+
+    going = num_listed > 0
+    num_steps = 0
+    while going:
+        tl.debug_barrier()
+        mass = tl.zeros((QUERIES,), tl.float32)
+        slope = tl.zeros((QUERIES,), tl.float32)
+        num_kept = 0
+        for i in range(num_listed):
+            j = tl.load(LIST + i)
+            key = j * KEYS + tl.arange(0, KEYS)
+            k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
+            scores, _ = tile_scores(
+                q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys,
+                scaling, softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
+            )  # fmt: skip
+            u = tl.maximum(scores * scale - tau[:, None], 0.0)
+            slopes = slope_power(u, exponent, EXPONENT)
+            mass += tl.sum(slopes * u, 1)
+            slope += tl.sum(slopes, 1)
+            # All threads have read entry i before this maximum over them is known, and it overwrites none after i.
+            found = tl.max((tl.max(u, 1) > 0).to(tl.int32), 0)
+            tl.store(LIST + num_kept, j)
+            num_kept += found
+        num_listed = num_kept
+        if SINKING:
+            u_sink = tl.maximum(sink - tau, 0.0)
+            slope_sink = slope_power(u_sink, exponent, EXPONENT)
+            mass += slope_sink * u_sink
+            slope += slope_sink
+        risen = tau + rise(mass, slope, alpha, EXPONENT)
+        unsolved = (mass > 1 + tolerance) & (risen > tau) & (query < num_queries)
+        tau = risen
+        num_steps += 1
+        going = (tl.max(unsolved.to(tl.int32), 0) > 0) & (num_steps < max_steps)
+
+    tl.debug_barrier()
+    out = tl.zeros((QUERIES, VALUE), tl.float32)
+    mass = tl.zeros((QUERIES,), tl.float32)
+    for i in range(num_listed):
+        j = tl.load(LIST + i)
+        key = j * KEYS + tl.arange(0, KEYS)
+        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
+        scores, _ = tile_scores(
+            q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling,
+            softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
+        )  # fmt: skip
+        u = tl.maximum(scores * scale - tau[:, None], 0.0)
+        p = slope_power(u, exponent, EXPONENT) * u
+        mass += tl.sum(p, 1)
+        v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
+        out += tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        tl.store(LIVE + j, tl.max((tl.max(u, 1) > 0).to(tl.int8), 0))
+    if SINKING:
+        u_sink = tl.maximum(sink - tau, 0.0)
+        mass += slope_power(u_sink, exponent, EXPONENT) * u_sink
+    out = out / tl.where(mass > 0, mass, 1.0)[:, None]
+    column = tl.arange(0, VALUE)
+    inside = (query < num_queries)[:, None] & (column < value_dim)[None, :]
+    OUT += batch * out_batch + head * out_head
+    tl.store(OUT + query[:, None] * out_query + column[None, :], out.to(OUT.dtype.element_ty), mask=inside)
+    TAU += (batch * num_heads + head) * num_queries
+    # Where no key is visible, above every score: the backward finds no support there.
+    tl.store(TAU + query, tl.where(mass > 0, tau, -HIDDEN), mask=query < num_queries)

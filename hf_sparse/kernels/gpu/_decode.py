@@ -1,0 +1,123 @@
+"""One query over a cache of keys: keys are read once, values only where there is weight.
+
+The scores of the one query are a single row, so that the row kernels find its weights. What is left are two products
+with the cache, in which the query heads that share a key head are the rows of one small matrix.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._launch import on_device_of
+from ._tiles import tile_rows
+
+_KEYS = 64
+# Programs to a key head: enough for small batches to fill a GPU, each with a few thousand keys of a long cache.
+_MOST_SPLITS = 32
+
+
+@triton.jit
+def multiply_keys(
+    Q, K, SCORES, q_batch, q_head, k_batch, k_head, k_key, num_keys, group, head_dim, scaling, tiles_each,
+    GROUP: tl.constexpr, HEAD: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Scores (batch, heads, keys) of a part of the keys a program."""
+    part = tl.program_id(0)
+    key_head = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    member = tl.arange(0, GROUP)
+    q = tile_rows(Q + batch * q_batch + key_head * group * q_head, member, group, q_head, head_dim, HEAD)
+    K += batch * k_batch + key_head * k_head
+    SCORES += (batch * tl.num_programs(1) + key_head) * group * num_keys
+    for tile in range(part * tiles_each, tl.minimum((part + 1) * tiles_each, tl.cdiv(num_keys, KEYS))):
+        key = tile * KEYS + tl.arange(0, KEYS)
+        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
+        inside = (member < group)[:, None] & (key < num_keys)[None, :]
+        tl.store(SCORES + member[:, None] * num_keys + key[None, :], scores, mask=inside)
+
+
+@triton.jit
+def multiply_values(
+    P, V, PARTS, p_row, v_batch, v_head, v_key, num_keys, group, value_dim, tiles_each, GROUP: tl.constexpr,
+    VALUE: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Weighted values (batch, key heads, parts, group, value_dim) summed; those without any weight are not read."""
+    part = tl.program_id(0)
+    key_head = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    member = tl.arange(0, GROUP)
+    head = (batch * tl.num_programs(1) + key_head) * group
+    V += batch * v_batch + key_head * v_head
+    out = tl.zeros((GROUP, VALUE), tl.float32)
+    for tile in range(part * tiles_each, tl.minimum((part + 1) * tiles_each, tl.cdiv(num_keys, KEYS))):
+        key = tile * KEYS + tl.arange(0, KEYS)
+        inside = (member < group)[:, None] & (key < num_keys)[None, :]
+        p = tl.load(P + (head + member)[:, None] * p_row + key[None, :], mask=inside, other=0.0)
+        # Not "> 0": a NaN must reach the output.
+        if tl.max(tl.max((p != 0).to(tl.int32), 1), 0) > 0:
+            v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
+            out += tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    column = tl.arange(0, VALUE)
+    place = (head * tl.num_programs(0) + part * group + member)[:, None] * value_dim + column[None, :]
+    tl.store(PARTS + place, out, mask=(member < group)[:, None] & (column < value_dim)[None, :])
+
+
+def _parts(num_keys: int) -> tuple[int, int]:
+    """How many programs share the keys, and how many tiles each takes."""
+    num_tiles = triton.cdiv(num_keys, _KEYS)
+    tiles_each = triton.cdiv(num_tiles, _MOST_SPLITS)
+    return triton.cdiv(num_tiles, tiles_each), tiles_each
+
+
+def _width(dim: int) -> int:
+    return max(16, triton.next_power_of_2(dim))
+
+
+def decode_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+    """``scaling q k^T`` (batch, heads, 1, keys) in float32.
+
+    Args:
+        query: (batch, heads, 1, head_dim), last axis side by side in memory.
+        key: (batch, key_heads, keys, head_dim), the same.
+        scaling: factor on the dot products.
+
+    Cost: one read of the keys.
+    """
+    batch, heads, _, head_dim = query.shape
+    key_heads, num_keys = key.shape[1:3]
+    scores = torch.empty((batch, heads, 1, num_keys), dtype=torch.float32, device=query.device)
+    num_parts, tiles_each = _parts(num_keys)
+    group = heads // key_heads
+    with on_device_of(query):
+        multiply_keys[(num_parts, key_heads, batch)](
+            query, key, scores, query.stride(0), query.stride(1), *key.stride()[:3], num_keys, group, head_dim,
+            scaling, tiles_each, GROUP=_width(group), HEAD=_width(head_dim), KEYS=_KEYS,
+        )  # fmt: skip
+    return scores
+
+
+def decode_values(weights: Tensor, value: Tensor) -> Tensor:
+    """``p v`` (batch, heads, 1, value_dim) in the dtype of value.
+
+    Args:
+        weights: (batch, heads, 1, keys or more) float32, contiguous; what exceeds the keys is left out (a sink).
+        value: (batch, key_heads, keys, value_dim), last axis side by side in memory.
+
+    Cost: one read of the weights, and of the values of each 64 keys that have some weight.
+    """
+    batch, heads = weights.shape[:2]
+    key_heads, num_keys, value_dim = value.shape[1:]
+    num_parts, tiles_each = _parts(num_keys)
+    group = heads // key_heads
+    shape = (batch, key_heads, num_parts, group, value_dim)
+    parts = torch.empty(shape, dtype=torch.float32, device=value.device)
+    with on_device_of(value):
+        multiply_values[(num_parts, key_heads, batch)](
+            weights, value, parts, weights.stride(1), *value.stride()[:3], num_keys, group, value_dim, tiles_each,
+            GROUP=_width(group), VALUE=_width(value_dim), KEYS=_KEYS,
+        )  # fmt: skip
+    return parts.sum(2).view(batch, heads, 1, value_dim).to(value.dtype)

@@ -1,0 +1,117 @@
+"""Launches of the row kernels on tensors (N, V). Plain computations: no gradient flows through them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from ._launch import on_device_of, whole
+from ._row_kernels import multiply_by_jacobian, solve_rows, write_rows
+
+# Peaks of blocks of this many scores: at 262,144 classes 256 of them, which one program holds.
+BLOCK = 1024
+_MAX_STEPS = 40
+
+
+class RowSolutions(NamedTuple):
+    """What is known of rows (N, V) once they are solved, all float32.
+
+    Attributes:
+        conjugate: (N,) ``Omega*(z) - max z`` for entmax, ``sum u^(P + 1)`` for alpha-ReLU; NaN for a row that holds a
+            NaN or ``inf``.
+        solution: (N, 3) base, shift and mass: the weights are ``[(alpha - 1) (z - base) + shift]_+^P / mass``.
+        peaks: (N, blocks) the largest score of each block of the row.
+    """
+
+    conjugate: Tensor
+    solution: Tensor
+    peaks: Tensor
+
+
+def _block(length: int, block: int) -> int:
+    return min(block, max(16, triton.next_power_of_2(length)))
+
+
+def solve(z: Tensor, alpha: float, exponent: float, tau: float | None = None, block: int = BLOCK) -> RowSolutions:
+    """Solve rows of scores.
+
+    Args:
+        z: (N, V) float32, bfloat16 or float16, rows contiguous; ``-inf`` masks an entry.
+        alpha: in [1.1, 2] where tau is None, else above 1.
+        exponent: ``1 / (alpha - 1)``.
+        tau: the threshold of alpha-ReLU; None solves for that of entmax.
+        block: scores of which one peak is kept, a power of two.
+
+    Cost: one read of z, and reads of the blocks that can hold support, three to ten times.
+    """
+    num_rows, length = z.shape
+    block = _block(length, block)
+    num_blocks = triton.cdiv(length, block)
+    conjugate, solution, peaks = (
+        torch.empty(shape, dtype=torch.float32, device=z.device)
+        for shape in ((num_rows,), (num_rows, 3), (num_rows, num_blocks))
+    )
+    if num_rows:
+        with on_device_of(z):
+            solve_rows[(num_rows,)](
+                z, conjugate, solution, peaks, z.stride(0), length, num_blocks, alpha, exponent, tau or 0.0,
+                # Twice what float32 sums are off by, at an exponent that multiplies it.
+                4e-7 * max(2.0, exponent), _MAX_STEPS, SOLVE=tau is None, EXPONENT=whole(exponent), BLOCK=block,
+                BLOCKS=triton.next_power_of_2(num_blocks),
+            )  # fmt: skip
+    return RowSolutions(conjugate, solution, peaks)
+
+
+def write(
+    z: Tensor,
+    solutions: RowSolutions,
+    alpha: float,
+    exponent: float,
+    grad: Tensor | None = None,
+    target: Tensor | None = None,
+    block: int = BLOCK,
+) -> Tensor:
+    """The weights p (N, V) of solved rows, or ``grad (p - y)``, in the dtype of z.
+
+    Args:
+        z: as given to ``solve``.
+        solutions: what ``solve`` returned.
+        alpha: as given to ``solve``.
+        exponent: as given to ``solve``.
+        grad: (N,) float32, a factor for each row.
+        target: (N,) int64, the class y from whose weight one is taken.
+        block: as given to ``solve``.
+
+    Cost: one write, and one read of the blocks that hold support.
+    """
+    num_rows, length = z.shape
+    out = torch.empty((num_rows, length), dtype=z.dtype, device=z.device)
+    block = _block(length, block)
+    num_blocks = triton.cdiv(length, block)
+    if num_rows:
+        with on_device_of(z):
+            write_rows[(num_rows, num_blocks)](
+                z, solutions.solution, solutions.peaks, target, grad, out, z.stride(0), length, num_blocks, alpha,
+                exponent, HAS_TARGET=target is not None, HAS_GRAD=grad is not None, EXPONENT=whole(exponent),
+                BLOCK=block,
+            )  # fmt: skip
+    return out
+
+
+def jacobian_product(p: Tensor, grad: Tensor, alpha: float, block: int = BLOCK) -> Tensor:
+    """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (N, V), contiguous; in the dtype of p.
+
+    Cost: two reads of p, one write, and two reads of g where blocks of p are not all zero.
+    """
+    out = torch.empty_like(p)
+    num_rows, length = p.shape
+    block = _block(length, block)
+    if num_rows:
+        with on_device_of(p):
+            multiply_by_jacobian[(num_rows,)](
+                p, grad, out, length, triton.cdiv(length, block), alpha, BLOCK=block
+            )  # fmt: skip
+    return out

@@ -1,0 +1,171 @@
+"""Flash entmax is softcap, bias, mask, map and product one after the other: outputs and gradients against float64."""
+
+import pytest
+import torch
+
+from hf_sparse.kernels.gpu import _attention
+from hf_sparse.kernels.gpu._attention import Scores, Tiles, forward
+from tests.kernels.devices import DEVICE, needs_triton
+
+pytestmark = needs_triton
+# Small, so that short sequences have several.
+TILES = Tiles(16, 16)
+# Relative to the size of the whole result.
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+EXPONENTS = {2.0: 1, 1.5: 2, 4 / 3: 3, 1.25: 4}
+
+
+class _Entmax(torch.autograd.Function):
+    """entmax by bisection, and its derivatives as printed in the papers."""
+
+    @staticmethod
+    def forward(ctx, z, alpha):
+        x = (alpha - 1) * z
+        low, high = x.amax(-1, keepdim=True) - 1, x.amax(-1, keepdim=True)
+        for _ in range(60):
+            middle = (low + high) / 2
+            heavy = (x - middle).clamp(min=0).pow(1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
+            low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
+        p = (x - low).clamp(min=0).pow(1 / (alpha - 1))
+        p = torch.where(z.amax(-1, keepdim=True) > -1e29, p / p.sum(-1, keepdim=True), 0.0)
+        ctx.save_for_backward(p, alpha)
+        return p
+
+    @staticmethod
+    def backward(ctx, g):
+        p, alpha = ctx.saved_tensors
+        w = torch.where(p > 0, p.pow(2 - alpha), 0.0)
+        q = w / w.sum(-1, keepdim=True).clamp(min=1e-300)
+        h = -torch.xlogy(p, p)
+        of_alpha = (p - q) / (alpha - 1) ** 2 + (h - q * h.sum(-1, keepdim=True)) / (alpha - 1)
+        return w * (g - (q * g).sum(-1, keepdim=True)), (g * of_alpha).sum_to_size(alpha.shape)
+
+
+def reference(q, k, v, alpha, sinks, scores):
+    """Attention in float64 with every score written down; hidden keys have scores of -1e30."""
+    groups = q.shape[1] // k.shape[1]
+    z = q @ k.repeat_interleave(groups, 1).mT * scores.scaling
+    if scores.softcap is not None:
+        z = scores.softcap * torch.tanh(z / scores.softcap)
+    if scores.bias is not None:
+        z = z + scores.bias.double()
+    query, key = torch.meshgrid(*(torch.arange(n, device=q.device) for n in z.shape[2:]), indexing="ij")
+    distance = query + z.shape[3] - z.shape[2] - key
+    visible = torch.ones_like(z, dtype=torch.bool)
+    if scores.causal:
+        visible &= distance >= 0
+    if scores.window is not None:
+        visible &= distance < scores.window
+    if scores.mask is not None and scores.mask.dtype == torch.bool:
+        visible &= scores.mask
+    elif scores.mask is not None:
+        visible &= scores.mask > torch.finfo(scores.mask.dtype).min / 2
+        z = z + scores.mask.double().masked_fill(~visible, 0.0)
+    z = z.masked_fill(~visible, -1e30)
+    if sinks is not None:
+        z = torch.cat([z, sinks.view(1, -1, 1, 1).expand(*z.shape[:3], 1)], -1)
+    p = _Entmax.apply(z, alpha.view(1, -1, 1, 1))
+    return p[..., : k.shape[2]] @ v.repeat_interleave(groups, 1)
+
+
+def check(
+    batch=1, heads=1, key_heads=None, queries=40, keys=None, dim=16, value_dim=None, alpha=1.5, size=3.0,
+    dtype=torch.float32, kernels=_attention, **settings,
+):  # fmt: skip
+    """Compare outputs and all gradients of one case, as ``kernels`` computes them, with float64."""
+    key_heads, keys, value_dim = key_heads or heads, keys or queries, value_dim or dim
+    generator = torch.Generator().manual_seed(queries + keys)
+
+    def drawn(*shape):
+        # Transformers' layout: (batch, length, heads, dim) in memory.
+        batch, heads, length, dim = shape
+        return torch.randn(batch, length, heads, dim, generator=generator).transpose(1, 2).to(DEVICE, dtype)
+
+    q, k, v = drawn(batch, heads, queries, dim) * size, drawn(batch, key_heads, keys, dim), None
+    v, dout = drawn(batch, key_heads, keys, value_dim), drawn(batch, heads, queries, value_dim)
+    learned = torch.is_tensor(alpha)
+    alphas = (alpha if learned else torch.full((heads,), alpha)).to(DEVICE)
+    settings = {key: x.to(DEVICE) if torch.is_tensor(x) else x for key, x in settings.items()}
+    for name in ("bias", "mask"):
+        if name in settings:
+            settings[name] = settings[name].expand(batch, heads, queries, keys)
+    scores = Scores(alphas, 0 if learned else EXPONENTS.get(alpha, 0), dim**-0.5, **settings)
+    out, tau, live = kernels.forward(q, k, v, scores, TILES)
+    found = kernels.backward(dout, q, k, v, tau, live, scores, learned, TILES)
+    wide = [x.double().requires_grad_() for x in (q, k, v, alphas)]
+    if scores.sinks is not None:
+        wide.append(scores.sinks.double().requires_grad_())
+    expected = reference(*wide[:4], wide[4] if len(wide) > 4 else None, scores)
+    wanted = torch.autograd.grad(expected, wide, dout.double())
+    for name, ours, theirs in zip(("out", "q", "k", "v", "alpha", "sinks"), (out, *found), (expected, *wanted)):
+        if ours is not None:
+            assert ours.dtype == (torch.float32 if name in ("alpha", "sinks") else dtype)
+            error = float(((ours.double() - theirs).norm() / theirs.norm().clamp(min=1e-30)).detach())
+            assert error < TOLERANCE[dtype] * (20 if name == "alpha" else 1), f"{name}: relative error {error:.1e}"
+
+
+def padded(queries, keys):
+    """Left padding in one sequence, right padding and nothing visible to its last queries in the other; causal."""
+    visible = torch.ones(2, 1, queries, keys, dtype=torch.bool).tril(keys - queries)
+    visible[0, :, :, :9], visible[1, :, :, keys - 11 :], visible[1, :, -3:] = False, False, False
+    return visible
+
+
+# Every row of the capability matrix in docs/gpu.md is one of these cases; see tests/kernels/capabilities.py.
+CASES = {
+    "causal": {"causal": True},
+    "not causal, lengths that fill no tile": {"queries": 37, "batch": 2},
+    "fewer queries than keys, causal": {"queries": 20, "keys": 50, "causal": True},
+    "fewer keys than queries, causal": {"queries": 40, "keys": 20, "causal": True},
+    "cross-attention": {"queries": 20, "keys": 50},
+    "one query": {"queries": 1, "keys": 50},
+    "shared keys (4 heads to 2)": {"heads": 4, "key_heads": 2, "causal": True},
+    "head dimension 24, values of 40": {"dim": 24, "value_dim": 40, "queries": 24},
+    "alpha 2": {"alpha": 2.0},
+    "alpha 4/3": {"alpha": 4 / 3},
+    "alpha 1.25": {"alpha": 1.25},
+    "any alpha (1.4)": {"alpha": 1.4},
+    "an alpha a head, with gradient": {"heads": 2, "alpha": torch.tensor([1.2, 1.8]), "causal": True},
+    "window of 10": {"causal": True, "window": 10},
+    "softcap": {"softcap": 2.0, "size": 6.0},
+    "additive bias": {"bias": torch.linspace(-3, 3, 1600).sin().view(1, 1, 40, 40)},
+    "left and right padding, boolean mask": {"batch": 2, "mask": padded(40, 40)},
+    "additive mask": {"batch": 2, "mask": torch.where(padded(40, 40), 0.5, torch.finfo(torch.float32).min)},
+    "additive mask in float16": {
+        "batch": 2, "mask": torch.where(padded(40, 40), 0.0, torch.finfo(torch.float16).min).half(),
+    },
+    "sinks, with gradient": {"heads": 2, "sinks": torch.tensor([2.0, -1.0]), "causal": True},
+    "sinks and an alpha a head": {"heads": 2, "sinks": torch.tensor([2.0, -1.0]), "alpha": torch.tensor([1.3, 1.6])},
+    "float16": {"dtype": torch.float16, "causal": True},
+    "support of every key": {"size": 0.01},
+    "support of one key": {"size": 100.0},
+    "support of every key, alpha 2": {"size": 0.01, "alpha": 2.0},
+}  # fmt: skip
+if DEVICE == "cuda":
+    # tl.dot of bfloat16 is wrong in the interpreter.
+    CASES["bfloat16"] = {"dtype": torch.bfloat16, "causal": True}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_and_gradients_are_those_of_float64(name):
+    check(**CASES[name])
+
+
+def test_tiles_without_support_are_passed_over():
+    """Queries that look only at their own tile: live tiles lie on the diagonal, and the result is exact."""
+    q = torch.eye(16, device=DEVICE).repeat_interleave(16, 0)[None, None, :64] * 30
+    scores = Scores(torch.tensor([1.5], device=DEVICE), 2, 1.0)
+    v = torch.arange(64.0, device=DEVICE)[:, None].expand(64, 16)[None, None]
+    out, _, live = forward(q, q.clone(), v, scores, TILES)
+    assert torch.equal(live[0, 0], torch.eye(4, dtype=torch.int8, device=DEVICE))
+    expected = v.unflatten(2, (4, 16)).mean(3, keepdim=True).expand(1, 1, 4, 16, 16).flatten(2, 3)
+    torch.testing.assert_close(out, expected, atol=1e-4, rtol=0)
+
+
+def test_weights_are_normalized_to_the_last_bit_of_float32():
+    q, k = torch.randn(2, 1, 2, 40, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    ones = torch.ones_like(k)
+    for alpha, exponent in ((1.5, 2), (1.1, 0)):
+        scores = Scores(torch.tensor([alpha, alpha], device=DEVICE), exponent, 1.0, causal=True)
+        out, _, _ = forward(q, k, ones, scores, TILES)
+        torch.testing.assert_close(out, ones, atol=5e-7, rtol=0)
