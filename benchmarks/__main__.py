@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from . import growth, linear, losses, maps, memory
+from . import decoding, growth, linear, losses, maps, memory
 from ._case import Row
 from ._machine import WARM_ALLOCATOR, is_warm, machine
 from ._table import heading, line, write
 from ._timing import measure
 
-SECTIONS = {"losses": losses, "maps": maps, "linear": linear, "growth": growth}
+SECTIONS = {"losses": losses, "maps": maps, "linear": linear, "growth": growth, "decoding": decoding}
 RESULTS = Path(__file__).parent / "results"
 
 
