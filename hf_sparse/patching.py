@@ -126,7 +126,9 @@ def sparse_config(model: nn.Module) -> SparseConfig:
         ValueError: the model is not sparse.
     """
     if not is_sparse(model):
-        raise ValueError(f"this {type(transformers_model(model)).__name__} is not sparse; call sparsify(model, ...) first")
+        raise ValueError(
+            f"this {type(transformers_model(model)).__name__} is not sparse; call sparsify(model, ...) first"
+        )
     return cast(Any, transformers_model(model))._sparse_config
 
 

@@ -27,11 +27,17 @@ def head_map(model: PreTrainedModel) -> MapConfig:
     return choice
 
 
-def start_token(model: Any) -> int | None:
-    """What an encoder-decoder's decoder starts with."""
+def start_token(model: Any) -> int:
+    """What an encoder-decoder's decoder starts with.
+
+    Raises:
+        ValueError: the model does not say.
+    """
     settings = model.generation_config
-    start = settings.decoder_start_token_id
-    return settings.bos_token_id if start is None else start
+    start = settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
+    if start is None:
+        raise ValueError("model.generation_config.decoder_start_token_id is None: what does the decoder start with?")
+    return start
 
 
 def end_tokens(model: Any) -> list[int]:
@@ -85,7 +91,9 @@ class Continuations:
             # With padding taken out no mask and no positions need to be kept.
             tokens = torch.cat([prompt if mask is None else prompt[mask[0].bool()], prefix])
             if len(tokens) == 0:
-                raise ValueError("the prompt and the prefix are empty; a decoder needs at least one token to start from")
+                raise ValueError(
+                    "the prompt and the prefix are empty; a decoder needs at least one token to start from"
+                )
         self.cache: Any = None
         self.probabilities = self._step(tokens[None])
 

@@ -42,9 +42,7 @@ def page(text: str, model_name: str, map_names: Sequence[str], sections: Sequenc
 """
 
 
-def hypotheses_section(
-    tree: Branch, strings: Sequence[tuple[str, float]], complete: bool, tokenizer: Any
-) -> str:
+def hypotheses_section(tree: Branch, strings: Sequence[tuple[str, float]], complete: bool, tokenizer: Any) -> str:
     """All hypotheses, as a list and as a tree."""
     count = "1 hypothesis has" if len(strings) == 1 else f"{len(strings)} hypotheses have"
     if complete:

@@ -20,7 +20,11 @@ ALPHA_RELU = {"name": "alpha_relu", "alpha": 1.5, "tau": "auto"}
 # Architectures and heads of the members: alike, mixed, with an unnormalized head, with a dense member.
 MEMBERS = {
     "llama+gpt2": [("llama", "entmax15"), ("gpt2", ALPHA_RELU)],
-    "gemma2+qwen3+llama": [("gemma2", "sparsemax"), ("qwen3", ALPHA_RELU), ("llama", {"name": "entmax", "alpha": 1.3})],
+    "gemma2+qwen3+llama": [
+        ("gemma2", "sparsemax"),
+        ("qwen3", ALPHA_RELU),
+        ("llama", {"name": "entmax", "alpha": 1.3}),
+    ],
     "llama+dense": [("llama", "sparsemax"), ("llama", None)],
     "bart+bart": [("bart", "entmax15"), ("bart", ALPHA_RELU)],
     "t5+marian": [("t5", "sparsemax"), ("marian", "entmax15")],
@@ -167,7 +171,7 @@ def test_left_padding_does_not_change_what_is_decoded_even_with_absolute_positio
 
 @torch.no_grad()
 def test_a_batch_is_decoded_as_its_rows_are():
-    _, ensemble, inputs = make("bart+bart")
+    ensemble = make("bart+bart")[1]
     ids = torch.tensor([[3, 5, 4, 6], [6, 4, 3, PAD]])
     settings = {"max_new_tokens": 4, "num_beams": 3, "do_sample": False}
     both = ensemble.generate(input_ids=ids, attention_mask=(ids != PAD).long(), **settings)
@@ -218,7 +222,8 @@ def test_members_that_do_not_fit_are_refused_by_name():
     with pytest.raises(ValueError, match="at least one member, was given none"):
         Ensemble([])
     with pytest.raises(
-        ValueError, match=r"the size of the vocabulary is 7 for member 0 \(LlamaForCausalLM\) and 9 for member 1 \(GPT2"
+        ValueError,
+        match=r"the size of the vocabulary is 7 for member 0 \(LlamaForCausalLM\) and 9 for member 1 \(GPT2",
     ):
         Ensemble([llama, tiny_model("gpt2", vocab_size=9)])
     with pytest.raises(ValueError, match="is_encoder_decoder is False for member 0"):
@@ -231,7 +236,7 @@ def test_members_that_do_not_fit_are_refused_by_name():
         Ensemble([llama, other_end])
     with pytest.raises(TypeError, match=r"member 1 of the ensemble \(BertForMaskedLM\) is not a model that generates"):
         Ensemble([llama, tiny_model("bert", vocab_size=VOCAB)])
-    with pytest.raises(TypeError, match="a Transformers model .* is needed, was Linear"):
+    with pytest.raises(TypeError, match=r"a Transformers model .* is needed, was Linear"):
         Ensemble([torch.nn.Linear(2, 2)])
 
 
@@ -241,7 +246,8 @@ def test_tokenizers_are_compared_token_by_token():
     Ensemble(models_, tokenizers=[tokenizer_of(words), tokenizer_of(words)])
     swapped = tokenizer_of(["a", "c", "b", "d", "e", "f", "h"])
     with pytest.raises(
-        ValueError, match=r"members 0 and 1 differ in 4 of 7 and 7 tokens: 'b' is 1 and 2; 'c' is 2 and 1; 'g' is 6 and None"
+        ValueError,
+        match=r"members 0 and 1 differ in 4 of 7 and 7 tokens: 'b' is 1 and 2; 'c' is 2 and 1; 'g' is 6 and None",
     ):
         Ensemble(models_, tokenizers=[tokenizer_of(words), swapped])
     with pytest.raises(ValueError, match="one tokenizer for each of the 2 members is needed, were 1"):
@@ -249,7 +255,7 @@ def test_tokenizers_are_compared_token_by_token():
 
 
 def test_what_an_ensemble_does_not_have_is_refused(tmp_path):
-    members, ensemble, inputs = make("llama+gpt2")
+    _, ensemble, inputs = make("llama+gpt2")
     for option in ("output_attentions", "output_hidden_states"):
         with pytest.raises(ValueError, match=f"has no {option} of its own"):
             ensemble(**inputs, **{option: True})

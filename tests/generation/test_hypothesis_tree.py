@@ -84,7 +84,9 @@ def test_a_tree_needs_hypotheses_that_end():
         hypothesis_tree([], [])
     with pytest.raises(ValueError, match="there were 1 hypotheses and 2 probabilities"):
         hypothesis_tree([[1]], [0.5, 0.5])
-    with pytest.raises(ValueError, match=r"hypothesis \[1, 3\] is the beginning of \[1, 3, 4\]: it needs an end token"):
+    with pytest.raises(
+        ValueError, match=r"hypothesis \[1, 3\] is the beginning of \[1, 3, 4\]: it needs an end token"
+    ):
         hypothesis_tree([[1, 3, 4], [1, 3]], [0.5, 0.5])
     with pytest.raises(ValueError, match=r"hypothesis \[1\] is the beginning of \[1\]"):
         hypothesis_tree([[1], [1]], [0.5, 0.5])
