@@ -8,7 +8,6 @@ It writes docs/exploring.json and pictures; `python docs/generate.py` then puts 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -47,3 +46,124 @@ def trained(head: str, seed: int, folder: Path) -> Any:
         model.save_pretrained(path)
         tokenizer.save_pretrained(path)
     return AutoModelForSeq2SeqLM.from_pretrained(path).eval()
+
+
+def read(model: Any, tokenizer: Any, row: dict[str, str]) -> dict[str, torch.Tensor]:
+    """What the model reads for one word."""
+    return dict(tokenizer(inflection.source_text(row["lemma"], row["tags"]), return_tensors="pt"))
+
+
+def example(model: Any, tokenizer: Any) -> dict[str, Any]:
+    """All that can be said about one word, with pictures of it."""
+    inputs = read(model, tokenizer, EXAMPLE)
+    support = hf_sparse.enumerate_support(model, inputs, 100, model.generation_config.max_new_tokens)
+    tree = hf_sparse.hypothesis_tree(support.sequences, support.probabilities)
+    title = f"{EXAMPLE['lemma']} {EXAMPLE['tags']}"
+    hf_sparse.plot_hypotheses(tree, tokenizer, title=title, path=ROOT / "docs" / "pictures" / "hypotheses.svg")
+    source = inflection.source_text(EXAMPLE["lemma"], EXAMPLE["tags"])
+    return {
+        **EXAMPLE,
+        "complete": support.complete,
+        "count": len(support.sequences),
+        "tree": hf_sparse.tree_text(tree, tokenizer),
+        "suggestions": [
+            {
+                "prefix": prefix,
+                "unit": unit,
+                "candidates": [
+                    {"text": candidate.text, "probability": candidate.probability, "ends": candidate.ends}
+                    for candidate in suggestions.candidates
+                ],
+                "left": suggestions.left,
+            }
+            for prefix, unit in (("", "token"), ("draw", "token"), ("draw", "word"))
+            for suggestions in [
+                hf_sparse.suggest(model, prefix, tokenizer, source=source, unit=unit, max_candidates=6)
+            ]
+        ],
+        "steps": [
+            {
+                "written": hf_sparse.generation.token_labels([step.chosen], tokenizer)[0],
+                "candidates": list(zip(hf_sparse.generation.token_labels(step.tokens, tokenizer), step.probabilities)),
+            }
+            for step in hf_sparse.step_supports(model, inputs, support.sequences[0])
+        ],
+    }
+
+
+def accuracy(model: Any, tokenizer: Any, rows: Any) -> dict[str, float]:
+    """Exact match of greedy decoding, and how many candidates it had."""
+    predictions = inflection.predict(model, tokenizer, rows, batch_size=BATCH)
+    match = inflection.ExactMatch().compute(predictions=predictions.forms, references=rows["form"])["exact_match"]
+    return {"exact_match": match, "support_size": predictions.support_size}
+
+
+def beams(model: Any, tokenizer: Any, rows: Any) -> dict[str, float]:
+    """The empty string beside beam hypotheses, and how near a distribution the head's own weights are."""
+    preferred, unnormalized_preferred, found_empty, empty, sums = [], [], [], [], []
+    for start in range(0, len(rows), BATCH):
+        batch = rows.select(range(start, min(start + BATCH, len(rows))))
+        texts = [inflection.source_text(row["lemma"], row["tags"]) for row in batch]
+        inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+        compared = hf_sparse.compare_with_empty(model, inputs, num_beams=BEAMS)
+        preferred.append(compared.preferred)
+        unnormalized_preferred.append(compared.preferred_unnormalized)
+        found_empty.append(compared.found_empty)
+        empty.append(compared.empty_scores.normalized.exp())
+        all_sums = compared.hypothesis_scores.sums
+        sums.append(all_sums[~all_sums.isnan()])
+    every_sum = torch.cat(sums)
+    low, middle, high = every_sum.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=every_sum.dtype)).tolist()
+    return {
+        "rows": len(rows),
+        "beams": BEAMS,
+        "empty_preferred": torch.cat(preferred).double().mean().item(),
+        "empty_preferred_unnormalized": torch.cat(unnormalized_preferred).double().mean().item(),
+        "hypothesis_empty": torch.cat(found_empty).double().mean().item(),
+        "empty_impossible": (torch.cat(empty) == 0).double().mean().item(),
+        "largest_empty_probability": torch.cat(empty).max().item(),
+        "sum_5": low,
+        "sum_50": middle,
+        "sum_95": high,
+    }
+
+
+@torch.no_grad()
+def main(arguments: list[str] | None = None) -> None:
+    """Write docs/exploring.json and the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, default=Path("out/explore"), help="where models are kept (%(default)s)")
+    folder = parser.parse_args(arguments).models
+    _, _, rows = data()
+    with torch.enable_grad():
+        models = {(head, seed): trained(head, seed, folder) for head, seed in MODELS}
+    tokenizer = AutoTokenizer.from_pretrained(folder / "entmax15-0")
+    members = [models["entmax15", seed] for seed in SEEDS]
+    ensemble = hf_sparse.Ensemble(members)
+    first = members[0]
+    hf_sparse.html_report(
+        first, tokenizer, inflection.source_text(EXAMPLE["lemma"], EXAMPLE["tags"]), path=folder / "report.html"
+    )
+    support = hf_sparse.enumerate_support(ensemble, read(ensemble, tokenizer, EXAMPLE), 100)
+    result = {
+        "example": example(first, tokenizer),
+        "ensemble": {
+            "rows": len(rows),
+            "members": [accuracy(member, tokenizer, rows) for member in members],
+            "ensemble": accuracy(ensemble, tokenizer, rows),
+            "example": {
+                "complete": support.complete,
+                "forms": list(
+                    zip(tokenizer.batch_decode(support.sequences, skip_special_tokens=True), support.probabilities)
+                ),
+            },
+        },
+        "beams": {head: beams(models[head, 0], tokenizer, rows) for head in ("softmax", "entmax15", "alpha_relu")},
+        **inflection.environment(),
+    }
+    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    (ROOT / "docs" / "exploring.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -114,7 +114,7 @@ def unsparsify(model: Model) -> Model:
     """
     sparse = transformers_model(model)
     if not isinstance(sparse, SparseModel):
-        raise ValueError(f"this {type(sparse).__name__} was not made by sparsify: there is nothing to undo")
+        raise ValueError(f"this {type(sparse).__name__} is not sparse by itself: there is nothing to undo")
     _detach(sparse)
     return model
 

@@ -27,11 +27,17 @@ def head_map(model: PreTrainedModel) -> MapConfig:
     return choice
 
 
-def start_token(model: Any) -> int | None:
-    """What an encoder-decoder's decoder starts with."""
+def start_token(model: Any) -> int:
+    """What an encoder-decoder's decoder starts with.
+
+    Raises:
+        ValueError: the model does not say.
+    """
     settings = model.generation_config
-    start = settings.decoder_start_token_id
-    return settings.bos_token_id if start is None else start
+    start = settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
+    if start is None:
+        raise ValueError("model.generation_config.decoder_start_token_id is None: what does the decoder start with?")
+    return start
 
 
 def end_tokens(model: Any) -> list[int]:

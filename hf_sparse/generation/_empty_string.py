@@ -65,7 +65,7 @@ def compare_with_empty(
     """
     ends = end_tokens(model)
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options}
-    hypotheses = model.generate(**inputs, num_beams=num_beams, **options)  # type: ignore[operator]
+    hypotheses = model.generate(**inputs, num_beams=num_beams, **options)
     begin = beginning(model, inputs, len(hypotheses))
     end = torch.tensor(ends, device=begin.device)
     each_end = torch.cat([begin.repeat_interleave(len(ends), dim=0), end.repeat(len(begin))[:, None]], dim=1)

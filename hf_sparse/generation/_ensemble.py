@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 from collections.abc import Sequence
@@ -67,6 +68,8 @@ class Ensemble(PreTrainedModel, GenerationMixin):
     config_class = EnsembleConfig
     init_continuous_batching = init_continuous_batching
 
+    members: Any  # a ModuleList of models
+
     def __init__(self, members: Sequence[nn.Module], tokenizers: Sequence[Any] | None = None) -> None:
         models = [transformers_model(member) for member in members]
         _check_members(models)
@@ -77,7 +80,7 @@ class Ensemble(PreTrainedModel, GenerationMixin):
             EnsembleConfig(
                 vocab_size=len(first.get_output_embeddings().weight),
                 is_encoder_decoder=first.config.is_encoder_decoder,
-                decoder_start_token_id=start_token(first),
+                decoder_start_token_id=start_token(first) if first.config.is_encoder_decoder else None,
             )
         )
         self.members = nn.ModuleList(models)
@@ -131,22 +134,21 @@ class Ensemble(PreTrainedModel, GenerationMixin):
             }
             given = {name: value for name, value in given.items() if value is not None} | kwargs
             member_inputs = self._shared(given, encoder_outputs, past_key_values)
-        total: Tensor | None = None
-        caches = []
+        log_ps, caches = [], []
         for number, (member, inputs) in enumerate(zip(self.members, member_inputs)):
-            asked = {"log_probs": True} if isinstance(member, SparseModel) else {}
+            asked: dict[str, Any] = {"log_probs": True} if isinstance(member, SparseModel) else {}
             if "logits_to_keep" in _takes(member):
                 asked["logits_to_keep"] = logits_to_keep
             output = member(**{**inputs, **asked, "return_dict": True})
             logits = output.logits[:, -logits_to_keep:]
             if logits[:, -1].isnan().any():
                 raise ValueError(f"member {number} of the ensemble ({type(member).__name__}) has NaN in its logits")
-            log_p = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-            total = log_p if total is None else torch.logaddexp(total, log_p)
+            log_ps.append(logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)))
             caches.append(output.get("past_key_values"))
         result = Seq2SeqLMOutput if self.config.is_encoder_decoder else CausalLMOutputWithPast
         remembered = None if any(cache is None for cache in caches) else join_caches(caches)
-        return result(logits=total - math.log(len(self.members)), past_key_values=remembered)
+        log_mean = functools.reduce(torch.logaddexp, log_ps) - math.log(len(log_ps))
+        return result(logits=log_mean, past_key_values=remembered)
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, past_key_values: Any = None, encoder_outputs: Any = None, **kwargs: Any

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -174,9 +173,7 @@ class _Text:
         self.before = self._decode([])
 
     def __call__(self, tokens: tuple[int, ...]) -> str:
-        whole = self._decode(tokens)
-        # A prefix that ends within a character decodes otherwise once the character is complete.
-        return whole[len(os.path.commonprefix([self.before, whole])) :]
+        return self._decode(tokens).removeprefix(self.before)
 
     def _decode(self, tokens: Any) -> str:
         return self.tokenizer.decode(

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..generation import enumerate_support, hypothesis_tree, step_supports
+from ..generation._continuations import head_map
 from ..generation._suggest import encode
 from ..patching import sparse_config
 from ._attention_maps import attention_maps
@@ -48,6 +49,7 @@ def html_report(
 
     Cost: that of ``enumerate_support``, and two forward passes.
     """
+    head_map(model)  # refuses a dense one
     source, prefix = (text, "") if model.config.is_encoder_decoder else (None, text)
     inputs, _ = encode(model, tokenizer, prefix, source)
     if inputs["input_ids"].shape[1] == 0:

@@ -171,7 +171,7 @@ def test_left_padding_does_not_change_what_is_decoded_even_with_absolute_positio
 
 @torch.no_grad()
 def test_a_batch_is_decoded_as_its_rows_are():
-    _, ensemble, inputs = make("bart+bart")
+    ensemble = make("bart+bart")[1]
     ids = torch.tensor([[3, 5, 4, 6], [6, 4, 3, PAD]])
     settings = {"max_new_tokens": 4, "num_beams": 3, "do_sample": False}
     both = ensemble.generate(input_ids=ids, attention_mask=(ids != PAD).long(), **settings)
@@ -236,7 +236,7 @@ def test_members_that_do_not_fit_are_refused_by_name():
         Ensemble([llama, other_end])
     with pytest.raises(TypeError, match=r"member 1 of the ensemble \(BertForMaskedLM\) is not a model that generates"):
         Ensemble([llama, tiny_model("bert", vocab_size=VOCAB)])
-    with pytest.raises(TypeError, match="a Transformers model .* is needed, was Linear"):
+    with pytest.raises(TypeError, match=r"a Transformers model .* is needed, was Linear"):
         Ensemble([torch.nn.Linear(2, 2)])
 
 
@@ -255,7 +255,7 @@ def test_tokenizers_are_compared_token_by_token():
 
 
 def test_what_an_ensemble_does_not_have_is_refused(tmp_path):
-    members, ensemble, inputs = make("llama+gpt2")
+    _, ensemble, inputs = make("llama+gpt2")
     for option in ("output_attentions", "output_hidden_states"):
         with pytest.raises(ValueError, match=f"has no {option} of its own"):
             ensemble(**inputs, **{option: True})

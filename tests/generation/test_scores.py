@@ -120,6 +120,11 @@ def test_sequences_must_be_those_of_generate():
     bart.lm_head.weight.data.fill_(torch.nan)
     with pytest.raises(ValueError, match="the model's logits are NaN"):
         score_sequences(bart, inputs, torch.full((2, 2), EOS))
+    with pytest.raises(ValueError, match="the model's logits are NaN"):
+        compare_with_empty(bart, inputs, max_new_tokens=3)
+    bart.generation_config.decoder_start_token_id = bart.generation_config.bos_token_id = None
+    with pytest.raises(ValueError, match="what does the decoder start with"):
+        score_sequences(bart, inputs, torch.full((2, 2), EOS))
 
 
 @pytest.mark.parametrize("head", [*HEADS, None], ids=str)

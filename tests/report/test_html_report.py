@@ -135,8 +135,8 @@ def test_what_cannot_be_reported_is_refused():
     model, tokenizer = make("llama")
     with pytest.raises(ValueError, match="the text is empty"):
         html_report(model, tokenizer, "")
+    model.generation_config.eos_token_id = 1  # never possible at once
     with pytest.raises(ValueError, match="no hypothesis ends within 1 tokens"):
-        model.generation_config.eos_token_id = 1  # never possible at once
         html_report(model, tokenizer, " the cats", max_new_tokens=1, max_hypotheses=1)
     with pytest.raises(ValueError, match="must be at least 1, were 0 and 64"):
         html_report(model, tokenizer, " the", max_hypotheses=0)
@@ -157,7 +157,8 @@ onload = () => {{
     text: inner.body.innerText, title: inner.title,
     smallest: Math.min(...[...inner.querySelectorAll("p,td,li,code")].map(
       element => parseFloat(getComputedStyle(element).fontSize))),
-    details: [...inner.querySelectorAll("details")].map(element => {{ element.open = true; return element.innerText; }}),
+    details: [...inner.querySelectorAll("details")].map(
+      element => {{ element.open = true; return element.innerText; }}),
   }});
 }};
 </script>"""

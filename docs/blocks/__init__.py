@@ -1,0 +1,11 @@
+"""Text made from committed results, a file for each topic; all of them are found by docs/generate.py."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from ._blocks import BLOCKS, ROOT
+
+for module in iter_modules(__path__):
+    import_module(f".{module.name}", __name__)
+
+__all__ = ["BLOCKS", "ROOT"]

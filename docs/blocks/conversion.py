@@ -1,0 +1,54 @@
+"""The conversion recipe."""
+
+from __future__ import annotations
+
+from ._blocks import block, read
+
+CONVERSIONS = ("swap", "calibrate", "train", "anneal", "distil", "scratch")
+
+
+@block
+def conversion() -> str:
+    """The loss of every conversion beside that of the dense model, and how sparse the annealed models are."""
+    result = read("recipes/results/conversion.json")
+    rows = {(row["model"], row["place"], row["way"]): row for row in result["rows"]}
+    lines = ["| model | way | steps | attention | head | both |", "|---|---|---|---|---|---|"]
+    for model in result["data"]:
+        dense, base = rows[model, "none", "dense"], rows[model, "none", "continue"]
+        lines.append(f"| {model} | dense | {dense['step']} | {dense['loss']:.3f} | | |")
+        lines.append(f"| {model} | dense, trained on | {base['step']} | **{base['loss']:.3f}** | | |")
+        for way in CONVERSIONS:
+            found = [rows[model, place, way] for place in ("attention", "head", "both")]
+            cells = [f"{row['loss']:.3f} ({row['loss'] / base['loss'] - 1:+.1%})" for row in found]
+            lines.append(f"| {model} | {way} | {found[0]['step']} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| model | sparse | way | tokens of nonzero probability | tokens given none | accuracy | sparsemax score | "
+        "loss at 0.1 %, 10 % uniform |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for model in result["data"]:
+        kept = [("none", "continue"), *((place, way) for place in ("head", "both") for way in ("anneal", "distil"))]
+        for place, way in kept:
+            row = rows[model, place, way]
+            lines.append(
+                f"| {model} | {'-' if place == 'none' else place} | {way} | {row['support']:.1f} | "
+                f"{row['missed']:.1%} | {row['accuracy']:.1%} | {row['sparsemax_score']:.3f} | "
+                f"{row['loss_at']['0.001']:.3f}, {row['loss_at']['0.1']:.3f} |"
+            )
+    settings, hardware, versions = result["settings"], result["hardware"], result["versions"]
+    commit = (result["commit"] or "unknown")[:10]
+    data = "; ".join(
+        f"{model}: {entry['what']}, {entry['train_rows']:,} rows to train on, {entry['dev_rows']:,} held out, "
+        f"{entry['vocabulary']:,} tokens, {entry['parameters']:,} parameters"
+        for model, entry in result["data"].items()
+    )
+    seconds = sum(row["cpu_seconds"] for row in result["rows"])
+    lines += [
+        "",
+        f"{data}. entmax, alpha {settings['alpha']:g}; {settings['steps']} and {settings['conversion_steps']} steps "
+        f"of {settings['batch_size']} rows, alpha annealed over {settings['anneal_over']:.0%} of the latter; one run "
+        f"each, seed {settings['seed']}; {seconds / 60:.0f} minutes of one core ({hardware['device']}), torch "
+        f"{versions['torch']}, transformers {versions['transformers']}, commit {commit}.",
+    ]
+    return "\n".join(lines)
