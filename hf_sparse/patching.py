@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -31,6 +32,7 @@ from .head import SparseModel, distribution, sparse_class
 from .linear_logits import LINEAR_LOSSES
 
 Model = TypeVar("Model", bound=nn.Module)
+logger = logging.getLogger(__name__)
 
 
 def sparsify(
@@ -82,6 +84,7 @@ def sparsify(
             temperature=config.head.temperature,
             centered=config.head.centered,
         )
+        logger.info("tau = %.4f, estimated from the weights of the head", tau)
         config = replace(config, head=config.head.with_settings(tau=tau))
     if config.is_learned:
         config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))
