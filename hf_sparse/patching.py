@@ -52,8 +52,9 @@ def sparsify(
             (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax. Every map, at the head
             too, takes a ``temperature`` that its scores are divided by.
         head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
-            alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch; for
-            pretrained heads, whose logits carry an offset softmax never saw, an estimate from data is better.
+            alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch. Logits
+            of pretrained heads carry an offset softmax never saw: ``centered=True`` takes it off, and ``calibrate``
+            fits threshold and temperature to data.
         fused_loss: in training, compute the head's loss a few rows at a time without ever holding the logits. For
             heads that are one linear layer, with a scale, a bias and a soft cap at most.
         example: keyword arguments for one forward call, for models whose input cannot be made up. They are only
