@@ -6,7 +6,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from hf_sparse import calibrate, compare, estimate_tau_from_data, sparsify
-from hf_sparse.conversion._batches import read_batches, scored
+from hf_sparse.conversion._batches import _CrossEntropyWatch, read_batches, scored
 from tests.conversion.data import loader
 from tests.test_head import scored as by_hand
 from tests.tiny_models import ARCHITECTURES, tiny_model, tokens
@@ -39,6 +39,17 @@ def test_classifiers_are_scored_too_and_regressions_refused():
     model = BertForSequenceClassification(BertConfig(**config, num_labels=1)).eval()
     with pytest.raises(ValueError, match="BertForSequenceClassification computes no cross-entropy over its classes"):
         scored(model, {"input_ids": tokens(), "labels": torch.tensor([0.0, 2.0])})
+
+
+def test_calls_are_understood_however_they_are_written():
+    z, y = torch.randn(2, 5, 3), torch.tensor([[0, 1, 4], [4, 2, 3]])  # (batch, classes, positions), 4 is ignored
+    with _CrossEntropyWatch(num_classes=5) as watch:
+        nn.functional.cross_entropy(z, y, None, None, 4)
+        nn.functional.cross_entropy(input=torch.randn(2, 7), target=torch.tensor([0, 1]))  # not the head's classes
+        nn.functional.cross_entropy(torch.randn(2, 5), torch.full((2, 5), 0.2))  # no observed classes
+    ((logits, target),) = watch.seen
+    assert target.tolist() == [0, 1, 2, 3]
+    assert torch.equal(logits, z.mT[y != 4])
 
 
 ROW = {"input_ids": tokens(), "labels": tokens()}
