@@ -97,6 +97,11 @@ def test_kinds_are_kept_apart_and_the_model_is_left_alone(name):
     }
     assert found.errors("cross").shape == (2, 4)
     assert found.errors("encoder", 1.25)[0].isnan().all()
+    assert torch.equal(found.errors("encoder")[1], found.errors("encoder", 1.3)[1])
+    assert torch.equal(found.errors("cross"), found.errors("cross", 1.5))
+    assert "KL of each encoder head alone" in str(found)
+    drawn = [axes.get_title() for axes in plot_head_errors(found).axes]
+    assert drawn[:2] == ["encoder", "cross"]
     assert not is_sparse(model)
     assert model.training
     assert model.config.to_dict() == config
