@@ -1,4 +1,4 @@
-"""Constrained attention inside models: cached is uncached, in every mode of generate; what cannot be honoured is refused."""
+"""Constrained attention inside models: cached is uncached, in every mode of generate; the rest is refused by name."""
 
 import copy
 import inspect
@@ -258,10 +258,10 @@ def test_a_cache_that_cannot_be_followed_is_refused():
     long = tokens(1, 70)
     _, cache = step_by_step(model, SOURCE[:1], long, [70])
     cache.crop(-66)
-    with pytest.raises(ValueError, match="cropped by 66 target positions, .* only kept apart for the latest 64"):
+    with pytest.raises(ValueError, match=r"cropped by 66 target positions, .* only kept apart for the latest 64"):
         model(input_ids=SOURCE[:1], decoder_input_ids=long[:, :1], past_key_values=cache, use_cache=True)
     for other in (model, constrained("llama")):
-        with pytest.raises(ValueError, match="follows a dynamic cache, and .* was given one of StaticLayer"):
+        with pytest.raises(ValueError, match=r"follows a dynamic cache, and .* was given one of StaticLayer"):
             other.generate(SOURCE, max_new_tokens=3, cache_implementation="static")
 
 

@@ -156,6 +156,6 @@ def _check_feasible(masses: Tensor, first_step: int) -> None:
     of_head = f" in head {head}" if masses.shape[1] > 1 else ""
     raise ValueError(
         f"attention has nothing left for step {first_step + t} of sentence {row} (both counted from 0): the positions "
-        f"it sees have a credit{of_head} of {mass:.4g} in all, {1 - mass:.4g} short of the 1 that a step takes; give a "
-        "larger fertility, or sink=True"
+        f"it sees have a credit{of_head} of {mass:.4g} in all, {1 - mass:.4g} short of the 1 that a step takes; "
+        "give a larger fertility, or sink=True"
     )
