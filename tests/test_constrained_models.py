@@ -7,7 +7,13 @@ import pickle
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import (
+    BartForConditionalGeneration,
+    DynamicCache,
+    EncoderDecoderCache,
+    LongT5Config,
+    LongT5ForConditionalGeneration,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_sparse import (
@@ -408,6 +414,32 @@ def test_what_cannot_be_honoured_is_refused_and_the_model_stays_dense(name, sett
         sparsify(model, **settings)
     assert type(model) is type(tiny_model(name))
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_models_that_do_not_hand_fertility_on_are_refused():
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 4, "vocab_size": 23}
+    model = LongT5ForConditionalGeneration(LongT5Config(**sizes, decoder_start_token_id=PAD)).eval()
+    with pytest.raises(
+        ValueError, match="LongT5ForConditionalGeneration does not hand fertility on to LongT5Attention"
+    ):
+        sparsify(model, attn={"cross": CSPARSEMAX})
+
+
+def test_models_that_take_no_further_arguments_are_refused():
+    class Narrow(BartForConditionalGeneration):
+        def forward(self, input_ids=None, decoder_input_ids=None, past_key_values=None, use_cache=None):
+            return super().forward(input_ids, decoder_input_ids=decoder_input_ids, past_key_values=past_key_values)
+
+    with pytest.raises(ValueError, match="Narrow takes no arguments but its own, and so no fertility"):
+        sparsify(Narrow(tiny_model("bart").config), attn={"cross": CSPARSEMAX})
+
+
+@torch.no_grad()
+def test_models_that_do_not_hand_their_cache_on_are_refused(monkeypatch):
+    hand_on = "hf_sparse.attention._credit.hand_on_cache"
+    monkeypatch.setattr(hand_on, lambda module, args, kwargs: (args, kwargs))
+    with pytest.raises(ValueError, match="BartForConditionalGeneration does not hand past_key_values on to BartAtt"):
+        constrained("bart")
 
 
 def test_attention_computed_inline_is_refused():
