@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -55,17 +56,26 @@ def attention(*shape: int) -> Case:
     )
 
 
+class Kept:
+    """A tensor that the backward pass waits for."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
 def kept_mb(function: Callable[[Tensor], Tensor], z: Tensor) -> float:
     """What the forward pass keeps for the backward pass, in MB (10^6 bytes)."""
-    sizes: dict[int, int] = {}
+    alive: WeakSet[Kept] = WeakSet()
 
-    def note(x: Tensor) -> Tensor:
-        sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
+    def pack(x: Tensor) -> Kept:
+        kept = Kept(x)
+        alive.add(kept)
+        return kept
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
-        kept = function(z.requires_grad_())  # held, so that no storage is counted as another's
-    del kept
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.x):
+        weights = function(z.requires_grad_())
+    sizes = {kept.x.untyped_storage().data_ptr(): kept.x.untyped_storage().nbytes() for kept in alive}
+    del weights  # only now: what is kept lives as long as the result
     return sum(sizes.values()) / 1e6
 
 

@@ -115,8 +115,18 @@ def test_padding_before_the_target_spends_nothing(name):
     key = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
     mask = (padded != PAD).long()
     positions = {} if model.config.is_encoder_decoder else {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    expected = forced(model, SOURCE, TARGET)
     logits = forced(model, SOURCE, padded, **{key: mask}, **positions)[:, 3:]
-    torch.testing.assert_close(logits, forced(model, SOURCE, TARGET), atol=1e-9, rtol=0)
+    torch.testing.assert_close(logits, expected, atol=1e-9, rtol=0)
+    cache, parts = None, []
+    for start, end in ((0, 5), (5, 12)):
+        inputs = {"input_ids": padded[:, start:end], "position_ids": positions.get("position_ids", mask)[:, start:end]}
+        if model.config.is_encoder_decoder:
+            inputs = {"input_ids": SOURCE, "decoder_input_ids": padded[:, start:end]}
+        output = model(**inputs, **{key: mask[:, :end]}, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        parts.append(output.logits)
+    torch.testing.assert_close(torch.cat(parts, 1)[:, 3:], expected, atol=1e-9, rtol=0)
 
 
 def scores_of(model, source, output, beams, **arguments):
