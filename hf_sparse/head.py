@@ -243,10 +243,10 @@ def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 @functools.cache
 def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
-    """The class of sparse models of class ``dense`` with constrained attention of some kinds: same name and signatures.
+    """The class of sparse models of class ``dense``, with constrained attention of some kinds: same name.
 
-    With constrained attention the forward also names ``fertility`` among its arguments: ``Trainer`` and
-    ``generate`` drop or refuse what the signature does not name.
+    The signatures are the same too, but for ``fertility`` where attention is constrained: ``Trainer`` and ``generate``
+    drop or refuse what the signature of forward does not name.
     """
     signature = inspect.signature(dense.forward)
     parameters = signature.parameters.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -312,6 +313,12 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
     reasons = [refusal(model, sites), *(credit_refusal(model.get_submodule(site.path), site) for site in sites)]
     for reason in filter(None, reasons):
         raise ValueError(f"{name}: {reason}, or pass attn=None")
+    arguments = inspect.signature(type(model).forward).parameters.values()
+    if any(site.is_constrained for site in sites) and all(p.kind is not p.VAR_KEYWORD for p in arguments):
+        raise ValueError(
+            f"{name} takes no arguments but its own, and so no fertility, which constrained attention needs; pass "
+            "attn=None, or a map without bounds"
+        )
     found = {site.kind for site in sites}
     if isinstance(config.attn, dict):
         absent = [kind for kind in config.attn if kind not in found]

@@ -14,12 +14,10 @@ import pytest
 import hf_sparse
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if ">>> " in page.read_text()]
 MODULES = [
     info.name for info in pkgutil.walk_packages(hf_sparse.__path__, "hf_sparse.") if ".kernels" not in info.name
 ]
-
-
-PAGES = sorted(page for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")) if ">>> " in page.read_text())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

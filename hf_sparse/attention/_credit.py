@@ -122,8 +122,8 @@ def _spent_layer(
     layer = held_in.layers[index]
     if type(layer) not in (DynamicLayer, SpentLayer):
         raise ValueError(
-            f"constrained attention follows a dynamic cache, and {name} was given one of {type(layer).__name__}; leave "
-            "out cache_implementation, or constrain only layers that attend to all keys"
+            f"constrained attention follows a dynamic cache, and {name} was given one of {type(layer).__name__}; "
+            "leave out cache_implementation, or constrain only layers that attend to all keys"
         )
     if not isinstance(layer, SpentLayer):
         layer = held_in.layers[index] = SpentLayer(layer)
