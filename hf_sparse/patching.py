@@ -17,7 +17,6 @@ from .attention import (
     attention_sites,
     divert,
     find_sites,
-    inspected_functions,
     observe,
     refusal,
     remove_learned,
@@ -269,10 +268,6 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
     name = type(model).__name__
     if config.head is not None and model.get_output_embeddings() is None:
         raise ValueError(f"{name} has no language-model head to make sparse; pass head=None")
-    if config.head is not None and any("nll_loss" in code.co_names for code in inspected_functions(type(model))):
-        raise ValueError(
-            f"{name} computes its loss from log_softmax itself, where no sparse loss can stand in; pass head=None"
-        )
     if config.fused_loss and (config.head is None or config.head.name not in LINEAR_LOSSES):
         fused = ", ".join(map(repr, LINEAR_LOSSES))
         raise ValueError(f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False")

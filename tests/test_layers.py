@@ -19,6 +19,7 @@ LAYERS = {
     "attention": 3,
     "head": 3,
     "linear_logits": 3,
+    "visible_loss": 3,
     "audit": 4,
     "example": 4,
     "calibration": 4,
