@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from .card import update_card
 from .config import MapConfig, SparseConfig
 from .linear_logits import LinearLogits
 from .visible_loss import with_visible_loss
@@ -137,6 +138,7 @@ class SparseModel:
     _takes_any_keyword: bool
     _dense_forward: Callable[..., Any]
     _sparse_config: SparseConfig
+    _sparsity_figures: dict[str, float]
     _dense_attention: dict[str, str]
     config: Any
     get_output_embeddings: Callable[[], Any]
@@ -145,6 +147,17 @@ class SparseModel:
     def accepts_loss_kwargs(self) -> bool:
         """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches."""
         return self.get_output_embeddings() is not None
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """The model's own, with a section on sparsity in the model card."""
+        cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", args[0] if args else True):
+            update_card(save_directory, self._sparse_config, self._sparsity_figures)
+
+    def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        """Every push to the Hub comes by here, with the card that it found there or made."""
+        update_card(working_dir, self._sparse_config, self._sparsity_figures, load_from=repo_id)
+        return cast(Any, super())._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state: Any = super().__reduce_ex__(protocol)[2:]
@@ -196,10 +209,10 @@ def _check_asked(loss: HeadLoss, name: str, output: Any) -> None:
     first = output[0]  # a loss comes first in every output, and has no axes
     if loss.asked or not matters or not torch.is_tensor(first) or first.dim() > 0:
         return
-    remedy = "compute the loss from output.logits, or compile the parts of the model" if compiling else "pass head=None"
+    remedy = "compile the parts of the model" if compiling else "pass head=None"
     raise NotImplementedError(
         f"{name} computed a loss in which no cross-entropy over the classes of its head was seen, so that no sparse "
-        f"loss can stand in; leave the labels out, or {remedy}"
+        f"loss can stand in; compute the loss from output.logits, or {remedy}"
     )
 
 

@@ -176,6 +176,7 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
             add_learned(module, site)
         divert(model)
     model._sparse_config = config
+    model._sparsity_figures = {}
     model._dense_tags = model.model_tags
     model.model_tags = [*(model.model_tags or ()), NAME, *config.map_names]
     model.__class__ = sparse_class(type(model))  # type: ignore[arg-type]
@@ -220,7 +221,7 @@ def _take_off(model: Any) -> dict[str, str]:
     """Give a model its own class back; the attention each of its parts had."""
     model.__class__ = model._dense_class
     model.model_tags = model.__dict__.pop("_dense_tags")
-    del model.__dict__["_sparse_config"]
+    del model.__dict__["_sparse_config"], model.__dict__["_sparsity_figures"]
     return model.__dict__.pop("_dense_attention")
 
 

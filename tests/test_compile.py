@@ -14,7 +14,7 @@ from tests.tiny_models import labelled, tiny_model, tokens
 
 pytestmark = pytest.mark.slow
 needs_compiler = pytest.mark.skipif(
-    not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="inductor needs a C++ compiler, and none is installed"
+    not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="inductor needs a C++ compiler, there is none"
 )
 
 

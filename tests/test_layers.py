@@ -17,6 +17,7 @@ LAYERS = {
     "metrics": 2,
     "fertility": 2,
     "attention": 3,
+    "card": 3,
     "head": 3,
     "linear_logits": 3,
     "visible_loss": 3,
