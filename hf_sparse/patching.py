@@ -76,6 +76,11 @@ def sparsify(
         alpha = cast(float, dict(config.head.settings)["alpha"])
         tau = estimate_tau_from_head(dense.get_output_embeddings(), alpha, hidden_rms(dense, inputs))
         config = replace(config, head=config.head.with_settings(tau=tau))
+    if config.is_learned and model is not dense:
+        raise ValueError(
+            "PEFT would not save a setting that is learned in a model it holds already: make the model sparse first, "
+            'then get_peft_model with the setting among modules_to_save, as modules_to_save=["sparse_alpha"]'
+        )
     if config.is_learned:
         config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))
     attach(dense, config, config.to_dict())
