@@ -69,7 +69,7 @@ def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, l
     text, found = SECTION.subn(lambda _: section, card.text, count=1)
     tags = list(metadata.tags or [])
     metadata.tags = [*tags, *(tag for tag in ("hf_sparse", *config.map_names) if tag not in tags)]
-    card.text = text if found else f"{text.rstrip()}\n\n{section}\n".lstrip()
+    card.text = text if found else f"{text.rstrip()}\n\n{section}\n"
     card.save(path)
 
 

@@ -177,9 +177,7 @@ def test_lora_trains_and_saves_a_learned_alpha_that_is_named(kept, tmp_path):
     merged = model.merge_and_unload()
     torch.testing.assert_close(merged(input_ids=tokens()).logits, expected, atol=1e-5, rtol=1e-4)
     merged.save_pretrained(tmp_path / "merged")
-    torch.testing.assert_close(
-        from_pretrained(tmp_path / "merged")(tokens()).logits, expected, atol=1e-5, rtol=1e-4
-    )
+    torch.testing.assert_close(from_pretrained(tmp_path / "merged")(tokens()).logits, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_learned_alpha_that_peft_would_not_save_is_refused():
