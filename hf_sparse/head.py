@@ -204,15 +204,14 @@ def forward(self: Any, *args: Any, label_smoothing: float = 0.0, log_probs: bool
 
 def _check_asked(loss: HeadLoss, name: str, output: Any) -> None:
     """Refuse a loss that was computed past ``HeadLoss``: it would be dense without a word."""
-    compiling = torch.compiler.is_compiling()
-    matters = loss.choice is not None or loss.label_smoothing or (compiling and loss.num_items is not None)
     first = output[0]  # a loss comes first in every output, and has no axes
-    if loss.asked or not matters or not torch.is_tensor(first) or first.dim() > 0:
+    dense_asked_for = loss.choice is None and not loss.label_smoothing
+    if loss.asked or dense_asked_for or not torch.is_tensor(first) or first.dim() > 0:
         return
-    remedy = "compile the parts of the model" if compiling else "pass head=None"
     raise NotImplementedError(
         f"{name} computed a loss in which no cross-entropy over the classes of its head was seen, so that no sparse "
-        f"loss can stand in; compute the loss from output.logits, or {remedy}"
+        "loss can stand in; compute the loss from output.logits, pass head=None or, where this only happens under "
+        "torch.compile, compile the parts of the model"
     )
 
 
