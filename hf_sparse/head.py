@@ -19,8 +19,10 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from .attention import check_fertility
+from .card import update_card
 from .config import MapConfig, SparseConfig
 from .linear_logits import LinearLogits
+from .visible_loss import with_visible_loss
 
 # Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
 OFF_SUPPORT = -1e4
@@ -60,9 +62,12 @@ class HeadLoss(TorchFunctionMode):
     """Inside this block, cross-entropy over the head's classes is the loss of the head's map.
 
     Many model classes call ``cross_entropy`` themselves and never look at ``model.loss_function``. Standing where
-    they all end up keeps each model's own shift of the labels. It also divides by ``num_items_in_batch`` where the
-    model forgets to, which makes gradient accumulation exact. With ``fused`` the head's linear layer is put off
-    until the loss asks for it, and the logits are never made.
+    they all end up keeps each model's own shift of the labels. ``nll_loss`` of a ``log_softmax`` is cross-entropy
+    too. It also divides by ``num_items_in_batch`` where the model forgets to, which makes gradient accumulation
+    exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made.
+
+    Attributes:
+        asked: whether a cross-entropy over the head's classes has come by.
     """
 
     def __init__(
@@ -74,13 +79,28 @@ class HeadLoss(TorchFunctionMode):
         self.num_items = num_items
         self.label_smoothing = label_smoothing
         self.fused = fused
+        self.asked = False
+        self.log_softmax: Any = None
+        self.logits: Any = None
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         if func is nn.functional.cross_entropy:
-            return self.cross_entropy(*args, **(kwargs or {}))
+            return self.cross_entropy(*args, **kwargs)
         if self.fused and func is nn.functional.linear and args[1] is self.head.weight:
-            return LinearLogits(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+            return LinearLogits(*args, **kwargs)
+        of_log_softmax = self.log_softmax is not None and any(arg is self.log_softmax for arg in args)
+        if of_log_softmax and func is nn.functional.nll_loss:
+            return self.cross_entropy(self.logits, *args[1:], **kwargs)
+        output = func(*args, **kwargs)
+        if of_log_softmax and self.choice is not None and torch.is_tensor(output):
+            raise NotImplementedError(
+                f"this model's loss takes more than nll_loss from log_softmax ({func.__name__}), where no sparse loss "
+                "can stand in; pass head=None"
+            )
+        if func in _LOG_SOFTMAX and output.shape[-1] == len(cast(Tensor, self.head.weight)):
+            self.log_softmax, self.logits = output, args[0]
+        return output
 
     def cross_entropy(self, input: Any, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """What ``torch.nn.functional.cross_entropy`` does inside the block."""
@@ -89,6 +109,7 @@ class HeadLoss(TorchFunctionMode):
         options = call.arguments
         if input.shape[min(1, input.dim() - 1)] != len(cast(Tensor, self.head.weight)):
             return nn.functional.cross_entropy(*call.args, **call.kwargs)
+        self.asked = True
         missing_count = options["reduction"] == "mean" and self.num_items is not None
         reduction = "sum" if missing_count else options["reduction"]
         same = {"ignore_index": options["ignore_index"], "reduction": reduction}
@@ -113,6 +134,7 @@ def _loss(choice: MapConfig | None, input: Any, target: Tensor, weight: Tensor |
 
 
 _CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
+_LOG_SOFTMAX = (nn.functional.log_softmax, torch.log_softmax, Tensor.log_softmax)
 
 
 class SparseModel:
@@ -120,9 +142,10 @@ class SparseModel:
 
     _dense_class: type[PreTrainedModel]
     _takes_any_keyword: bool
-    _makes_own_loss: bool
+    _dense_forward: Callable[..., Any]
     _constrained: frozenset[str]
     _sparse_config: SparseConfig
+    _sparsity_figures: dict[str, float]
     _dense_attention: dict[str, str]
     config: Any
     get_output_embeddings: Callable[[], Any]
@@ -131,6 +154,17 @@ class SparseModel:
     def accepts_loss_kwargs(self) -> bool:
         """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches."""
         return self.get_output_embeddings() is not None
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """The model's own, with a section on sparsity in the model card."""
+        cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", args[0] if args else True):
+            update_card(save_directory, self._sparse_config, self._sparsity_figures)
+
+    def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        """Every push to the Hub comes by here, with the card that it found there or made."""
+        update_card(working_dir, self._sparse_config, self._sparsity_figures, load_from=repo_id)
+        return cast(Any, super())._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state: Any = super().__reduce_ex__(protocol)[2:]
@@ -177,10 +211,11 @@ def forward(
     has_labels = len(args) > 1 or any(value is not None for name, value in kwargs.items() if "labels" in name)
     if has_labels and head is not None:
         loss = HeadLoss(choice, head, num_items, label_smoothing, self.training and self._sparse_config.fused_loss)
-        run = _run_inside_uncompiled if self._makes_own_loss else _run_inside
-        output = run(loss, self._dense_class.forward, self, *args, **kwargs)
+        with loss:
+            output = self._dense_forward(self, *args, **kwargs)
+        _check_asked(loss, type(self).__name__, output)
     else:
-        output = self._dense_class.forward(self, *args, **kwargs)
+        output = self._dense_forward(self, *args, **kwargs)
     if log_probs:
         output.logits = log_distribution(choice or MapConfig("softmax"), output.logits)
     return output
@@ -211,14 +246,17 @@ def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str,
     return arguments
 
 
-def _run_inside(loss: HeadLoss, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    with loss:
-        return function(*args, **kwargs)
-
-
-# torch.compile turns a CrossEntropyLoss that a forward makes for itself into dense cross-entropy without asking
-# HeadLoss, so such a forward runs uncompiled when it is given labels (2.13; its parts may be compiled by themselves).
-_run_inside_uncompiled = torch.compiler.disable(_run_inside)
+def _check_asked(loss: HeadLoss, name: str, output: Any) -> None:
+    """Refuse a loss that was computed past ``HeadLoss``: it would be dense without a word."""
+    first = output[0]  # a loss comes first in every output, and has no axes
+    dense_asked_for = loss.choice is None and not loss.label_smoothing
+    if loss.asked or dense_asked_for or not torch.is_tensor(first) or first.dim() > 0:
+        return
+    raise NotImplementedError(
+        f"{name} computed a loss in which no cross-entropy over the classes of its head was seen, so that no sparse "
+        "loss can stand in; compute the loss from output.logits, pass head=None or, where this only happens under "
+        "torch.compile, compile the parts of the model"
+    )
 
 
 def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -257,7 +295,7 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
     body: dict[str, Any] = {
         "_dense_class": dense,
         "_takes_any_keyword": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
-        "_makes_own_loss": "CrossEntropyLoss" in inspect.unwrap(dense.forward).__code__.co_names,
+        "_dense_forward": staticmethod(with_visible_loss(dense.forward)),
         "_constrained": constrained,
         "__module__": dense.__module__,
         "__doc__": dense.__doc__,

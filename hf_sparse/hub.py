@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -15,9 +16,10 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import cached_file
 
 from .attention import NAME, through_interface
+from .card import update_card
 from .config import SparseConfig
 from .head import SparseModel
-from .patching import attach, sparse_config, sparsify
+from .patching import attach, sparse_config, sparsify, transformers_model
 
 _ORIGINAL = "_hf_sparse_original"
 ADAPTER_SETTINGS = "hf_sparse.json"
@@ -51,20 +53,31 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
     return model
 
 
-def save_pretrained(model: Any, path: str | Path, **kwargs: Any) -> None:
+def save_pretrained(
+    model: Any, path: str | Path, *, figures: Mapping[str, float] | None = None, **kwargs: Any
+) -> None:
     """Save a sparse model, or the PEFT adapter around one with its base's maps, all of it or nothing.
 
     Args:
         model: a sparse model or a ``PeftModel`` around one.
-        path: the folder to write. What was there stays untouched until the new files are complete, then goes.
+        path: the folder to write. What was there stays untouched until the new files are complete, then goes, except
+            for the model card (``README.md``), in which only the section on sparsity is new.
+        figures: measured sparsity for that section, as ``SparseTrainer.evaluate`` returns it; None takes what the
+            last such evaluation measured, if there was one.
         **kwargs: as for the model's own ``save_pretrained``.
 
     Raises:
         ValueError: the model is not sparse.
     """
     config = sparse_config(model)
+    if figures is None:
+        figures = cast(Any, transformers_model(model))._sparsity_figures
     with fresh_folder(Path(path)) as folder:
+        card = Path(path, "README.md")
+        if card.exists():
+            shutil.copy(card, folder)
         model.save_pretrained(folder, **kwargs)
+        update_card(folder, config, figures)
         if (folder / "adapter_config.json").exists():
             (folder / ADAPTER_SETTINGS).write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
 

@@ -21,7 +21,6 @@ from .attention import (
     divert,
     find_sites,
     follow_cache,
-    inspected_functions,
     observe,
     refusal,
     remove_learned,
@@ -90,6 +89,11 @@ def sparsify(
         )
         logger.info("tau = %.4f, estimated from the weights of the head", tau)
         config = replace(config, head=config.head.with_settings(tau=tau))
+    if config.is_learned and model is not dense:
+        raise ValueError(
+            "PEFT would not save a setting that is learned in a model it holds already: make the model sparse first, "
+            'then get_peft_model with the setting among modules_to_save, as modules_to_save=["sparse_alpha"]'
+        )
     if config.is_learned:
         config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))
     attach(dense, config, config.to_dict())
@@ -197,6 +201,7 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
         divert(model)
         constrained = frozenset(site.kind for site in sites if site.is_constrained)
     model._sparse_config = config
+    model._sparsity_figures = {}
     model._dense_tags = model.model_tags
     model.model_tags = tags(model.model_tags, config)
     model.__class__ = sparse_class(type(model), constrained)  # type: ignore[arg-type]
@@ -246,7 +251,7 @@ def _take_off(model: Any) -> dict[str, str]:
     """Give a model its own class back; the attention each of its parts had."""
     model.__class__ = model._dense_class
     model.model_tags = model.__dict__.pop("_dense_tags")
-    del model.__dict__["_sparse_config"]
+    del model.__dict__["_sparse_config"], model.__dict__["_sparsity_figures"]
     return model.__dict__.pop("_dense_attention")
 
 
@@ -296,10 +301,6 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
     name = type(model).__name__
     if config.head is not None and model.get_output_embeddings() is None:
         raise ValueError(f"{name} has no language-model head to make sparse; pass head=None")
-    if config.head is not None and any("nll_loss" in code.co_names for code in inspected_functions(type(model))):
-        raise ValueError(
-            f"{name} computes its loss from log_softmax itself, where no sparse loss can stand in; pass head=None"
-        )
     if config.fused_loss and (config.head is None or config.head.name not in fused_maps()):
         fused = ", ".join(map(repr, fused_maps()))
         raise ValueError(f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False")

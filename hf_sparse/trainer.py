@@ -10,10 +10,11 @@ import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 from .attention import observe
+from .card import update_card
 from .config import MapConfig
 from .distillation import Distillation
 from .head import distribution
-from .patching import is_sparse, sparse_config
+from .patching import is_sparse, sparse_config, transformers_model
 
 
 @dataclass
@@ -143,9 +144,18 @@ class SparseTrainer(Trainer):
         """Evaluate, with the sparsity on the evaluation data among the metrics."""
         self._sparsity.take()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        for name, value in self._sparsity.take().items():
-            output.metrics[f"{metric_key_prefix}_{name}"] = value
+        figures = self._sparsity.take()
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
+        if figures:
+            cast(Any, transformers_model(self.model))._sparsity_figures = figures  # for the model card
         return output
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """``Trainer``'s own card, with a section on maps and the sparsity of the last evaluation."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            figures = cast(Any, transformers_model(self.model))._sparsity_figures
+            update_card(self.args.output_dir, sparse_config(self.model), figures)
 
 
 class SparseSeq2SeqTrainer(SparseTrainer, Seq2SeqTrainer):

@@ -17,6 +17,8 @@ import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 import hf_sparse
+from hf_sparse import SparseConfig
+from hf_sparse.card import update_card
 
 CARD = """
 # Morphological inflection with a sparse {head} head
@@ -45,9 +47,6 @@ for ids, probability in zip(possible.sequences[:10], possible.probabilities):
 print("complete:", possible.complete)
 ```
 
-`AutoModelForSeq2SeqLM.from_pretrained` gives the same model once `hf_sparse` is imported. Without `hf_sparse`,
-Transformers refuses to load it: it would not be the same model.
-
 ## Figures
 
 Greedy decoding of {dev_rows:,} rows with {dev_lemmas:,} lemmas, {unseen:,} of which do not occur in training. All
@@ -57,8 +56,6 @@ models were trained alike, with the same seed.
 |---|---|---|---|---|
 {table}
 
-- Zeros: at a mean of {support_size:.2f} candidates among {classes} characters and tags, {zero_rate:.1%} of the
-  next-character probabilities are exactly zero.
 - `{lemma} {tags}`: {count} of nonzero probability{extent}; likeliest: {likeliest}.
 
 ## Data and training
@@ -133,14 +130,13 @@ def write_model_card(folder: Path, path: Path, result: dict[str, Any]) -> None:
     """
     saved = next(row for row in result["heads"] if row["head"] == result["saved_head"])
     settings, data, found = result["settings"], result["data"], result["hypotheses"]
-    maps = list(dict.fromkeys((saved["head"], saved["attention"])))
     embedded = settings["train"] is None
     name = "English verbs" if embedded else Path(settings["dev"]).name
     card = ModelCardData(
         language="en" if embedded else None,
         license="apache-2.0" if embedded else None,
         library_name="transformers",
-        tags=["hf_sparse", *maps, "morphological-inflection"],
+        tags=["morphological-inflection"],
         model_name=f"inflection-{saved['head']}",
         eval_results=[
             EvalResult(
@@ -169,9 +165,6 @@ def write_model_card(folder: Path, path: Path, result: dict[str, Any]) -> None:
         dev_lemmas=data["dev_lemmas"],
         unseen=data["unseen_dev_lemmas"],
         table="\n".join(_table_row(row) for row in result["heads"]),
-        support_size=saved["support_size"],
-        classes=data["vocabulary"],
-        zero_rate=1 - saved["support_size"] / data["vocabulary"],
         lemma=found["lemma"],
         tags=found["tags"],
         count=f"{len(forms)} form{'' if len(forms) == 1 else 's'}",
@@ -191,6 +184,12 @@ def write_model_card(folder: Path, path: Path, result: dict[str, Any]) -> None:
         versions=", ".join(f"{package} {versions[package]}" for package in ("hf_sparse", "transformers", "torch")),
     )
     ModelCard(f"---\n{card.to_yaml()}\n---\n{text}").save(folder / "README.md")
+    figures = {
+        "head_support": saved["support_size"],
+        "head_zero_rate": 1 - saved["support_size"] / data["vocabulary"],
+    }
+    config = SparseConfig.from_dict(saved["settings"])
+    update_card(folder, config, figures, load_from=path.as_posix())
 
 
 def _places(saved: dict[str, Any]) -> list[tuple[str, str]]:

@@ -7,8 +7,6 @@ from transformers import (
     BertForSequenceClassification,
     PerceiverConfig,
     PerceiverForMaskedLM,
-    ProphetNetConfig,
-    ProphetNetForCausalLM,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -67,11 +65,3 @@ def test_what_cannot_be_made_up_is_asked_for():
         sparsify(model, attn="entmax15")
     assert not is_sparse(model)
     assert is_sparse(sparsify(model, attn="entmax15", example={"inputs": torch.ones(1, 8, dtype=torch.long)}))
-
-
-def test_a_loss_that_cannot_be_replaced_is_refused():
-    model = ProphetNetForCausalLM(
-        ProphetNetConfig(vocab_size=23, hidden_size=32, num_decoder_layers=1, num_decoder_attention_heads=4)
-    )
-    with pytest.raises(ValueError, match="ProphetNetForCausalLM computes its loss from log_softmax itself"):
-        sparsify(model, head="entmax15")

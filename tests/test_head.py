@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, ProphetNetConfig, ProphetNetForCausalLM
 
 from hf_sparse import losses, probabilities, sparsify
 from hf_sparse.config import MapConfig
@@ -82,15 +82,13 @@ def test_gradient_at_the_logits_is_p_minus_the_target():
 
 def test_a_loss_over_other_classes_is_left_alone():
     model = sparsify(tiny_model("bert"), head="sparsemax")
-    forward = model._dense_class.forward
 
-    class WithSecondLoss(model._dense_class):
-        def forward(self, *args, **kwargs):
-            output = forward(self, *args, **kwargs)
-            output["extra"] = nn.functional.cross_entropy(torch.zeros(3, 2), torch.ones(3, dtype=torch.long))
-            return output
+    def with_second_loss(self, *args, **kwargs):
+        output = type(self)._dense_forward(self, *args, **kwargs)
+        output["extra"] = nn.functional.cross_entropy(torch.zeros(3, 2), torch.ones(3, dtype=torch.long))
+        return output
 
-    model._dense_class = WithSecondLoss
+    model._dense_forward = with_second_loss
     assert float(model(**labelled(model)).extra) == pytest.approx(math.log(2))
 
 
@@ -159,3 +157,33 @@ def test_label_smoothing_without_a_language_model_head_is_refused():
     model = sparsify(BertForSequenceClassification(config), attn="entmax15")
     with pytest.raises(ValueError, match="BertForSequenceClassification has no head over a vocabulary"):
         model(tokens(), labels=torch.tensor([0, 1]), label_smoothing=0.1)
+
+
+def tiny_prophetnet(**settings):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 23, "hidden_size": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 4}
+    return ProphetNetForCausalLM(ProphetNetConfig(**sizes, decoder_ffn_dim=32, init_std=0.3, **settings)).eval()
+
+
+def test_nll_loss_of_log_softmax_is_the_maps_loss_too():
+    dense, model = tiny_prophetnet(), sparsify(tiny_prophetnet(), head="entmax15")
+    inputs = {"input_ids": tokens(), "labels": tokens()}
+    output = model(**inputs, num_items_in_batch=29)
+    z = torch.stack([output.logits, output.logits_ngram[:, 0]], dim=1)  # its two streams, each with all labels
+    expected = losses.entmax15_loss(z, tokens()[:, None].expand(-1, 2, -1), reduction="sum")
+    torch.testing.assert_close(output.loss, expected / 29)
+    attention = sparsify(tiny_prophetnet(), attn="softmax")
+    torch.testing.assert_close(attention(**inputs).loss, dense(**inputs).loss, atol=1e-5, rtol=1e-5)
+
+
+def test_a_loss_that_no_sparse_one_can_stand_in_for_is_refused():
+    model = sparsify(tiny_prophetnet(eps=0.1), head="entmax15")
+    with pytest.raises(NotImplementedError, match=r"takes more than nll_loss from log_softmax \(sum\)"):
+        model(tokens(), labels=tokens())
+    assert tiny_prophetnet(eps=0.1)(tokens(), labels=tokens()).loss > 0
+
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    model.loss_function = lambda logits, labels, **_: logits.logsumexp(-1).mean()
+    with pytest.raises(NotImplementedError, match="LlamaForCausalLM computed a loss in which no cross-entropy over"):
+        model(**labelled(model))
+    assert model(tokens()).loss is None

@@ -60,14 +60,14 @@ def test_a_learned_setting_starts_at_its_number_and_gets_a_gradient_for_each_hea
     torch.testing.assert_close(loss, fixed(**inputs).loss, atol=1e-5, rtol=1e-5)
     loss.backward()
     for layer in model.model.layers:
-        parameter = getattr(layer.self_attn, f"sparse_{setting}")
+        parameter = getattr(layer.self_attn, f"sparse_{setting}").value
         assert parameter.shape == (4,)
         assert (parameter.grad != 0).any()
 
 
 def test_the_gradient_is_that_of_the_formula():
     model = sparsify(tiny_model("gpt2").double(), attn=LEARNED)
-    parameter = model.transformer.h[0].attn.sparse_alpha
+    parameter = model.transformer.h[0].attn.sparse_alpha.value
     model(tokens()).logits.square().mean().backward()
     with torch.no_grad():
         values = []
@@ -82,7 +82,7 @@ def test_trainer_learns_and_checkpoints_bring_it_back(tmp_path):
     before = copy.deepcopy(model.state_dict())
     data = Dataset.from_dict({"input_ids": tokens(8).tolist(), "labels": tokens(8, seed=4).tolist()})
     SparseTrainer(model, arguments(tmp_path / "run", max_steps=3), train_dataset=data).train()
-    names = [name for name in model.state_dict() if name.endswith("sparse_alpha")]
+    names = [name for name in model.state_dict() if name.endswith("sparse_alpha.value")]
     assert len(names) == 2
     for name in names:
         assert not torch.equal(model.state_dict()[name], before[name])
@@ -108,7 +108,7 @@ def test_undoing_takes_the_parameters_away():
 def test_a_copy_learns_by_itself():
     model = sparsify(tiny_model("llama"), attn=LEARNED)
     twin = copy.deepcopy(model)
-    twin.model.layers[0].self_attn.sparse_alpha += 1
+    twin.model.layers[0].self_attn.sparse_alpha.value += 1
     assert not torch.equal(twin(tokens()).logits, model(tokens()).logits)
     assert torch.equal(model(tokens()).logits, sparsify(tiny_model("llama"), attn=LEARNED)(tokens()).logits)
 
@@ -118,7 +118,7 @@ def test_inline_attention_learns_where_its_scores_show_heads():
     model(**labelled(model)).loss.backward()
     sites = attention_sites(model)
     assert sites
-    assert all((module.sparse_alpha.grad != 0).any() for module, _ in sites)
+    assert all((module.sparse_alpha.value.grad != 0).any() for module, _ in sites)
 
 
 def test_kinds_and_layers_are_counted():

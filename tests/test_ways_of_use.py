@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast, TextStreamer, pipeline
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TextStreamer, pipeline
 
-from hf_sparse import is_sparse, sparse_config, sparsify
+from hf_sparse import SparseTrainer, from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify
 from hf_sparse.attention import attention_sites
-from tests.tiny_models import attentions, labelled, tiny_model, tokens
+from tests.test_trainer import arguments
+from tests.tiny_models import BUILD, attentions, labelled, tiny_model, tokens
 
 BOTH = {"attn": "entmax15", "head": "entmax15"}
 LORA = {"task_type": "CAUSAL_LM", "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
@@ -77,6 +79,32 @@ def test_the_dtype_may_change_after_sparsify():
     assert model(tokens(), log_probs=True).logits.dtype == torch.float32
 
 
+@torch.no_grad()
+def test_the_device_may_change_after_sparsify():
+    model = sparsify(tiny_model("llama"), **LEARNED)
+    expected, weights = model(tokens()).logits, model.state_dict()
+    model.to("meta")
+    assert all(module.sparse_alpha.value.is_meta for module, _ in attention_sites(model))
+    model.to_empty(device="cpu")
+    model.load_state_dict(weights)
+    for name, buffer in tiny_model("llama").named_buffers():
+        model.get_buffer(name).copy_(buffer)  # rotary frequencies are not in the state
+    assert torch.equal(model(tokens()).logits, expected)
+
+
+@torch.no_grad()
+def test_a_model_made_sparse_on_the_meta_device_takes_weights_later():
+    expected = sparsify(tiny_model("bart"), **BOTH)
+    with torch.device("meta"):
+        model = type(expected)._dense_class(expected._dense_class.config_class(**BUILD["bart"][2], vocab_size=23))
+    sparsify(model.eval(), **BOTH)
+    model.to_empty(device="cpu")
+    model.load_state_dict(expected.state_dict())
+    inputs = labelled(expected)
+    assert torch.equal(model(**inputs).logits, expected(**inputs).logits)
+    assert torch.equal(model(**inputs).loss, expected(**inputs).loss)
+
+
 def test_pipeline_and_streamer(capsys):
     model, tokenizer = sparsify(tiny_model("llama"), **BOTH), word_tokenizer()
     generator = pipeline("text-generation", model=model, tokenizer=tokenizer)
@@ -119,6 +147,44 @@ def test_an_adapter_loads_onto_a_sparse_base(tmp_path):
     model.save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(sparsify(tiny_model("llama"), **BOTH), tmp_path)
     torch.testing.assert_close(again(tokens()).logits, expected)
+
+
+LEARNED = {"attn": {"name": "entmax", "alpha": "learned"}, "head": "entmax15"}
+
+
+def learned_alphas(model):
+    """The numbers that attention reads."""
+    return [module.sparse_alpha(None).detach().clone() for module, _ in attention_sites(model)]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_lora_trains_and_saves_a_learned_alpha_that_is_named(kept, tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path / "base")
+    base = sparsify(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), **LEARNED)
+    start = learned_alphas(base)
+    names = {"modules_to_save": ["sparse_alpha"]} if kept else {}
+    model = get_peft_model(base, LoraConfig(**LORA, **names))
+    data = Dataset.from_dict({"input_ids": tokens(4).tolist(), "labels": tokens(4).tolist()})
+    SparseTrainer(model, arguments(tmp_path / "run", max_steps=2), train_dataset=data).train()
+    moved = [not torch.equal(one, other) for one, other in zip(start, learned_alphas(model))]
+    assert moved == [kept, kept]
+    save_pretrained(model, tmp_path / "adapter")
+    again = from_pretrained(tmp_path / "adapter")
+    for one, other in zip(learned_alphas(model), learned_alphas(again), strict=True):
+        assert torch.equal(one, other)
+    expected = model.eval()(input_ids=tokens()).logits
+    torch.testing.assert_close(again.eval()(input_ids=tokens()).logits, expected)
+    merged = model.merge_and_unload()
+    torch.testing.assert_close(merged(input_ids=tokens()).logits, expected, atol=1e-5, rtol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(from_pretrained(tmp_path / "merged")(tokens()).logits, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_learned_alpha_that_peft_would_not_save_is_refused():
+    model = get_peft_model(tiny_model("llama"), LoraConfig(**LORA))
+    with pytest.raises(ValueError, match=r"make the model sparse first, then get_peft_model .*sparse_alpha"):
+        sparsify(model, **LEARNED)
+    assert not is_sparse(model)
 
 
 def test_torch_save_brings_the_whole_model_back(tmp_path):
@@ -171,7 +237,7 @@ losses = [model(**labelled(whole)).loss for model in (whole, sharded)]
 torch.testing.assert_close(losses[0], losses[1])
 for loss in losses:
     loss.backward()
-alphas = [model.model.layers[0].self_attn.sparse_alpha.grad for model in (whole, sharded)]
+alphas = [model.model.layers[0].self_attn.sparse_alpha.value.grad for model in (whole, sharded)]
 torch.testing.assert_close(alphas[0], alphas[1].full_tensor())
 """
 

@@ -76,11 +76,11 @@ SEQ2SEQS = ["bart", "marian", "t5"]
 MASKED = ["bert", "modernbert"]
 
 
-def tiny_model(name: str, vocab_size: int = 23, seed: int = 0) -> nn.Module:
+def tiny_model(name: str, vocab_size: int = 23, seed: int = 0, **changes: int) -> nn.Module:
     """A random model in evaluation mode whose attention and logits have a spread as of a trained one."""
     model_class, config_class, settings = BUILD[name]
     torch.manual_seed(seed)
-    return spread(model_class(config_class(vocab_size=vocab_size, **settings)).eval())
+    return spread(model_class(config_class(vocab_size=vocab_size, **{**settings, **changes})).eval())
 
 
 def spread(model: nn.Module) -> nn.Module:

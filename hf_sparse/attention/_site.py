@@ -138,7 +138,7 @@ def settings_by_head(choice: MapConfig, module: nn.Module, x: Tensor) -> dict[st
     for name, value in choice.settings:
         if isinstance(value, Learned):
             from_real = cast(Any, choice.setting(name).from_real)
-            by_head[name] = from_real(getattr(module, learned_name(name)).to(precision))
+            by_head[name] = from_real(getattr(module, learned_name(name))(x).to(precision))
         elif isinstance(value, tuple):
             by_head[name] = torch.tensor(value, dtype=precision, device=x.device)
     for name, values in by_head.items():
@@ -151,13 +151,29 @@ def settings_by_head(choice: MapConfig, module: nn.Module, x: Tensor) -> dict[st
     return by_head
 
 
+class LearnedSetting(nn.Module):
+    """A setting that is learned: a real number for each head. A module, for PEFT trains and saves modules by name.
+
+    Attributes:
+        value: (heads,), before it is brought into the setting's range.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = nn.Parameter(value)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """The numbers, whatever the scores they are for."""
+        return self.value
+
+
 def learned_name(setting: str) -> str:
-    """The name of the parameter that learns a setting, on the attention module."""
+    """The name of the module that learns a setting, on the attention module."""
     return f"sparse_{setting}"
 
 
 def add_learned(module: nn.Module, site: AttentionSite) -> None:
-    """Give ``module`` a parameter for every setting of its site that is learned."""
+    """Give ``module`` a ``LearnedSetting`` for every setting of its site that is learned."""
     if site.choice is None:
         return
     weight = next(module.parameters())
@@ -165,7 +181,7 @@ def add_learned(module: nn.Module, site: AttentionSite) -> None:
         if not hasattr(module, learned_name(name)):
             to_real = cast(Any, site.choice.setting(name).to_real)
             start = to_real(torch.tensor(learned.initial, dtype=weight.dtype, device=weight.device))
-            module.register_parameter(learned_name(name), nn.Parameter(start))
+            module.register_module(learned_name(name), LearnedSetting(start))
 
 
 def remove_learned(module: nn.Module, site: AttentionSite) -> None:

@@ -158,12 +158,12 @@ def test_max_batches_bounds_what_is_read():
 
 def test_a_learned_alpha_keeps_what_it_has_learned():
     model = sparsify(tiny_model("gpt2"), attn={"name": "entmax", "alpha": {"learned": 1.5}})
-    parameter = model.transformer.h[0].attn.sparse_alpha
+    parameter = model.transformer.h[0].attn.sparse_alpha.value
     with torch.no_grad():
         parameter += torch.tensor([-3.0, 0.0, 1.0, 3.0])
     before = parameter.detach().clone()
     calibrate(model, loader(model), per_head=True, progress=False)
-    assert model.transformer.h[0].attn.sparse_alpha is parameter
+    assert model.transformer.h[0].attn.sparse_alpha.value is parameter
     assert torch.equal(parameter, before)
     temperatures = sparse_config(model).attn["decoder"][0].temperature
     assert temperatures[0] < temperatures[3]  # the sparser the map, the more its scores must be held back

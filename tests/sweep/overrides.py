@@ -182,6 +182,7 @@ OVERRIDES: dict[str, Any] = {
         "indexer_compress_ratio": 2,
     },
     "nemotron": {"num_key_value_heads": 2},
+    "prophetnet": {"disable_ngram_loss": True},  # its loss is over the logits it returns then, and no others
     "ReformerForMaskedLM": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
     "speech-encoder-decoder": _speech_encoder_decoder,
