@@ -115,5 +115,5 @@ def enumerate_support(
 
 
 @functools.wraps(exact_decoding)  # generate reads the names of the search's arguments off the signature
-def _unconstrained(*args: Any, logits_processor: LogitsProcessorList, **kwargs: Any) -> Any:
-    return exact_decoding(*args, logits_processor=LogitsProcessorList(), **kwargs)
+def _unconstrained(model: Any, input_ids: Tensor, logits_processor: LogitsProcessorList, **kwargs: Any) -> Any:
+    return exact_decoding(model, input_ids, LogitsProcessorList(), **kwargs)
