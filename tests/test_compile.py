@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 from torch import nn
-from transformers import BertForMaskedLM, StaticCache
+from transformers import BertForMaskedLM, CompileConfig, StaticCache
 from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_sparse import SparseTrainer, sparsify
@@ -150,3 +150,20 @@ def test_the_trainer_compiles(tmp_path):
         losses.append(trainer.state.log_history[0]["loss"])
         assert trainer.state.log_history[0]["head_support"] > 0
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@torch.no_grad()
+def test_a_compiled_decoding_step_with_static_cache_is_one_graph_and_decodes_the_same():
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    settings = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True, "output_scores": True}
+    ids = labelled(model)["input_ids"]
+    compile_config = CompileConfig(backend="eager", mode=None, fullgraph=False)
+    compile_config._compile_all_devices = True
+    compiled = model.generate(ids, **settings, cache_implementation="static", compile_config=compile_config)
+    eager = model.generate(ids, **settings)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert torch.equal(compiled.sequences, eager.sequences)
+    for ours, theirs in zip(compiled.scores, eager.scores, strict=True):
+        torch.testing.assert_close(ours.exp(), theirs.exp(), atol=1e-5, rtol=1e-4)

@@ -100,16 +100,20 @@ def enumerate_support(
     )
     kept = found.hypotheses[:max_hypotheses]
     probabilities = [hypothesis.probability for hypothesis in kept]
-    dropped = found.finished_mass - sum(probabilities) if len(kept) < len(found.hypotheses) else 0.0
+    all_kept = len(kept) == len(found.hypotheses)
     least = math.log(min_probability) if min_probability else -math.inf
+    if found.exhausted and all_kept and not min_probability:
+        left_mass = 0.0
+    else:
+        left_mass = found.left_mass + max(found.finished_mass - sum(probabilities), 0.0)
     return SupportSet(
         sequences=[hypothesis.tokens for hypothesis in kept],
         probabilities=probabilities,
-        complete=len(kept) == len(found.hypotheses) and (found.exhausted or found.log_bound < least),
-        left_mass=found.left_mass + dropped,
+        complete=all_kept and (found.exhausted or found.log_bound < least),
+        left_mass=left_mass,
     )
 
 
 @functools.wraps(exact_decoding)  # generate reads the names of the search's arguments off the signature
-def _unconstrained(*args: Any, logits_processor: LogitsProcessorList, **kwargs: Any) -> Any:
-    return exact_decoding(*args, logits_processor=LogitsProcessorList(), **kwargs)
+def _unconstrained(model: Any, input_ids: Tensor, logits_processor: LogitsProcessorList, **kwargs: Any) -> Any:
+    return exact_decoding(model, input_ids, LogitsProcessorList(), **kwargs)

@@ -39,7 +39,7 @@ class ExactSearchOutput(ModelOutput):
         results: one ``SearchResult`` a sentence.
     """
 
-    sequences: Tensor | None = None
+    sequences: Tensor
     sequences_scores: Tensor | None = None
     results: list[SearchResult] | None = None
 

@@ -28,7 +28,7 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self.sentence)
 
-    def __getitem__(self, index: Tensor) -> Prefixes:
+    def __getitem__(self, index: Tensor | slice) -> Prefixes:
         return Prefixes(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def __add__(self, other: Prefixes) -> Prefixes:

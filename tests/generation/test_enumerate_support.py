@@ -79,6 +79,7 @@ def test_strings_below_a_least_probability_do_not_count():
     table = [(p, string) for p, string in ended(all_strings(model, inputs, 5)) if p >= 1e-3]
     support = enumerate_support(model, inputs, min_probability=1e-3, max_new_tokens=5)
     assert support.probabilities == pytest.approx([p for p, _ in table], rel=1e-9)
+    assert support.mass + support.left_mass == pytest.approx(1, abs=1e-9)
     assert not enumerate_support(model, inputs, min_probability=1e-3, max_hypotheses=5).complete
     model, inputs = model_and_inputs("gpt2", "entmax15", seed=1)
     tight = enumerate_support(model, inputs, min_probability=0.05, max_new_tokens=30)
