@@ -45,9 +45,12 @@ def test_tokens_are_continued_exactly_as_far_as_nothing_else_is_possible(name, h
         if p > 0:
             expected[tokens] = p
     result = suggest(model, tokenizer=TOKENIZER, max_tokens=6, **arguments, **MANY)
-    assert {candidate.tokens for candidate in result.candidates} == set(expected)
+    # Whether a token at the threshold is possible is up to rounding, which differs between batches.
+    assert {candidate.tokens for candidate in result.candidates if candidate.probability > 1e-6} == {
+        tokens for tokens, p in expected.items() if p > 1e-6
+    }
     for candidate in result.candidates:
-        assert candidate.probability == pytest.approx(expected[candidate.tokens], rel=1e-4)
+        assert candidate.probability == pytest.approx(expected.get(candidate.tokens, 0.0), rel=1e-4, abs=1e-7)
         assert candidate.text == text(candidate.tokens)
         assert candidate.ends == (candidate.tokens[-1] == EOS)
         assert candidate.cut == (len(candidate.tokens) == 6 and not candidate.ends)
@@ -93,7 +96,8 @@ def test_words_have_the_probability_of_all_strings_that_begin_with_them(name):
         # A word that is complete because several other words may follow ends with the candidate.
         word = candidate.tokens if word is None and not candidate.cut else word
         found[word] = found.get(word, 0.0) + candidate.probability
-    assert found == pytest.approx(expected, rel=1e-4)
+    for word in found.keys() | expected.keys():
+        assert found.get(word, 0.0) == pytest.approx(expected.get(word, 0.0), rel=1e-4, abs=1e-6)
     assert len(expected) > 1
     assert result.complete
 
