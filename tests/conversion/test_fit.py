@@ -20,13 +20,13 @@ def logits(rows=60, classes=30, scale=3.0, seed=0):
 
 
 def test_the_search_finds_every_heads_own_minimum_to_about_a_percent():
-    truth = torch.tensor([0.13, 0.7, 2.0, 31.0], dtype=torch.float64)
+    truth = torch.tensor([0.13, 0.7, 2.0, 480.0], dtype=torch.float64)
     search = TemperatureSearch(heads=4)
     for _ in range(ROUNDS):
         for point, temperatures in enumerate(search.candidates):
             search.add(point, (temperatures.log() - truth.log()).abs())
         search.zoom()
-    assert search.best == pytest.approx(truth.tolist(), rel=0.016)
+    assert search.best == pytest.approx(truth.tolist(), rel=0.012)
 
 
 def test_divergences_equal_their_sums():
@@ -42,7 +42,7 @@ def test_divergences_equal_their_sums():
 def test_a_head_gets_back_the_temperature_that_made_the_target(head, true):
     choice, z = MapConfig.parse(head, "head"), logits()
     target = choice.with_settings(temperature=true)(z)
-    assert fit_head(choice, z, target).temperature == pytest.approx(true, rel=0.016)
+    assert fit_head(choice, z, target).temperature == pytest.approx(true, rel=0.012)
 
 
 @pytest.mark.parametrize("head", ["entmax15", {"name": "entmax", "alpha": 1.2}], ids=str)
