@@ -50,7 +50,9 @@ def sparsify(
         model: a Transformers model, or a PEFT model around one. Changed in place.
         attn: None, a map's name ("entmax15", "sparsemax", "entmax", "softmax"), a mapping with settings
             (``{"name": "entmax", "alpha": 1.33}``), or one of these for some kinds of attention
-            (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax.
+            (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax. "csoftmax" and
+            "csparsemax", for decoders and cross-attention, bound what each key receives over all queries
+            (``{"cross": {"name": "csparsemax", "fertility": 2.0}}``).
         head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
             alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch; for
             pretrained heads, whose logits carry an offset softmax never saw, an estimate from data is better.
