@@ -60,7 +60,7 @@ class Kept:
     """A tensor that the backward pass waits for."""
 
     def __init__(self, x: Tensor) -> None:
-        self.x = x
+        self.x = x.detach()  # a result that holds what it was made from would live on
 
 
 def kept_mb(function: Callable[[Tensor], Tensor], z: Tensor) -> float:
