@@ -88,14 +88,27 @@ def speed() -> str:
     return "\n".join(lines)
 
 
+def attention_kernels() -> str:
+    """What flash entmax was checked for, with the relative errors found."""
+    result = json.loads((ROOT / "docs" / "gpu.json").read_text(encoding="utf-8"))
+    columns = {"out": "output", **{name: f"d {name}" for name in ("q", "k", "v", "alpha", "sinks")}}
+    lines = [f"| attention | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
+    for name, errors in result["cases"].items():
+        cells = [f"{errors[column]:.0e}" if column in errors else "" for column in columns]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", f"Relative errors against float64, on {result['device']}, triton {result['triton']}."]
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "attention_kernels": attention_kernels,
     "inflection": lambda: inflection("inflection"),
     "sigmorphon": lambda: inflection("sigmorphon_english"),
     "learning_rates": learning_rates,
     "speed": speed,
     "support": support,
 }
-PAGES = ("README.md", "recipes/README.md", "benchmarks/README.md")
+PAGES = ("README.md", "recipes/README.md", "benchmarks/README.md", "docs/gpu.md")
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 

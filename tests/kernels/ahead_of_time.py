@@ -21,6 +21,7 @@ from triton.compiler import ASTSource
 
 from hf_sparse.kernels.gpu import _attention_backward as back
 from hf_sparse.kernels.gpu import _attention_forward as front
+from hf_sparse.kernels.gpu import _decode as decode
 from hf_sparse.kernels.gpu import _row_kernels as rows
 from hf_sparse.kernels.gpu._attention import tiles_for
 
@@ -29,7 +30,10 @@ SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
 TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Arguments by name: capitals are pointers, to the tensors' own dtype unless it is given here; the others are int32.
 DTYPES = {
-    **dict.fromkeys(("PEAKS", "SOLUTION", "CONJUGATE", "GRAD", "TAU", "DELTA", "DALPHA", "ALPHA", "SINKS"), "fp32"),
+    **dict.fromkeys(
+        ("P", "SCORES", "PARTS", "PEAKS", "SOLUTION", "CONJUGATE", "GRAD", "TAU", "DELTA", "DALPHA", "ALPHA", "SINKS"),
+        "fp32",
+    ),
     **dict.fromkeys(("LIST", "COUNT"), "i32"),
     **dict.fromkeys(("LIVE", "MASK"), "i8"),
     "TARGET": "i64",
@@ -44,6 +48,8 @@ def row_variants():
         yield rows.write_rows, dtype, shape | {"HAS_TARGET": exponent == 2, "HAS_GRAD": exponent == 2}
     yield rows.solve_rows, "fp16", {"EXPONENT": 1, "BLOCK": 1024, "SOLVE": False, "BLOCKS": 64}
     yield rows.multiply_by_jacobian, "bf16", {"BLOCK": 1024}
+    yield decode.multiply_keys, "bf16", {"GROUP": 16, "HEAD": 128, "KEYS": 64}
+    yield decode.multiply_values, "bf16", {"GROUP": 16, "VALUE": 128, "KEYS": 64}
 
 
 def attention_variants(head_dims: tuple[int, ...], dtypes: tuple[str, ...]):
