@@ -20,6 +20,8 @@ def triton_attention_problem(query: Tensor, key: Tensor, value: Tensor) -> str |
         return f"takes queries, keys and values of one dtype of {', '.join(map(str, DTYPES))}, were {dtypes}"
     if max(query.shape[-1], value.shape[-1]) > LARGEST_HEAD:
         return f"takes heads of at most {LARGEST_HEAD} dimensions, were {query.shape[-1]} and {value.shape[-1]}"
+    if query.shape[1] % key.shape[1] != 0:
+        return f"takes heads in groups of equal size, were {query.shape[1]} to {key.shape[1]} key heads"
     if min(query.numel(), key.numel(), value.numel()) == 0:
         return "takes at least one query and one key"
     return triton_problem(query.device)

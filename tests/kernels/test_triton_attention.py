@@ -75,7 +75,7 @@ def check(
     batch=1, heads=1, key_heads=None, queries=40, keys=None, dim=16, value_dim=None, alpha=1.5, size=3.0,
     dtype=torch.float32, kernels=_attention, **settings,
 ):  # fmt: skip
-    """Compare outputs and all gradients of one case, as ``kernels`` computes them, with float64; returns the errors."""
+    """Compare outputs and gradients of one case, as ``kernels`` computes them, with float64; returns the errors."""
     key_heads, keys, value_dim = key_heads or heads, keys or queries, value_dim or dim
     generator = torch.Generator().manual_seed(queries + keys)
 
