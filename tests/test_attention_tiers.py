@@ -178,3 +178,18 @@ def test_generation_with_a_cache_agrees_with_torch():
         set_impl(model, impl)
         answers.append(model.generate(**prompt, max_new_tokens=4, do_sample=False))
     assert torch.equal(*answers)
+
+
+def test_small_gpus_take_half_precision_of_up_to_128_dimensions():
+    from hf_sparse.kernels._triton_attention import shared_memory_needed
+
+    small_gpu = 101_376
+    assert shared_memory_needed(128, 64, torch.bfloat16) <= small_gpu
+    assert shared_memory_needed(160, 64, torch.bfloat16) > small_gpu
+    assert shared_memory_needed(64, 64, torch.float32) > small_gpu
+
+
+def test_heads_that_do_not_divide_are_refused():
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match="takes heads in groups of equal size, were 4 to 3 key heads"):
+        sparse_attention(module(), q, k[:, :3], v[:, :3])

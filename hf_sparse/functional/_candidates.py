@@ -56,7 +56,7 @@ def solve_long_rows(z: Tensor, alpha: float, impl: str = "torch") -> SolvedRows:
     Args:
         z: (N, V) scores of any floating-point dtype, V at least 1024, on any device; ``-inf`` masks an entry.
         alpha: in (1, 2].
-        impl: ``"torch"``, or ``"cpp"`` for what ``kernels.chosen`` lets through.
+        impl: ``"cpp"`` for what ``kernels.chosen`` lets through; anything else is torch.
 
     Returns:
         ``SolvedRows`` in float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,8 +11,15 @@ from ._triton import triton_problem
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
+# Bytes of shared memory a block: what every GPU since A100 has, RTX 30 to 50 too; what A100, H100 and B200 have.
+_EVERY_GPU, _DATA_CENTRE = 99 * 1024, 163 * 1024
 # Nearer to softmax, float32 has too few digits for the gradient of alpha, which divides by (alpha - 1)^2.
 LOWEST_ATTENTION_ALPHA = 1.02
+
+
+def shared_memory_needed(head_dim: int, value_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of shared memory that a block of the kernels can take; the tests compile them to see that it is enough."""
+    return _EVERY_GPU if dtype.itemsize == 2 and max(head_dim, value_dim) <= 128 else _DATA_CENTRE
 
 
 def triton_attention_problem(query: Tensor, key: Tensor, value: Tensor) -> str | None:
@@ -20,9 +29,18 @@ def triton_attention_problem(query: Tensor, key: Tensor, value: Tensor) -> str |
         return f"takes queries, keys and values of one dtype of {', '.join(map(str, DTYPES))}, were {dtypes}"
     if max(query.shape[-1], value.shape[-1]) > LARGEST_HEAD:
         return f"takes heads of at most {LARGEST_HEAD} dimensions, were {query.shape[-1]} and {value.shape[-1]}"
+    if query.shape[1] % key.shape[1] != 0:
+        return f"takes heads in groups of equal size, were {query.shape[1]} to {key.shape[1]} key heads"
     if min(query.numel(), key.numel(), value.numel()) == 0:
         return "takes at least one query and one key"
-    return triton_problem(query.device)
+    problem = triton_problem(query.device)
+    if problem is None and query.is_cuda:
+        needed = shared_memory_needed(query.shape[-1], value.shape[-1], query.dtype)
+        properties: Any = torch.cuda.get_device_properties(query.device)
+        found = properties.shared_memory_per_block_optin
+        if found < needed:
+            return f"needs {needed} bytes of shared memory for heads of this size and {query.dtype}, here are {found}"
+    return problem
 
 
 def triton_attention(

@@ -19,7 +19,7 @@ def entries_above(z: Tensor, threshold: float, impl: str = "torch") -> tuple[Ten
     Args:
         z: (N, V) scores of any floating-point dtype, contiguous.
         threshold: compared in the dtype of z, so lower it by the rounding you cannot afford.
-        impl: what finds them, ``"torch"`` or ``"cpp"``.
+        impl: what finds them: ``"cpp"``; anything else is torch.
 
     Returns:
         int64, int64 and values in the dtype of z, or in float32; or None where so much of z lies above the threshold

@@ -13,7 +13,7 @@ from ..functional._newton import exponent_of, power
 from ..kernels import chosen
 from ._alpha_relu_rows import relu_loss, relu_mass, support_above
 from ._linear_head import LinearHead
-from ._linear_loss import linear_loss
+from ._linear_loss import linear_loss, refuse_triton
 from ._linear_rows import TILE, LinearLoss, Tile, TiledLoss, worth_listing
 from ._linear_support import SupportEntries
 from ._row_losses import checked_settings
@@ -64,6 +64,7 @@ def linear_alpha_relu_loss(
     >>> linear_alpha_relu_loss(hidden, weight, torch.tensor([0, 1]), alpha=1.5, tau=0.5)
     tensor(0.)
     """
+    refuse_triton(impl)
     settings = checked_settings("alpha_relu", {"alpha": alpha, "tau": tau})
     rows = LinearLoss(partial(_forward, **settings, chunk_size=chunk_size, impl=impl), partial(_weights, **settings))
     return linear_loss(hidden, weight, target, bias, rows, "alpha_relu", settings, chunk_size=chunk_size, **options)

@@ -13,7 +13,7 @@ from ..functional._candidates import LONG_ROW, solve_long_rows
 from ..kernels import chosen
 from ._entmax_rows import support_conjugate, support_weights
 from ._linear_head import LinearHead
-from ._linear_loss import linear_loss
+from ._linear_loss import linear_loss, refuse_triton
 from ._linear_rows import FULL_SPEED, TILE, LinearLoss, Tile, TiledLoss, worth_listing
 from ._linear_support import SupportEntries
 from ._row_losses import checked_settings, row_losses
@@ -75,6 +75,7 @@ def linear_entmax_loss(
     >>> linear_entmax_loss(hidden, weight, torch.tensor([0, 1]))
     tensor(0.)
     """
+    refuse_triton(impl)
     alpha = checked_settings("entmax", {"alpha": alpha})["alpha"]
     rows = LinearLoss(
         partial(_forward, alpha=alpha, chunk_size=chunk_size, impl=impl), partial(_weights, alpha=alpha, impl=impl)

@@ -16,6 +16,17 @@ from ._reduce import check_reduction, reduce_rows
 from ._targets import class_targets
 
 
+def refuse_triton(impl: str) -> None:
+    """Raise ValueError where a fused loss is asked of Triton, whose kernels know none.
+
+    ``impl="auto"`` on a GPU finds the supports in torch, and takes the row kernels for chunks that are mostly support.
+    """
+    if impl == "triton":
+        raise ValueError(
+            'impl="triton" knows no fused linear loss; use impl="auto" or impl="torch", or the loss of the logits'
+        )
+
+
 def linear_loss(
     hidden: Tensor,
     weight: Tensor,

@@ -7,7 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.kernels.devices import needs_triton
+
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@needs_triton
+def test_the_gpu_benchmark_runs_in_the_interpreter_and_finds_the_kernels_right(tmp_path):
+    out = tmp_path / "smoke.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--smoke", "--out", str(out)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
+    rows = json.loads(out.read_text())["rows"]
+    assert {row["section"].partition(",")[0] for row in rows} == {
+        "check", "rows", "fused linear loss", "attention", "decode",
+    }  # fmt: skip
+    assert all(row["verdict"] == "right" for row in rows if row["section"] == "check")
+    assert not any("failed" in row and "ModuleNotFoundError" not in row["failed"] for row in rows)
 
 
 def test_quick_run_prints_a_table_and_writes_json(tmp_path):

@@ -19,17 +19,21 @@ from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from hf_sparse.kernels._triton_attention import shared_memory_needed
 from hf_sparse.kernels.gpu import _attention_backward as back
 from hf_sparse.kernels.gpu import _attention_forward as front
+from hf_sparse.kernels.gpu import _decode as decode
 from hf_sparse.kernels.gpu import _row_kernels as rows
 from hf_sparse.kernels.gpu._attention import tiles_for
 
-# Compute capability -> bytes of shared memory a block can have.
-SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
+ARCHITECTURES = (80, 90, 100)
 TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Arguments by name: capitals are pointers, to the tensors' own dtype unless it is given here; the others are int32.
 DTYPES = {
-    **dict.fromkeys(("PEAKS", "SOLUTION", "CONJUGATE", "GRAD", "TAU", "DELTA", "DALPHA", "ALPHA", "SINKS"), "fp32"),
+    **dict.fromkeys(
+        ("P", "SCORES", "PARTS", "PEAKS", "SOLUTION", "CONJUGATE", "GRAD", "TAU", "DELTA", "DALPHA", "ALPHA", "SINKS"),
+        "fp32",
+    ),
     **dict.fromkeys(("LIST", "COUNT"), "i32"),
     **dict.fromkeys(("LIVE", "MASK"), "i8"),
     "TARGET": "i64",
@@ -44,6 +48,8 @@ def row_variants():
         yield rows.write_rows, dtype, shape | {"HAS_TARGET": exponent == 2, "HAS_GRAD": exponent == 2}
     yield rows.solve_rows, "fp16", {"EXPONENT": 1, "BLOCK": 1024, "SOLVE": False, "BLOCKS": 64}
     yield rows.multiply_by_jacobian, "bf16", {"BLOCK": 1024}
+    yield decode.multiply_keys, "bf16", {"GROUP": 16, "HEAD": 128, "KEYS": 64}
+    yield decode.multiply_values, "bf16", {"GROUP": 16, "VALUE": 128, "KEYS": 64}
 
 
 def attention_variants(head_dims: tuple[int, ...], dtypes: tuple[str, ...]):
@@ -93,16 +99,18 @@ def main(arguments: list[str]) -> int:
     attention = attention_variants(*(((64, 128, 256), tuple(TORCH)) if everything else ((64,), ("bf16",))))
     for number, (kernel, dtype, constants) in enumerate([*row_variants(), *attention]):
         # Not the remainder by three, which would give each of the three attention kernels an architecture of its own.
-        turn = (number + number // len(SHARED_MEMORY)) % len(SHARED_MEMORY)
-        for architecture in SHARED_MEMORY if everything else [[*SHARED_MEMORY][turn]]:
+        turn = (number + number // len(ARCHITECTURES)) % len(ARCHITECTURES)
+        for architecture in ARCHITECTURES if everything else ARCHITECTURES[turn : turn + 1]:
             start = time.perf_counter()
             shared = compiled(kernel, dtype, constants, architecture).metadata.shared
             print(
                 kernel.__name__, dtype, constants.get("HEAD", ""), f"sm_{architecture}", f"{shared} bytes shared",
                 f"{time.perf_counter() - start:.1f} s", flush=True,
             )  # fmt: skip
-            if shared > SHARED_MEMORY[architecture]:
-                print(f"sm_{architecture} has {SHARED_MEMORY[architecture]} bytes of shared memory a block")
+            head_dim = constants.get("HEAD", constants.get("VALUE", 0))
+            allowed = shared_memory_needed(head_dim, head_dim, TORCH.get(dtype, torch.float16))
+            if shared > allowed:
+                print(f"{shared} bytes of shared memory a block are more than {allowed}")
                 return 1
     return 0
 

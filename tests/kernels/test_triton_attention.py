@@ -1,5 +1,8 @@
 """Flash entmax is softcap, bias, mask, map and product one after the other: outputs and gradients against float64."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -72,7 +75,7 @@ def check(
     batch=1, heads=1, key_heads=None, queries=40, keys=None, dim=16, value_dim=None, alpha=1.5, size=3.0,
     dtype=torch.float32, kernels=_attention, **settings,
 ):  # fmt: skip
-    """Compare outputs and all gradients of one case, as ``kernels`` computes them, with float64."""
+    """Compare outputs and gradients of one case, as ``kernels`` computes them, with float64; returns the errors."""
     key_heads, keys, value_dim = key_heads or heads, keys or queries, value_dim or dim
     generator = torch.Generator().manual_seed(queries + keys)
 
@@ -97,11 +100,14 @@ def check(
         wide.append(scores.sinks.double().requires_grad_())
     expected = reference(*wide[:4], wide[4] if len(wide) > 4 else None, scores)
     wanted = torch.autograd.grad(expected, wide, dout.double())
+    errors = {}
     for name, ours, theirs in zip(("out", "q", "k", "v", "alpha", "sinks"), (out, *found), (expected, *wanted)):
         if ours is not None:
             assert ours.dtype == (torch.float32 if name in ("alpha", "sinks") else dtype)
             error = float(((ours.double() - theirs).norm() / theirs.norm().clamp(min=1e-30)).detach())
             assert error < TOLERANCE[dtype] * (20 if name == "alpha" else 1), f"{name}: relative error {error:.1e}"
+            errors[name] = error
+    return errors
 
 
 def padded(queries, keys):
@@ -121,6 +127,8 @@ CASES = {
     "one query": {"queries": 1, "keys": 50},
     "shared keys (4 heads to 2)": {"heads": 4, "key_heads": 2, "causal": True},
     "head dimension 24, values of 40": {"dim": 24, "value_dim": 40, "queries": 24},
+    "head dimension 80": {"dim": 80, "queries": 20},
+    "head dimension 256": {"dim": 256, "queries": 20},
     "alpha 2": {"alpha": 2.0},
     "alpha 4/3": {"alpha": 4 / 3},
     "alpha 1.25": {"alpha": 1.25},
@@ -149,6 +157,11 @@ if DEVICE == "cuda":
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_gradients_are_those_of_float64(name):
     check(**CASES[name])
+
+
+def test_the_documented_cases_are_the_tested_ones():
+    documented = json.loads((Path(__file__).parents[2] / "docs" / "gpu.json").read_text())
+    assert set(documented["cases"]) - {"bfloat16"} == set(CASES) - {"bfloat16"}
 
 
 def test_tiles_without_support_are_passed_over():

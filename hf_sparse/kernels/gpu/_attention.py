@@ -51,9 +51,13 @@ class Tiles(NamedTuple):
 
 
 def tiles_for(head_dim: int, value_dim: int, dtype: torch.dtype) -> Tiles:
-    """Fixed by the bytes of a key and its value: K and V of two stages stay within 96 KiB of shared memory."""
+    """Fixed by the bytes of a key and its value, so that all three kernels fit an A100's 163 KiB of shared memory."""
     width = dtype.itemsize * (triton.next_power_of_2(head_dim) + triton.next_power_of_2(value_dim))
-    return Tiles(64, 64) if width <= 512 else Tiles(64, 32) if width <= 1024 else Tiles(32, 16)
+    if width <= 512:
+        return Tiles(64, 64)
+    if dtype.itemsize == 2:
+        return Tiles(64, 32)
+    return Tiles(32, 32) if width <= 1024 else Tiles(16, 16)
 
 
 def _strides(name: str, axes: tuple[str, ...], x: Tensor | None) -> dict[str, int]:

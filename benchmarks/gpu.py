@@ -1,0 +1,338 @@
+"""``python -m benchmarks.gpu [--smoke] [--out FILE]``: the Triton kernels beside what softmax has on an NVIDIA GPU.
+
+Correctness comes first, in bfloat16 against float64; then times and peak memory, each as a ratio to its baseline in
+the same run. A candidate that is not installed or fails costs its own row only, and says why; after eight and a half
+minutes what is left is skipped, by name. ``--smoke`` runs everything in Triton's interpreter, on the CPU, at sizes
+that say nothing: to see that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from triton.testing import do_bench
+
+from hf_sparse.functional import entmax15
+from hf_sparse.kernels import triton_attention, triton_decode_scores, triton_decode_values
+from hf_sparse.losses import alpha_relu_loss, entmax15_loss, linear_entmax_loss, sparsemax_loss
+
+from ._machine import machine
+
+SMOKE = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE, DTYPE = ("cpu", torch.float32) if SMOKE else ("cuda", torch.bfloat16)
+LIMIT = 510  # seconds after which nothing new is started
+# Relative to the size of the whole result: what rounding weights and results to the dtype costs, with room.
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
+FAILURES = (ImportError, RuntimeError, ValueError, TypeError, AttributeError, triton.TritonError)
+OUT = Path(__file__).parent / "results" / "gpu.json"
+
+
+class Report:
+    """The rows of one run: each is measured, or tells why not. Written after every row, in case the next one hangs."""
+
+    def __init__(self, out: Path | None) -> None:
+        self.out = out
+        self.rows: list[dict[str, Any]] = []
+        self.start = time.perf_counter()
+        gpu = "none: interpreted, times mean nothing" if SMOKE else torch.cuda.get_device_name()
+        self.machine = machine() | {"triton": triton.__version__, "gpu": gpu}
+
+    def add(self, section: str, case: str, candidate: str, measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        row: dict[str, Any] = {"section": section, "case": case, "candidate": candidate}
+        if time.perf_counter() - self.start > LIMIT:
+            row["skipped"] = f"{LIMIT} s were over"
+        else:
+            try:
+                row |= measured()
+            except FAILURES as error:
+                row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self.rows.append(row)
+        self.write()
+        print(
+            " ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()), flush=True
+        )
+        return row
+
+    def write(self) -> None:
+        if self.out:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self.out.write_text(json.dumps({"machine": self.machine, "rows": self.rows}, indent=1) + "\n")
+
+    def compare(self, section: str, case: str, runs: dict[str, Callable[[], Any]], **targets: float) -> None:
+        """Time the runs; ratios are to the first that works, targets are by name, with underscores for spaces."""
+        baseline: dict[str, Any] = {}
+        for name, run in runs.items():
+            row = self.add(section, case, name, lambda run=run: timed(run))
+            if "ms" in row and baseline:
+                row |= {"ratio": row["ms"] / baseline["ms"], "baseline": baseline["candidate"]}
+                target = targets.get(name.replace(" ", "_"))
+                if target is not None and not SMOKE:
+                    row |= {"target": target, "verdict": "met" if row["ratio"] <= target else "MISSED"}
+                print(f"    {row['ratio']:.2f} of {row['baseline']} {row.get('verdict', '')}")
+            elif "ms" in row:
+                baseline = row
+
+
+def timed(run: Callable[[], Any]) -> dict[str, float]:
+    """Milliseconds of a call, the median of many, and the most memory it held beyond what was there."""
+    if SMOKE:
+        start = time.perf_counter()
+        run()
+        return {"ms": 1e3 * (time.perf_counter() - start)}
+    run()
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    peak = torch.cuda.max_memory_allocated() - held
+    return {"ms": do_bench(run, warmup=20, rep=80, return_mode="median"), "peak_mb": peak / 2**20}
+
+
+def error(actual: Tensor, expected: Tensor) -> float:
+    return float(((actual.double() - expected).norm() / expected.norm()).detach())
+
+
+def with_gradients(function: Callable[..., Tensor], *leaves: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """A call of ``function`` and of its backward."""
+    leaves = tuple(leaf.detach().requires_grad_() for leaf in leaves)
+
+    def run() -> tuple[Tensor, ...]:
+        out = function(*leaves)
+        return (out, *torch.autograd.grad(out, leaves, grad_outputs(out)))
+
+    return run
+
+
+def grad_outputs(out: Tensor) -> Tensor:
+    return torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape).to(out.dtype)
+
+
+# ---- Attention ------------------------------------------------------------------------------------------------
+
+
+def local_inputs(
+    length: int, heads: int, key_heads: int, dim: int, width: float | None, batch: int = 1
+) -> list[Tensor]:
+    """q, k and v whose scores fall off with distance like ``8 exp(-d^2 / 2 width^2)``; nearly equal for no width."""
+    generator = torch.Generator(DEVICE).manual_seed(length)
+
+    def noise(h: int) -> Tensor:
+        return torch.randn(batch, h, length, dim, generator=generator, device=DEVICE)
+
+    if width is None:
+        return [
+            (x * size).to(DTYPE) for x, size in ((noise(heads), 0.1), (noise(key_heads), 1), (noise(key_heads), 1))
+        ]
+    # The normal density's Fourier transform, at the quantiles of the normal distribution.
+    quantiles = (torch.arange(dim // 2, device=DEVICE) + 0.5) / (dim // 2)
+    angle = torch.arange(length, device=DEVICE)[:, None] * (torch.special.ndtri(quantiles) / width)
+    feature = torch.cat([angle.cos(), angle.sin()], 1) * (8 * dim**0.5 / (dim // 2)) ** 0.5
+    q, k = (feature + 0.05 * noise(h) for h in (heads, key_heads))
+    return [x.to(DTYPE) for x in (q, k, noise(key_heads))]
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
+    return triton_attention(q, k, v, 1.5, 2.0, scaling=q.shape[-1] ** -0.5, causal=causal)
+
+
+def written_down(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
+    groups = q.shape[1] // k.shape[1]
+    z = q @ k.repeat_interleave(groups, 1).mT * q.shape[-1] ** -0.5
+    if causal:
+        z = z.masked_fill(torch.ones(z.shape[2:], dtype=torch.bool, device=z.device).triu(1), -torch.inf)
+    return entmax15(z, impl="torch") @ v.repeat_interleave(groups, 1)
+
+
+def softmax_attention(backend: SDPBackend) -> Callable[..., Tensor]:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH if SMOKE else backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+    return attend
+
+
+def adasplash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return importlib.import_module("adasplash").adasplash_v2(q.contiguous(), k.contiguous(), v.contiguous())
+
+
+def one_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return triton_decode_values(entmax15(triton_decode_scores(q, k, q.shape[-1] ** -0.5), impl="triton"), v)
+
+
+def live_share(q: Tensor, k: Tensor, v: Tensor) -> float:
+    """The share of visible tiles that hold support."""
+    attention = importlib.import_module("hf_sparse.kernels.gpu._attention")
+    alpha = torch.full((q.shape[1],), 1.5, device=q.device)
+    scores = attention.Scores(alpha, 2, q.shape[-1] ** -0.5, causal=True)
+    live = attention.forward(q, k, v, scores)[2]
+    tiles = attention.tiles_for(q.shape[-1], v.shape[-1], q.dtype)
+    queries, keys = (torch.arange(n, device=q.device) for n in live.shape[2:])
+    visible = keys[None, :] * tiles.keys < (queries[:, None] + 1) * tiles.queries
+    return float(live.double().mean((0, 1)).sum() / visible.sum())
+
+
+# ---- Sections -------------------------------------------------------------------------------------------------
+
+
+def check(report: Report) -> None:
+    """Every kernel against float64, on inputs of this run."""
+    length = 40 if SMOKE else 1000
+    for width, key_heads, causal in ((None, 1, True), (length / 8, 2, True), (length / 8, 1, False)):
+        q, k, v = local_inputs(length, 2, key_heads, 16 if SMOKE else 128, width)
+        ours = with_gradients(lambda *x, causal=causal: flash(*x, causal), q, k, v)
+        true = with_gradients(lambda *x, causal=causal: written_down(*x, causal), *(x.double() for x in (q, k, v)))
+        case = f"T = {length}, {'flat' if width is None else 'local'}, {key_heads} of 2 heads, causal {causal}"
+        report.add("check", case, "flash entmax15", lambda ours=ours, true=true: checked(ours(), true()))
+    q, k, v = local_inputs(length, 2, 1, 16 if SMOKE else 128, length / 8)
+    wide = written_down(q[:, :, -1:].double(), k.double(), v.double(), causal=False)
+    report.add(
+        "check", f"decode, T = {length}", "entmax15", lambda: checked((one_query(q[:, :, -1:], k, v),), (wide,))
+    )
+    z = torch.randn(4, 300 if SMOKE else 131_072, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0)) * 3
+    y = torch.arange(4, device=DEVICE)
+    for name, loss in LOSSES.items():
+        ours = with_gradients(lambda z, loss=loss: loss(z, y, impl="triton"), z.to(DTYPE))
+        true = with_gradients(lambda z, loss=loss: loss(z, y, impl="torch"), z.to(DTYPE).double())
+        report.add("check", f"rows, V = {z.shape[1]}", name, lambda ours=ours, true=true: checked(ours(), true()))
+
+
+def checked(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> dict[str, Any]:
+    errors = [error(*pair) for pair in zip(actual, expected)]
+    return {"errors": errors, "verdict": "right" if max(errors) < TOLERANCE[DTYPE] else "WRONG"}
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "entmax15 loss": entmax15_loss,
+    "sparsemax loss": sparsemax_loss,
+    "alpha-ReLU loss": lambda z, y, **options: alpha_relu_loss(z, y, 1.5, 3.0, **options),
+}
+
+
+def trained_like(num_rows: int, vocabulary: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, weights and targets whose logits have standard deviation 2.5, the target's being 6 higher."""
+    generator = torch.Generator(DEVICE).manual_seed(1)
+    weight = torch.randn(vocabulary, dim, generator=generator, device=DEVICE) * dim**-0.5
+    y = torch.randint(vocabulary, (num_rows,), generator=generator, device=DEVICE)
+    hidden = weight[y] * 6 + torch.randn(num_rows, dim, generator=generator, device=DEVICE) * 2.5
+    return hidden.to(DTYPE), weight.to(DTYPE), y
+
+
+def rows(report: Report) -> None:
+    for vocabulary in (300,) if SMOKE else (32_768, 131_072, 262_144):
+        hidden, weight, y = trained_like(*((8, vocabulary, 16) if SMOKE else (4096, vocabulary, 1024)))
+        z = hidden @ weight.T
+        candidates = {"cross_entropy": lambda z, y=y: F.cross_entropy(z.float(), y)} | {
+            name: lambda z, loss=loss, y=y: loss(z, y, impl="triton") for name, loss in LOSSES.items()
+        }
+        report.compare(
+            "rows, forward + backward", f"{len(z)} x {vocabulary}",
+            {name: with_gradients(loss, z) for name, loss in candidates.items()},
+            entmax15_loss=0.5, sparsemax_loss=0.5,
+        )  # fmt: skip
+
+
+def fused(report: Report) -> None:
+    size, vocabulary = (16, 300) if SMOKE else (4096, 131_072)
+    hidden, weight, y = trained_like(size, vocabulary, size)
+    candidates = {
+        "liger": lambda x, w: liger(x, w, y),
+        "cross_entropy": lambda x, w: F.cross_entropy((x @ w.T).float(), y),
+        "entmax15": lambda x, w: linear_entmax_loss(x, w, y, 1.5),
+    }
+    runs = {name: with_gradients(loss, hidden, weight) for name, loss in candidates.items()}
+    report.compare("fused linear loss, forward + backward", f"N = D = {size}, V = {vocabulary}", runs, entmax15=0.5)
+
+
+def liger(hidden: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+    module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
+    found = module.LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, y)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def attention(report: Report) -> None:
+    heads, dim = (2, 16) if SMOKE else (16, 128)
+    for length in (48,) if SMOKE else (2048, 8192, 32_768, 4096, 16_384):
+        # Widths that leave about all, a half and a quarter of the visible tiles with support.
+        for share, target in ((None, 1.5), (0.38, 1.0), (0.176, 0.5)):
+            width = None if share is None else share * length
+            q, k, v = local_inputs(length, heads, heads, dim, width, batch=1 if SMOKE else max(1, 16_384 // length))
+            case = f"T = {length}, {'flat' if width is None else f'local {width:.0f}'}"
+            report.add("attention", case, "live tiles", lambda q=q, k=k, v=v: {"share": live_share(q, k, v)})
+            attends = {
+                "SDPA flash": softmax_attention(SDPBackend.FLASH_ATTENTION),
+                "SDPA cuDNN": softmax_attention(SDPBackend.CUDNN_ATTENTION),
+                "flash entmax15": flash,
+            }
+            runs = {name: with_gradients(attend, q, k, v) for name, attend in attends.items()}
+            report.compare("attention, forward + backward", case, runs, flash_entmax15=target)
+            runs = {name: partial(attend, q, k, v) for name, attend in attends.items()}
+            report.compare("attention, forward", case, runs)
+
+
+def others(report: Report) -> None:
+    """adasplash tunes itself for minutes at every new length, and so comes last."""
+    heads, dim = (2, 16) if SMOKE else (16, 128)
+    for length in (48,) if SMOKE else (8192, 2048):
+        for share in (None, 0.38, 0.176):
+            width = None if share is None else share * length
+            inputs = local_inputs(length, heads, heads, dim, width, batch=1 if SMOKE else 16_384 // length)
+            attends = {"adasplash 2": adasplash, "flash entmax15": flash}
+            report.compare(
+                "attention, forward + backward", f"T = {length}, {'flat' if width is None else f'local {width:.0f}'}",
+                {name: with_gradients(attend, *inputs) for name, attend in attends.items()}, flash_entmax15=1.0,
+            )  # fmt: skip
+
+
+def decode(report: Report) -> None:
+    heads, key_heads, dim = (4, 2, 16) if SMOKE else (32, 8, 128)
+    for length in (130,) if SMOKE else (4096, 16_384, 65_536):
+        q, k, v = local_inputs(length, heads, key_heads, dim, length / 20, batch=1 if SMOKE else 8)
+        q = q[:, :, -1:]
+
+        attends = {"SDPA": partial(F.scaled_dot_product_attention, enable_gqa=True), "entmax15": one_query}
+        runs = {name: partial(attend, q, k, v) for name, attend in attends.items()}
+        report.compare("decode, one query", f"T = {length}", runs)
+
+
+SECTIONS = (check, rows, fused, attention, decode, others)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, in Triton's interpreter on the CPU")
+    parser.add_argument("--out", type=Path, help=f"where to write the JSON (default: {OUT.name}; nowhere for --smoke)")
+    options = parser.parse_args()
+    if options.smoke and not SMOKE:
+        # Triton reads this when it is first imported.
+        environment = os.environ | {"TRITON_INTERPRET": "1"}
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.gpu", *sys.argv[1:]], environment)
+    if not SMOKE and not torch.cuda.is_available():
+        parser.error("no GPU was found; --smoke runs without one")
+    report = Report(options.out or (None if SMOKE else OUT))
+    for section in SECTIONS:
+        section(report)
+    report.write()
+    checks = [row for row in report.rows if row["section"] == "check"]
+    wrong = sum(row.get("verdict") != "right" for row in checks)
+    missed = sum(row.get("verdict") == "MISSED" for row in report.rows)
+    seconds = time.perf_counter() - report.start
+    print(f"{wrong} of {len(checks)} checks wrong, {missed} targets missed; {seconds:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
