@@ -20,7 +20,7 @@ SCHEDULES: dict[str, Callable[[float, int], float]] = {
     "cosine": lambda done, stages: (1 - math.cos(math.pi * done)) / 2,
     "step": lambda done, stages: math.floor(done * stages) / stages,
 }
-# What makes a map exactly softmax, and of the settings it has, those that must be there.
+# Where a map of the entmax family is exactly softmax of the scores.
 SOFTMAX = {"alpha": 1.0, "temperature": 1.0}
 
 
