@@ -74,7 +74,7 @@ class SearchResult:
     @property
     def bounded(self) -> bool:
         """No string that was not seen can be likelier than the best hypothesis."""
-        return self.exhausted or self.num_proved > 0
+        return self.outweighs or self.num_proved > 0
 
     @property
     def certificate(self) -> str | None:

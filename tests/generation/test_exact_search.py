@@ -26,6 +26,8 @@ def in_double(name, head, **options):
 def assert_accounts_for(result, table):
     """The masses of a result are those of the strings it saw and did not see."""
     assert result.finished_mass + result.left_mass == pytest.approx(1, abs=1e-9)
+    if result.ended_by is None:
+        assert result.num_proved == len(result.hypotheses)
     seen = {tuple(hypothesis.tokens) for hypothesis in result.hypotheses}
     bound = math.exp(max([result.log_bound, *(h.log_probability for h in result.hypotheses[-1:])]))
     assert all(p <= bound * (1 + 1e-9) for p, string in ended(table) if string not in seen)
