@@ -11,6 +11,9 @@ import torch
 import hf_sparse
 from hf_sparse.functional import entmax15
 from tests.kernels.devices import DEVICE, needs_triton
+
+pytest.importorskip("triton")
+
 from tests.kernels.test_triton_attention import CASES, check
 
 pytestmark = needs_triton
