@@ -96,7 +96,10 @@ def compiled(kernel, dtype: str, constants: dict, architecture: int):
 def main(arguments: list[str]) -> int:
     """Every variant for one architecture in turn; with ``--all`` more of them, each for all."""
     everything = arguments == ["--all"]
-    attention = attention_variants(*(((64, 128, 256), tuple(TORCH)) if everything else ((64,), ("bf16",))))
+    attention = [*attention_variants(*(((64, 128, 256), tuple(TORCH)) if everything else ((64,), ("bf16",))))]
+    if not everything:
+        # The plain backward is a part of the one with everything.
+        attention = [attention[0], *attention[3:]]
     for number, (kernel, dtype, constants) in enumerate([*row_variants(), *attention]):
         # Not the remainder by three, which would give each of the three attention kernels an architecture of its own.
         turn = (number + number // len(ARCHITECTURES)) % len(ARCHITECTURES)

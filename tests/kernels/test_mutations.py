@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+import hf_sparse
 from hf_sparse.functional import entmax15
-from hf_sparse.kernels import gpu
 from tests.kernels.devices import DEVICE, needs_triton
+
+pytest.importorskip("triton")
+
 from tests.kernels.test_triton_attention import CASES, check
 
 pytestmark = needs_triton
-FOLDER = Path(gpu.__file__).parent
+FOLDER = Path(hf_sparse.__file__).parent / "kernels" / "gpu"
 
 
 def attention_case(name):

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.kernels.devices import DEVICE, needs_triton
+
+pytest.importorskip("triton")
+
 from hf_sparse.kernels.gpu import _attention
 from hf_sparse.kernels.gpu._attention import Scores, Tiles, forward
-from tests.kernels.devices import DEVICE, needs_triton
 
 pytestmark = needs_triton
 # Small, so that short sequences have several.
