@@ -17,6 +17,7 @@ from ..kernels import (
     triton_attention_problem,
     triton_decode_scores,
     triton_decode_values,
+    triton_is_automatic,
 )
 from ._scores import biased_scores
 from ._site import SITE, AttentionSite, attention_sites, settings_by_head
@@ -55,7 +56,7 @@ def set_impl(model: nn.Module, impl: str) -> None:
         model: what ``sparsify`` made sparse in its attention.
         impl: ``"torch"`` writes all scores down and maps them, for any map, on any device, and returns the weights;
             ``"triton"`` never holds them (see docs/gpu.md), and raises where it cannot serve a call; ``"auto"``, the
-            start, is Triton on a GPU for the calls it can serve, and torch for the others.
+            start, is torch, or with ``HF_SPARSE_TRITON=1`` Triton on a GPU for the calls it can serve.
 
     Raises:
         ValueError: an unknown ``impl``; no sparse attention; or ``"triton"`` for a module with a softmax of its own.
@@ -82,7 +83,8 @@ def flash_output(module: nn.Module, call: AttentionCall) -> Tensor | None:
         ValueError: the site insists on ``"triton"``, which cannot serve this call; the message names the reason.
     """
     site: AttentionSite = module.__dict__[SITE]
-    if site.impl == "torch" or (site.impl == "auto" and call.query.device.type == "cpu"):
+    automatic = triton_is_automatic() and call.query.device.type != "cpu"
+    if site.impl == "torch" or (site.impl == "auto" and not automatic):
         return None
     alpha = _alpha(module, call)
     problem = _problem(site, call, alpha)

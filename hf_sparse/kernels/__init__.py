@@ -3,7 +3,7 @@
 from ._build import KernelUnavailable
 from ._choice import HIGHEST_ALPHA, IMPLS, LOWEST_ALPHA, chosen
 from ._entmax import LONG_ROW, entmax_places, entmax_weights, jacobian_product, places_above
-from ._triton import triton_jacobian_product, triton_loss_gradients, triton_solve, triton_weights
+from ._triton import triton_is_automatic, triton_jacobian_product, triton_loss_gradients, triton_solve, triton_weights
 from ._triton_attention import (
     LOWEST_ATTENTION_ALPHA,
     triton_attention,
@@ -28,6 +28,7 @@ __all__ = [
     "triton_attention_problem",
     "triton_decode_scores",
     "triton_decode_values",
+    "triton_is_automatic",
     "triton_jacobian_product",
     "triton_loss_gradients",
     "triton_solve",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._library import available, library
-from ._triton import require_triton, triton_problem
+from ._triton import require_triton, triton_is_automatic, triton_problem
 
 IMPLS = ("auto", "cpp", "torch", "triton")
 # Outside, float32 sums of powers are too coarse (below), or there is no norm for Newton's method (above).
@@ -21,7 +21,7 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
 
     Args:
         impl: ``"torch"``, ``"cpp"`` or ``"triton"``, which are taken as they are, or ``"auto"``. On a GPU that is
-            Triton wherever it can be used; on the CPU the C++ kernel wherever it can be used, is built already or is
+            Triton wherever it can be used, if ``HF_SPARSE_TRITON=1`` is set; on the CPU the C++ kernel wherever it can be used, is built already or is
             worth building (a million scores or more), and ``HF_SPARSE_CPP=0`` is not set.
         z: scores; only dtype, device and size are looked at.
         alpha: of entmax; None where it does not matter.
@@ -41,7 +41,10 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
         impl = "cpp" if z.device.type == "cpu" else "triton"
         if _problem(impl, z, alpha) is not None:
             return "torch"
-        usable = available(build=z.numel() >= BUILD_FROM) if impl == "cpp" else triton_problem(z.device) is None
+        if impl == "cpp":
+            usable = available(build=z.numel() >= BUILD_FROM)
+        else:
+            usable = triton_is_automatic() and triton_problem(z.device) is None
         return impl if usable else "torch"
     problem = _problem(impl, z, alpha)
     if problem is not None:
