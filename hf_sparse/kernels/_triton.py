@@ -16,8 +16,8 @@ _OLDEST = (8, 0)
 
 
 def triton_is_automatic() -> bool:
-    """Whether ``impl="auto"`` may take the Triton kernels: only where ``HF_SPARSE_TRITON=1`` says so, for as long as no
-    GPU has run them.
+    """Whether ``impl="auto"`` may take the Triton kernels: where ``HF_SPARSE_TRITON=1`` says so, while no GPU has run
+    them.
     """
     return os.environ.get("HF_SPARSE_TRITON") == "1"
 
