@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -31,6 +32,7 @@ from .head import SparseModel, distribution, sparse_class
 from .linear_logits import LINEAR_LOSSES
 
 Model = TypeVar("Model", bound=nn.Module)
+logger = logging.getLogger(__name__)
 
 
 def sparsify(
@@ -50,8 +52,9 @@ def sparsify(
             (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax. Every map, at the head
             too, takes a ``temperature`` that its scores are divided by.
         head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
-            alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch; for
-            pretrained heads, whose logits carry an offset softmax never saw, an estimate from data is better.
+            alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch. Logits
+            of pretrained heads carry an offset softmax never saw: ``centered=True`` takes it off, and ``calibrate``
+            fits threshold and temperature to data.
         fused_loss: in training, compute the head's loss a few rows at a time without ever holding the logits. For
             heads that are one linear layer, with a scale, a bias and a soft cap at most.
         example: keyword arguments for one forward call, for models whose input cannot be made up. They are only
@@ -82,6 +85,7 @@ def sparsify(
             temperature=config.head.temperature,
             centered=config.head.centered,
         )
+        logger.info("tau = %.4f, estimated from the weights of the head", tau)
         config = replace(config, head=config.head.with_settings(tau=tau))
     if config.is_learned:
         config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))

@@ -19,9 +19,12 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/annealing.md", "docs/using.md"])
+PAGES = sorted(page for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")) if ">>> " in page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_run_as_printed(page):
-    result = doctest.testfile(str(ROOT / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted >= 7
     assert result.failed == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,6 +51,9 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None) -> list[Bat
     return batches
 
 
+_CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
+
+
 class _CrossEntropyWatch(TorchFunctionMode):
     """Keeps what the model's own loss is computed from: logits and targets, shifted by the model's convention."""
 
@@ -60,10 +64,12 @@ class _CrossEntropyWatch(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is nn.functional.cross_entropy:
-            self.keep(*args, **(kwargs or {}))
+            call = _CROSS_ENTROPY.bind(*args, **(kwargs or {}))
+            call.apply_defaults()
+            self._keep(**call.arguments)
         return func(*args, **(kwargs or {}))
 
-    def keep(self, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, **__: Any) -> None:
+    def _keep(self, input: Tensor, target: Tensor, ignore_index: int, **_: Any) -> None:
         """The rows of a call over the head's classes whose target counts."""
         z = input.movedim(1, -1) if input.dim() > 1 else input
         if target.is_floating_point() or self.num_classes not in (None, z.shape[-1]):

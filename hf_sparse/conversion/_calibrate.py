@@ -61,7 +61,7 @@ def calibrate(
             it was.
         TypeError: a loader that does not yield mappings.
 
-    Cost: eight forward passes over the data where attention and head are sparse, and 33 evaluations of each layer's
+    Cost: eight forward passes over the data where attention and head are sparse, and 39 evaluations of each layer's
     map. Memory: 256 MiB for the head. The same data give the same settings.
     """
     sparse = transformers_model(model)

@@ -88,8 +88,10 @@ def _compared(model: Any, batches: list[Batch], budget: float, eps: float, advan
     dense, measured = measure(model, batches, trials, eps, advance)
     heads = []
     for each, (quality, layers) in zip(untried, measured):
-        zeros = (layers[each.path].dense_support - layers[each.path].support) * each.num_heads
-        heads.append(replace(each, error=quality.divergence, zeros=zeros))
+        layer = layers.get(each.path)
+        if layer is not None:  # a module that these data do not reach costs nothing and gains nothing
+            zeros = (layer.dense_support - layer.support) * each.num_heads
+            heads.append(replace(each, error=quality.divergence, zeros=zeros))
     chosen = _maps(_within(model, batches, heads, budget, eps, advance))
     asked: dict[str, Trial] = {}
     if own:

@@ -81,16 +81,16 @@ class Comparison:
 
         Args:
             kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
-            alpha: one that was tried; None is the largest.
+            alpha: one that was tried; None is the largest that each head was tried at.
 
         Raises:
             ValueError: nothing of that kind or alpha was tried.
         """
-        alpha = max((each.alpha for each in self.heads), default=alpha) if alpha is None else alpha
-        tried = [each for each in self.heads if each.kind == kind and each.alpha == alpha]
+        tried = [each for each in self.heads if each.kind == kind and alpha in (None, each.alpha)]
         if not tried:
             known = sorted({(each.kind, each.alpha) for each in self.heads})
             raise ValueError(f"no head of kind {kind!r} was tried at alpha {alpha}; tried were {known}")
+        tried.sort(key=lambda each: each.alpha)
         shape = max(each.layer for each in tried) + 1, max(each.head for each in tried) + 1
         errors = torch.full(shape, torch.nan)
         for each in tried:

@@ -40,7 +40,7 @@ def fit_attention(
         per_head: a temperature for each head instead of one for each layer.
         advance: called after every forward call.
 
-    Cost: three forward passes over the data, with eleven evaluations of the map in each.
+    Cost: three forward passes over the data, with thirteen evaluations of the map in each.
     """
     searches: dict[str, TemperatureSearch] = {}
 

@@ -106,7 +106,8 @@ class _Sums:
 
     def layer_quality(self) -> dict[str, LayerQuality]:
         """The means over queries that see a key."""
-        return {path: LayerQuality(*(total / sums[-1] for total in sums[:-1])) for path, sums in self.layers.items()}
+        layers = {path: sums for path, sums in self.layers.items() if sums[-1]}
+        return {path: LayerQuality(*(total / sums[-1] for total in sums[:-1])) for path, sums in layers.items()}
 
 
 def measure(

@@ -18,7 +18,7 @@ def plot_head_errors(
 
     Args:
         comparison: what ``compare`` returned, with attention.
-        alpha: one that was tried; None is the largest.
+        alpha: one that was tried; None is the largest that each head was tried at.
         title: written above.
         path: where to save the picture (PNG, SVG, PDF by its suffix); None does not save.
 

@@ -71,11 +71,12 @@ FEW = [(1.5, 32_128, 27.7, 2), (1.5, 3, 1.0, 3), (2.0, 5_000, 8.0, 2), (1.2, 5_0
 @pytest.mark.parametrize(("alpha", "vocab_size", "std", "few"), FEW)
 def test_few_classes_take_the_mean_threshold_of_drawn_rows(alpha, vocab_size, std, few):
     estimate = estimate_tau(alpha, vocab_size, std, mean=1.0)
-    z = std * torch.randn(600, vocab_size, generator=torch.Generator().manual_seed(1)) + 1.0
+    rows = 600 if vocab_size < 10_000 else 150
+    z = std * torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(1)) + 1.0
     p = F.entmax(z, alpha)
     assert float((p > 0).sum(-1).double().mean()) <= few
     thresholds = ((alpha - 1) * z).amax(-1) - p.amax(-1) ** (alpha - 1)
-    error = 4 * float(thresholds.std()) * math.sqrt(1 / 600 + 1 / 2000)
+    error = 4 * float(thresholds.std()) * math.sqrt(1 / rows + 1 / 2000)
     assert estimate == pytest.approx(float(thresholds.mean()), abs=error)
     assert estimate_tau(alpha, vocab_size, std, mean=1.0) == estimate
 
