@@ -57,7 +57,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         last = [row["curve"][-1]["loss"] for row in runs.values()]
         axes_row[0].set_ylim(min(last) * 0.97, dense[0][0]["loss"] * 1.02)
         axes_row[0].set_ylabel("loss, nats a token")
-    grid[0][-1].legend(fontsize="small")
+    grid[0][-1].legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize="small")
     figure.savefig(path, dpi=110)
 
 

@@ -27,7 +27,8 @@ def conversion() -> str:
         "loss at u = 0.1 % | at 10 % |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for (model, place, way), row in rows.items():
+    order = list(result["data"])
+    for (model, place, way), row in sorted(rows.items(), key=lambda item: order.index(item[0][0])):
         if place in ("none", "head"):
             lines.append(
                 f"| {model} | {'-' if place == 'none' else place} | {way} | {row['support']:.0f} | "
