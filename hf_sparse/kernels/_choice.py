@@ -21,8 +21,9 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
 
     Args:
         impl: ``"torch"``, ``"cpp"`` or ``"triton"``, which are taken as they are, or ``"auto"``. On a GPU that is
-            Triton wherever it can be used, if ``HF_SPARSE_TRITON=1`` is set; on the CPU the C++ kernel wherever it can be used, is built already or is
-            worth building (a million scores or more), and ``HF_SPARSE_CPP=0`` is not set.
+            Triton wherever it can be used, if ``HF_SPARSE_TRITON=1`` is set; on the CPU the C++ kernel wherever it can
+            be used, is built already or is worth building (a million scores or more), and ``HF_SPARSE_CPP=0`` is not
+            set.
         z: scores; only dtype, device and size are looked at.
         alpha: of entmax; None where it does not matter.
 
