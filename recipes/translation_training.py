@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from progress import Progress
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     DataCollatorForSeq2Seq,

@@ -61,8 +61,8 @@ class CandidateLinks:
         shapes, shape = torch.unique(torch.stack([i, m[sentence], n[sentence]]), dim=1, return_inverse=True)
         place_shape, j = _count_up(shapes[2] + 1)
         start = (shapes[2] + 1).cumsum(0) - (shapes[2] + 1)
-        along_target, along_source = shapes[0] / shapes[1], j / shapes[2][place_shape].clamp(min=1)
-        diagonality = -(along_target.double()[place_shape] - along_source.double()).abs()
+        i_over_m = (shapes[0].double() / shapes[1])[place_shape]
+        diagonality = -(i_over_m - j.double() / shapes[2][place_shape].clamp(min=1)).abs()
         return cls(
             source,
             target_words[row],

@@ -85,7 +85,7 @@ class GuidedFertility:
             raise ValueError("input_ids and counts must have one count for each token")
         ids = torch.tensor([token for row in input_ids for token in row], dtype=torch.long)
         seen = torch.tensor([count for row in counts for count in row], dtype=torch.float32)
-        if len(ids) and not (0 <= int(ids.min()) and int(ids.max()) < vocab_size):
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
             raise ValueError(f"token ids must be in [0, {vocab_size}), were in [{int(ids.min())}, {int(ids.max())}]")
         return cls(torch.ones(vocab_size).scatter_reduce(0, ids, seen, "amax"))
 

@@ -108,18 +108,15 @@ class WordAligner:
         pairs, pair = torch.unique(links.source * len(target_words) + links.target, return_inverse=True)
         dictionary = _Dictionary(pairs // len(target_words), concentration)
         probabilities, objective = dictionary.uniform(), []
-        for iteration in range(iterations + 1):
-            joint = links.prior(tension, null)[links.place] * probabilities[pair]
-            evidence = joint.new_zeros(links.num_rows).index_add(0, links.row, joint)
-            if iteration:
-                objective.append(float(evidence.log().sum() - dictionary.divergence(counts)))
-            if iteration == iterations:
-                break
+        joint, evidence = _expectation(links, tension, null, probabilities[pair])
+        for _ in range(iterations):
             posterior = joint / evidence[links.row]
             counts = posterior.new_zeros(len(pairs)).index_add(0, pair, posterior)
             if learn_tension:
                 tension = _best_tension(links, posterior, null)
             probabilities = dictionary.fit(counts)
+            joint, evidence = _expectation(links, tension, null, probabilities[pair])
+            objective.append(float(evidence.log().sum() - dictionary.divergence(counts)))
         return cls(source_words, target_words, pairs, probabilities, tension, null, tuple(objective))
 
     def align(self, sources: Sequence[Sequence[Word]], targets: Sequence[Sequence[Word]]) -> list[Links]:
@@ -215,6 +212,12 @@ class _Dictionary:
         normalizers = self._by_source(b).lgamma() - self._by_source(a).lgamma()
         expected = counts * (b.digamma() - self._by_source(b).digamma()[self.source])
         return normalizers[met].sum() - (b.lgamma() - a.lgamma()).sum() + expected.sum()
+
+
+def _expectation(links: CandidateLinks, tension: float, null: float, translation: Tensor) -> tuple[Tensor, Tensor]:
+    """The joint probability of each link and its word, and the probability of each target word."""
+    joint = links.prior(tension, null)[links.place] * translation
+    return joint, joint.new_zeros(links.num_rows).index_add(0, links.row, joint)
 
 
 def _best_tension(links: CandidateLinks, posterior: Tensor, null: float) -> float:
