@@ -29,6 +29,7 @@ LAYERS = {
     "trainer": 5,
     "plots": 5,
     "report": 5,
+    "evaluation": 5,
     "__init__": 6,
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
