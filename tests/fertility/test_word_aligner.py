@@ -199,5 +199,5 @@ def test_wrong_input_is_refused(arguments, options, error, message):
 
 
 def test_a_folder_without_an_aligner_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no word aligner: .* are needed"):
+    with pytest.raises(ValueError, match=r"holds no word aligner: .* are needed"):
         WordAligner.from_pretrained(tmp_path)

@@ -5,8 +5,8 @@ import evaluate
 
 from hf_sparse.metrics import drop_score, parse_links
 
-CITATION = """Malaviya, Ferreira and Martins 2018, Sparse and Constrained Attention for Neural Machine Translation, ACL,
-Section 5."""
+CITATION = """Malaviya, Ferreira and Martins 2018, Sparse and Constrained Attention for Neural Machine Translation,
+ACL, Section 5."""
 INPUTS = """
 Args:
     predictions: for each sentence the links of the source with the predicted translation, as fast_align writes them:

@@ -5,8 +5,8 @@ import evaluate
 
 from hf_sparse.metrics import rep_score
 
-CITATION = """Malaviya, Ferreira and Martins 2018, Sparse and Constrained Attention for Neural Machine Translation, ACL,
-Section 5."""
+CITATION = """Malaviya, Ferreira and Martins 2018, Sparse and Constrained Attention for Neural Machine Translation,
+ACL, Section 5."""
 INPUTS = """
 Args:
     predictions: translations, words between spaces: tokenize them as your paper does.
