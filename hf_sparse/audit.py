@@ -79,11 +79,21 @@ def audit_attention(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
             sparse attention was reached at all.
     """
     ran: set[str] = set()
+    sites = {site.path: site for _, site in attention_sites(model)}
+    constrained = [path for path, site in sites.items() if site.choice is not None and site.choice.is_constrained]
+    if constrained:
+        # Enough for any number of words, and a cache, to see that both arrive.
+        inputs = {**inputs, "fertility": float("inf"), "use_cache": True}
     with _running_modules(model, ran) as running, quiet_evaluation(model), observe(model) as counts:
         watch = _SoftmaxWatch(running)
         with watch:
             model(**inputs)
-    sites = {site.path: site for _, site in attention_sites(model)}
+    for path in constrained:
+        if counts[path].calls and not counts[path].fertility:
+            name = type(model.get_submodule(path)).__name__
+            raise ValueError(
+                f"{type(model).__name__} does not hand fertility on to {name} at {path!r}; pass attn=None, or another map"
+            )
     replaced = {path for path, site in sites.items() if counts[path].calls and not site.inline}
     missed = sorted(
         (path, type(module).__name__)

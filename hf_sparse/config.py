@@ -34,8 +34,8 @@ class MapConfig:
 
     Attributes:
         name: a registered map.
-        settings: every setting the map takes, in the map's own order: a number, ``"auto"``, a number for each head,
-            or ``Learned``.
+        settings: every setting the map takes, in the map's own order: a number, a word that stands for one
+            (``"auto"``), True or False, a number for each head, or ``Learned``.
     """
 
     name: str
@@ -85,6 +85,11 @@ class MapConfig:
         """The same map with some settings replaced."""
         return replace(self, settings=tuple((key, settings.get(key, value)) for key, value in self.settings))
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether weights are bounded by the credit their keys have left; such a map is not called on scores alone."""
+        return self.map.bounds is not None
+
     def __call__(self, z: Tensor, dim: int = -1, **settings: Tensor) -> Tensor:
         """Map scores to weights with these settings, some of them replaced by tensors."""
         return self.map.function(z, dim=dim, **(dict(self.settings) | settings))
@@ -102,11 +107,11 @@ class MapConfig:
 
 
 def _parse_setting(setting: Setting, name: str, value: Any, per_head: bool) -> Any:
-    """A checked setting: a number or ``"auto"``; in attention also a list with one for each head, or learned."""
-    if per_head and isinstance(value, list | tuple):
+    """A checked setting; in attention a number may also be a list with one for each head, or learned."""
+    if per_head and setting.holds is not None and isinstance(value, list | tuple):
         if not value:
             raise ValueError(f"{name} must be {setting.allowed}, or a list with one for each head, was []")
-        return tuple(setting.check(name, entry) for entry in value)
+        return tuple(replace(setting, words=()).check(name, entry) for entry in value)
     if per_head and value == "learned":
         value = {"learned": setting.default}
     if per_head and isinstance(value, Mapping) and set(value) == {"learned"}:
@@ -232,6 +237,11 @@ class SparseConfig:
     def is_learned(self) -> bool:
         """Whether some setting of attention is learned."""
         return any(choice.learned for choice in self.attention_maps)
+
+    def is_constrained(self, kind: str | None = None) -> bool:
+        """Whether some attention, or some attention of a kind, spends a credit."""
+        attn = self.attn.get(kind) if kind is not None and isinstance(self.attn, dict) else self.attn
+        return any(choice.is_constrained for choice in SparseConfig(attn).attention_maps)
 
     @property
     def map_names(self) -> list[str]:

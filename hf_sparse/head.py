@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from .attention import check_fertility
 from .config import MapConfig, SparseConfig
 from .linear_logits import LinearLogits
 
@@ -115,6 +116,7 @@ class SparseModel:
     _dense_class: type[PreTrainedModel]
     _takes_any_keyword: bool
     _makes_own_loss: bool
+    _takes_fertility: bool
     _sparse_config: SparseConfig
     _dense_attention: dict[str, str]
     config: Any
@@ -127,10 +129,17 @@ class SparseModel:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state: Any = super().__reduce_ex__(protocol)[2:]
-        return (_empty_sparse_model, (self._dense_class,), *state)
+        return (_empty_sparse_model, (self._dense_class, self._takes_fertility), *state)
 
 
-def forward(self: Any, *args: Any, label_smoothing: float = 0.0, log_probs: bool = False, **kwargs: Any) -> Any:
+def forward(
+    self: Any,
+    *args: Any,
+    label_smoothing: float = 0.0,
+    log_probs: bool = False,
+    fertility: float | Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
     """``forward`` of a sparse model: its own, with the loss of the head's map.
 
     Args:
@@ -139,14 +148,19 @@ def forward(self: Any, *args: Any, label_smoothing: float = 0.0, log_probs: bool
         label_smoothing: mixes the targets with the uniform distribution, in [0, 1].
         log_probs: return log-probabilities (float32) of the head's distribution, softmax where the head is dense, in
             ``output.logits`` in place of raw scores.
+        fertility: for constrained attention, in the place of the fertility it was made with: a number, or for
+            cross-attention a tensor (batch, source length), ``inf`` for no bound. In target words a source word.
         **kwargs: as the model takes them; ``num_items_in_batch`` is honoured for every language model.
 
     Returns:
         The model's own output.
 
     Raises:
-        ValueError: ``label_smoothing`` for a model without a language-model head.
+        ValueError: ``label_smoothing`` for a model without a language-model head; fertilities that are negative or
+            NaN, or for a model without constrained attention.
+        TypeError: fertilities that are no numbers.
     """
+    kwargs |= _credit_arguments(self, fertility, args, kwargs)
     num_items = kwargs.get("num_items_in_batch")
     if not self._takes_any_keyword:
         kwargs.pop("num_items_in_batch", None)
@@ -165,6 +179,31 @@ def forward(self: Any, *args: Any, label_smoothing: float = 0.0, log_probs: bool
     if log_probs:
         output.logits = log_distribution(choice or MapConfig("softmax"), output.logits)
     return output
+
+
+def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What the model hands down to constrained attention, besides its own arguments."""
+    if not model._takes_fertility:
+        if fertility is not None:
+            raise ValueError(
+                f"fertility is for constrained attention, and {type(model).__name__} has none; "
+                'make it sparse with attn={"cross": {"name": "csparsemax", ...}}'
+            )
+        return {}
+    arguments: dict[str, Any] = {}
+    if fertility is not None:
+        check_fertility(fertility)
+        if torch.is_tensor(fertility) and not model._sparse_config.is_constrained("cross"):
+            raise ValueError(
+                f"a tensor of fertilities is for cross-attention, which is not constrained in {type(model).__name__}; "
+                "give a number"
+            )
+        arguments["fertility"] = fertility
+    call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
+    mask = call.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
+    if torch.is_tensor(mask) and mask.dim() == 2:
+        arguments["target_mask"] = mask
+    return arguments
 
 
 def _run_inside(loss: HeadLoss, function: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -189,9 +228,14 @@ def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @functools.cache
-def sparse_class(dense: Any) -> Any:
-    """The class of sparse models of class ``dense``: same name, same signatures, one per dense class."""
-    parameters = inspect.signature(dense.forward).parameters.values()
+def sparse_class(dense: Any, takes_fertility: bool = False) -> Any:
+    """The class of sparse models of class ``dense``: same name, same signatures, one per dense class.
+
+    Models with constrained attention have a class of their own, whose forward names ``fertility`` among its arguments:
+    ``Trainer`` and ``generate`` drop or refuse what the signature does not name.
+    """
+    signature = inspect.signature(dense.forward)
+    parameters = signature.parameters.values()
     overrides: list[Callable] = [forward]
     if dense.can_generate():
         decoding = (prepare_inputs_for_generation, init_continuous_batching)
@@ -200,12 +244,16 @@ def sparse_class(dense: Any) -> Any:
         "_dense_class": dense,
         "_takes_any_keyword": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
         "_makes_own_loss": "CrossEntropyLoss" in inspect.unwrap(dense.forward).__code__.co_names,
+        "_takes_fertility": takes_fertility,
         "__module__": dense.__module__,
         "__doc__": dense.__doc__,
     }
     for override in overrides:
         # Trainer and generate read argument names off the signature of the model's own method.
         body[override.__name__] = functools.wraps(getattr(dense, override.__name__))(_as_method(override))
+    if takes_fertility:
+        named = [*parameters, inspect.Parameter("fertility", inspect.Parameter.KEYWORD_ONLY, default=None)]
+        body["forward"].__signature__ = signature.replace(parameters=sorted(named, key=lambda p: p.kind))
     return type(dense.__name__, (SparseModel, dense), body)
 
 
@@ -213,6 +261,6 @@ def _as_method(function: Callable) -> Callable:
     return lambda self, *args, **kwargs: function(self, *args, **kwargs)
 
 
-def _empty_sparse_model(dense: Any) -> Any:
-    cls = sparse_class(dense)
+def _empty_sparse_model(dense: Any, takes_fertility: bool) -> Any:
+    cls = sparse_class(dense, takes_fertility)
     return cls.__new__(cls)

@@ -15,8 +15,10 @@ from .attention import (
     SITE,
     add_learned,
     attention_sites,
+    credit_refusal,
     divert,
     find_sites,
+    follow_cache,
     inspected_functions,
     observe,
     refusal,
@@ -175,11 +177,12 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
             module = model.get_submodule(site.path)
             module.__dict__[SITE] = site
             add_learned(module, site)
+            follow_cache(module, site)
         divert(model)
     model._sparse_config = config
     model._dense_tags = model.model_tags
     model.model_tags = [*(model.model_tags or ()), NAME, *config.map_names]
-    model.__class__ = sparse_class(type(model))  # type: ignore[arg-type]
+    model.__class__ = sparse_class(type(model), config.is_constrained())  # type: ignore[arg-type]
     mark(model.config, block)
 
 
@@ -228,6 +231,8 @@ def _take_off(model: Any) -> dict[str, str]:
 def _remove_sites(model: nn.Module) -> None:
     for module, site in attention_sites(model):
         remove_learned(module, site)
+        if site.hook is not None:
+            site.hook.remove()
         del module.__dict__[SITE]
 
 
@@ -283,8 +288,8 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
     sites = find_sites(model, config, model.config.is_encoder_decoder)
     if not sites:
         raise ValueError(f"{name} has no attention that is computed with softmax; pass attn=None")
-    reason = refusal(model, sites)
-    if reason is not None:
+    reasons = [refusal(model, sites), *(credit_refusal(model.get_submodule(site.path), site) for site in sites)]
+    for reason in filter(None, reasons):
         raise ValueError(f"{name}: {reason}, or pass attn=None")
     found = {site.kind for site in sites}
     if isinstance(config.attn, dict):

@@ -35,6 +35,8 @@ def apply(name, z, dim=-1):
     settings = {"tau": 0.2} if name == "alpha_relu" else {}
     if name == "alpha_relu":
         settings["alpha"] = 1.5
+    if MAPS[name].bounds is not None:
+        settings["u"] = torch.tensor(0.5, dtype=z.dtype, device=z.device)
     return MAPS[name].function(z, dim=dim, **settings)
 
 

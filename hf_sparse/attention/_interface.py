@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
+from ._credit import constrained_weights
 from ._site import SITE, weigh
 
 NAME = "hf_sparse"
@@ -71,6 +72,9 @@ def sparse_attention(
     sinks: Tensor | None = None,
     indices: Tensor | None = None,
     is_causal: bool | None = None,
+    fertility: float | Tensor | None = None,
+    credit_cache: Any = None,
+    target_mask: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attention with the map that ``sparsify`` chose for ``module``, called by Transformers.
@@ -89,6 +93,9 @@ def sparse_attention(
         sinks: the same, one for each query: (batch, heads, queries, 1) (Inkling 2).
         indices: (batch, queries, k) keys an indexer selected; others are masked (DeepSeek V3.2).
         is_causal: only consulted where there is no mask.
+        fertility: what was given to the model's forward, for constrained attention; see ``constrained_weights``.
+        credit_cache: the cache that the module was given, for constrained attention.
+        target_mask: (batch, target length), 0 where the target is padding, for constrained attention.
         **others: what else the model handed on. What its own eager attention would have heeded is refused.
 
     Returns:
@@ -123,10 +130,14 @@ def sparse_attention(
         sinks = s_aux.to(scores.dtype).view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
     if sinks is not None:
         scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
-    weights = weigh(module, scores)
+    if site.choice is not None and site.choice.is_constrained:
+        weights = constrained_weights(module, scores, key.shape[2], fertility, credit_cache, target_mask)
+    else:
+        weights = weigh(module, scores)
     weights = weights[..., : key.shape[2]]
     if site.counts is not None:
         site.counts.add(weights.detach())
+        site.counts.fertility |= fertility is not None
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

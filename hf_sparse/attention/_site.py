@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -27,13 +28,17 @@ SITE = "_sparse_attention"
 
 @dataclass
 class SupportCount:
-    """Counts nonzero attention weights while ``observe`` is on. Fully masked rows do not count."""
+    """Counts nonzero attention weights while ``observe`` is on. Fully masked rows do not count.
+
+    ``fertility`` tells whether a call brought its own.
+    """
 
     nonzero: float = 0.0
     rows: float = 0.0
     keys: float = 0.0
     calls: int = 0
     heads: int = 0
+    fertility: bool = False
 
     def add(self, weights: Tensor) -> None:
         """Count the rows of ``weights`` (batch, heads, queries, keys)."""
@@ -68,6 +73,7 @@ class AttentionSite:
         inline: whether the module computes its own softmax, rather than asking the attention interface.
         heeded: arguments of the interface that the model's own attention would heed.
         counts: where to count supports, only while ``observe`` is on.
+        hook: what hands the cache on, where the map is constrained.
     """
 
     path: str
@@ -77,6 +83,7 @@ class AttentionSite:
     inline: bool = False
     heeded: frozenset[str] = field(default=frozenset(), repr=False)
     counts: SupportCount | None = field(default=None, repr=False)
+    hook: RemovableHandle | None = field(default=None, repr=False)
 
 
 def weigh(module: nn.Module, scores: Tensor) -> Tensor:
@@ -88,8 +95,16 @@ def weigh(module: nn.Module, scores: Tensor) -> Tensor:
         ValueError: settings for another number of heads, or scores whose heads cannot be told.
     """
     choice: MapConfig | None = module.__dict__[SITE].choice
-    if choice is None:
-        return softmax(scores)
+    return softmax(scores) if choice is None else choice(scores, **settings_for(module, scores))
+
+
+def settings_for(module: nn.Module, scores: Tensor) -> dict[str, Any]:
+    """The settings of the map on ``module``; those that differ by head as tensors (heads, 1, 1).
+
+    Raises:
+        ValueError: see ``weigh``.
+    """
+    choice: MapConfig = module.__dict__[SITE].choice
     by_head = {}
     precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
     for name, value in choice.settings:
@@ -105,7 +120,7 @@ def weigh(module: nn.Module, scores: Tensor) -> Tensor:
                 f"{type(module).__name__}: {name} is given for {len(values)} heads, but scores are of shape {shape}, "
                 "not (batch, heads, queries, keys) with as many heads"
             )
-    return choice(scores, **{name: values.view(-1, 1, 1) for name, values in by_head.items()})
+    return dict(choice.settings) | {name: values.view(-1, 1, 1) for name, values in by_head.items()}
 
 
 def learned_name(setting: str) -> str:

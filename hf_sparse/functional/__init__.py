@@ -12,7 +12,7 @@ from ._csparsemax import csparsemax
 from ._entmax import entmax
 from ._entmax15 import entmax15
 from ._entmax_support import Support, entmax15_support, entmax_support, entmax_threshold
-from ._map import MAPS, Setting, SparseMap, get_map
+from ._map import MAPS, Setting, SparseMap, UpperBounds, get_map
 from ._softmax import softmax
 from ._sparsegen import sparsegen_exp, sparsegen_lin, sparsegen_log, sparsegen_sq
 from ._sparsehourglass import sparsecone, sparsehourglass
@@ -25,6 +25,7 @@ __all__ = [
     "Setting",
     "SparseMap",
     "Support",
+    "UpperBounds",
     "alpha_relu",
     "csoftmax",
     "csparsemax",

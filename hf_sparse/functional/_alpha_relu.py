@@ -82,7 +82,7 @@ register(
         "alpha_relu",
         alpha_relu,
         unnormalized_negentropy,
-        settings={"alpha": ALPHA, "tau": Setting("auto", TAU.allowed, TAU.holds, auto=True)},
+        settings={"alpha": ALPHA, "tau": Setting("auto", TAU.allowed, TAU.holds, words=("auto",))},
         normalized=False,
         shift_invariant=False,
     )

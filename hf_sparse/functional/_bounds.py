@@ -1,20 +1,41 @@
-"""Upper bounds on the weights: what they may be, and rows brought into the form the constrained maps work on."""
+"""Upper bounds on the weights: what they may be, rows brought into the form the constrained maps work on, and the
+settings of the credit that gives attention its bounds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ._map import Setting
 from ._rows import check_scores, wide
 
 # Bounds are differences of fertilities and attention mass already spent, in float32: rounding is no infeasibility.
-_NEGATIVE, _MISSING = 1e-6, 1e-4
+_NEGATIVE, MISSING_MASS = 1e-6, 1e-4
 
 
-def map_bounded_rows(rows: Callable[[Tensor, Tensor], Tensor], z: Tensor, u: Tensor, dim: int) -> Tensor:
-    """Apply ``rows(x, u)``, which maps the last axis of two float32 or float64 tensors, along ``dim``.
+def _itself(x: Any) -> Any:
+    return x
+
+
+CREDIT: dict[str, Setting] = {
+    "fertility": Setting(2.0, "a finite number >= 0", lambda f: 0 <= f < float("inf"), words=("given",)),
+    "exhaustion": Setting(0.0, "a finite number >= 0", lambda c: 0 <= c < float("inf")),
+    "sink": Setting(True, "True or False", None),
+    "sink_score": Setting(0.0, "a finite number", isfinite, from_real=_itself, to_real=_itself),
+    "shared": Setting(False, "True or False", None),
+    "detach": Setting(False, "True or False", None),
+}
+
+
+def map_bounded_rows(
+    rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], z: Tensor, u: Tensor, dim: int
+) -> Tensor:
+    """The weights of ``rows(x, u)``, which maps the last axis of two float32 or float64 tensors, along ``dim``.
 
     Raises:
         TypeError, IndexError: see ``check_scores``; or bounds that are no floating-point tensor.
@@ -37,7 +58,7 @@ def map_bounded_rows(rows: Callable[[Tensor, Tensor], Tensor], z: Tensor, u: Ten
     x, bound = x.to(dtype), bound.to(dtype)
     if not torch.compiler.is_compiling():
         _check_feasible(x, bound)
-    return rows(x, bound.clamp(min=0)).to(z.dtype).movedim(-1, dim)
+    return rows(x, bound.clamp(min=0))[0].to(z.dtype).movedim(-1, dim)
 
 
 def _check_feasible(x: Tensor, u: Tensor) -> None:
@@ -45,7 +66,7 @@ def _check_feasible(x: Tensor, u: Tensor) -> None:
         raise ValueError(f"upper bounds must be >= 0, the smallest was {float(u.min()):g}")
     masked = x == -torch.inf
     mass = u.masked_fill(masked, 0.0).sum(-1).masked_fill(masked.all(-1), 1.0)
-    if not bool((mass >= 1 - _MISSING).all()):
+    if not bool((mass >= 1 - MISSING_MASS).all()):
         raise ValueError(
             f"the upper bounds of a row's unmasked entries must sum to at least 1, "
             f"the least sum was {float(mass.min()):g}"

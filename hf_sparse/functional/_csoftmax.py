@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._bounds import map_bounded_rows
-from ._softmax import softmax_rows
+from ._bounds import CREDIT, map_bounded_rows
+from ._map import SparseMap, UpperBounds, register
+from ._softmax import softmax, softmax_rows
 
 
 def csoftmax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
@@ -36,11 +37,12 @@ def csoftmax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
     return map_bounded_rows(_csoftmax_rows, z, u, dim)
 
 
-def _csoftmax_rows(x: Tensor, u: Tensor) -> Tensor:
+def _csoftmax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights, and which are at their bound."""
     clipped = _clipped(x.detach(), u.detach())
     # With the set of clipped entries known, p is a softmax over the others: autograd gives the gradients from here.
     remaining = 1 - torch.where(clipped, u, 0.0).sum(-1, keepdim=True)
-    return torch.where(clipped, u, softmax_rows(x.masked_fill(clipped, -torch.inf)) * remaining)
+    return torch.where(clipped, u, softmax_rows(x.masked_fill(clipped, -torch.inf)) * remaining), clipped
 
 
 def _clipped(x: Tensor, u: Tensor) -> Tensor:
@@ -57,3 +59,18 @@ def _clipped(x: Tensor, u: Tensor) -> Tensor:
     share = x + remaining.clamp(min=0).log() - log_rest
     clipped = share > log_u
     return torch.zeros_like(clipped).scatter(-1, order, clipped)
+
+
+def _weight_itself(p: Tensor) -> Tensor:
+    return p
+
+
+register(
+    SparseMap(
+        "csoftmax",
+        csoftmax,
+        regularizer=None,
+        settings=CREDIT,
+        bounds=UpperBounds(_csoftmax_rows, slope=_weight_itself, unbounded=softmax),
+    )
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._bounds import map_bounded_rows
+from ._bounds import CREDIT, map_bounded_rows
+from ._map import SparseMap, UpperBounds, register
+from ._sparsemax import sparsemax
 
 
 def csparsemax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
@@ -34,11 +36,14 @@ def csparsemax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
     return map_bounded_rows(_csparsemax_rows, z, u, dim)
 
 
-def _csparsemax_rows(x: Tensor, u: Tensor) -> Tensor:
+def _csparsemax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights, and which are at their bound."""
     masked = x == -torch.inf
     top = x.detach().amax(-1, keepdim=True)
     x = (x - torch.where(top == -torch.inf, 0.0, top)).masked_fill(masked, 0.0)
-    u = u.masked_fill(masked, 0.0)
+    # No weight exceeds one. A larger bound must not stay: the mass is flat, 1, wherever one entry holds all of it.
+    binding = (u <= 1) & ~masked
+    u = u.masked_fill(masked, 0.0).clamp(max=1)
     tau = _threshold(x.detach(), u.detach())
     for _ in range(2):
         # A step of Newton's method on the exact sets: it takes off the rounding of the sums behind the threshold, and
@@ -49,7 +54,7 @@ def _csparsemax_rows(x: Tensor, u: Tensor) -> Tensor:
     u = torch.where(inside.any(-1, keepdim=True), u, u.detach())
     p = torch.where(inside, x - _mean_threshold(x, u, inside, full, tau), torch.where(full, u, 0.0)).clamp(min=0)
     p = p.masked_fill(masked, 0.0)
-    return torch.where(top.isnan() | (top == torch.inf), torch.nan, p)
+    return torch.where(top.isnan() | (top == torch.inf), torch.nan, p), full & binding
 
 
 def _active(x: Tensor, u: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +72,6 @@ def _mean_threshold(x: Tensor, u: Tensor, inside: Tensor, full: Tensor, tau: Ten
 
 def _threshold(x: Tensor, u: Tensor) -> Tensor:
     """tau with ``sum clip(x - tau, 0, u) = 1``, where that mass, piecewise linear in tau, falls to one."""
-    u = u.clamp(max=1)  # no weight exceeds one; a bound of inf has no breakpoint to sort
     falls = torch.ones_like(x)
     points, order = torch.cat([x - u, x], -1).sort(-1)
     falling = torch.cat([falls, -falls], -1).gather(-1, order).cumsum(-1)
@@ -76,3 +80,14 @@ def _threshold(x: Tensor, u: Tensor) -> Tensor:
     last = ((mass >= 1).sum(-1, keepdim=True) - 1).clamp(min=0)
     excess, count = (mass.gather(-1, last) - 1).clamp(min=0), falling.gather(-1, last)
     return points.gather(-1, last) + excess / count.clamp(min=1)
+
+
+register(
+    SparseMap(
+        "csparsemax",
+        csparsemax,
+        regularizer=None,
+        settings=CREDIT,
+        bounds=UpperBounds(_csparsemax_rows, slope=torch.ones_like, unbounded=sparsemax),
+    )
+)

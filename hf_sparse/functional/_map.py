@@ -16,29 +16,51 @@ class Setting:
     Attributes:
         default: value used when the setting is not given.
         allowed: the range in words, as it appears in error messages ("must be ``allowed``").
-        holds: tells whether a number lies in that range.
-        auto: whether ``"auto"`` may stand for a number that ``sparsify`` works out from the model.
+        holds: tells whether a number lies in that range; None for a setting that is no number but True or False.
+        words: what may stand for the number: ``"auto"`` for one that ``sparsify`` works out from the model, ``"given"``
+            for one that comes with every call.
         from_real: for a setting that can be learned, a map from all real numbers into its range.
         to_real: the inverse of ``from_real``.
     """
 
-    default: float | str
+    default: float | str | bool
     allowed: str
-    holds: Callable[[float], bool]
-    auto: bool = False
+    holds: Callable[[float], bool] | None
+    words: tuple[str, ...] = ()
     from_real: Callable[[Tensor], Tensor] | None = None
     to_real: Callable[[Tensor], Tensor] | None = None
 
-    def check(self, name: str, value: Any) -> float | str:
-        """Return ``value`` as a float (or ``"auto"``); raise if the setting cannot take it."""
-        if self.auto and value == "auto":
-            return "auto"
-        allowed = f'{self.allowed} or "auto"' if self.auto else self.allowed
-        if isinstance(value, bool) or not isinstance(value, int | float):
+    def check(self, name: str, value: Any) -> float | str | bool:
+        """Return ``value`` as a float (or one of the words, or a bool); raise if the setting cannot take it."""
+        if isinstance(value, str) and value in self.words:
+            return value
+        allowed = " or ".join([self.allowed, *(f'"{word}"' for word in self.words)])
+        if isinstance(value, bool) == (self.holds is not None) or not isinstance(value, int | float):
             raise TypeError(f"{name} must be {allowed}, was {value!r}")
+        if self.holds is None:
+            return value
         if not self.holds(value):
             raise ValueError(f"{name} must be {allowed}, was {value}")
         return float(value)
+
+
+@dataclass(frozen=True)
+class UpperBounds:
+    """What a map with upper bounds on its weights, ``function(z, u, dim=-1)``, is made of.
+
+    Its gradient follows from the slopes ``s`` of the weights between their bounds (0 elsewhere): with ``m`` the mean of
+    ``dp`` weighted by ``s``, ``dz = s (dp - m)``, and ``du = dp - m`` at the weights their bound holds down.
+
+    Attributes:
+        rows: ``rows(x, u) -> (p, clipped)`` along the last axis of float32 or float64 tensors, u at least 0 and not
+            checked to be feasible: the weights, and which of them their bound holds down.
+        slope: ``s`` as a function of p, for weights between their bounds.
+        unbounded: the map without bounds, ``unbounded(z, dim=-1)``.
+    """
+
+    rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    slope: Callable[[Tensor], Tensor]
+    unbounded: Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -55,6 +77,8 @@ class SparseMap:
         normalized: whether the weights sum to one. Only such maps can weigh attention.
         shift_invariant: whether adding a constant to all scores leaves the weights as they are.
         any_scores: whether it takes scores of every sign and sum. Only such maps fit attention, which has any.
+        bounds: for a map with upper bounds on its weights, what it is made of. Such maps weigh attention whose keys
+            have a credit to spend; the settings are those of that credit.
     """
 
     name: str
@@ -64,6 +88,7 @@ class SparseMap:
     normalized: bool = True
     shift_invariant: bool = True
     any_scores: bool = True
+    bounds: UpperBounds | None = None
 
     def loss_regularizer(self) -> Callable[..., Tensor]:
         """The regularizer, for a loss.
@@ -73,8 +98,9 @@ class SparseMap:
         """
         if self.regularizer is None:
             known = ", ".join(repr(name) for name, known in sorted(MAPS.items()) if known.regularizer is not None)
+            reason = "is the gradient of no function" if self.bounds is None else "needs bounds on its weights"
             raise ValueError(
-                f"{self.name!r} is the gradient of no function, so that it has no Fenchel-Young loss; "
+                f"{self.name!r} {reason}, so that it has no Fenchel-Young loss; "
                 f"the maps that have one are {known}"
             )
         return self.regularizer

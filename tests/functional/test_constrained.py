@@ -33,12 +33,20 @@ def test_figure_1_of_the_paper(function, rows):
 def test_weights_equal_bisection(function, data):
     size = data.draw(st.integers(1, 6))
     z = torch.tensor(data.draw(st.lists(st.floats(-8, 8, width=16), min_size=size, max_size=size))).double()
-    u = torch.tensor(data.draw(st.lists(st.floats(0, 1, width=16), min_size=size, max_size=size))).double()
+    u = torch.tensor(data.draw(st.lists(st.floats(0, 3, width=16), min_size=size, max_size=size))).double()
     u = u + (1.001 - u.sum()).clamp(min=0) / size
     if data.draw(st.booleans()):
         u[0] = torch.inf
     expected = clipped_by_bisection(INCREASING[function], z, u)
     torch.testing.assert_close(function(z, u), expected, atol=1e-9, rtol=0)
+
+
+def test_a_bound_above_one_never_lets_a_weight_exceed_one():
+    generator = torch.Generator().manual_seed(0)
+    z, u = torch.randn(2000, 3, generator=generator) * 2, torch.rand(2000, 3, generator=generator) * 3 + 0.4
+    p = csparsemax(z, u)
+    torch.testing.assert_close(p.sum(-1), torch.ones(2000), atol=1e-6, rtol=0)
+    assert 200 < int((p == 1).sum()) < 2000
 
 
 @BOTH

@@ -76,5 +76,5 @@ def test_softmax_has_neither_threshold_nor_zeros(function):
 
 
 def test_unknown_maps_are_named_with_the_known_ones():
-    with pytest.raises(ValueError, match="unknown sparse map 'entmx15'; choose one of 'alpha_relu', 'entmax'"):
+    with pytest.raises(ValueError, match="unknown sparse map 'entmx15'; choose one of 'alpha_relu', 'csoftmax'"):
         get_map("entmx15")
