@@ -13,7 +13,9 @@ from .patching import is_sparse, probabilities, sparse_config, sparsify, unspars
 
 if TYPE_CHECKING:
     from .diagnosis import doctor
-    from .generation import SupportSet, enumerate_support
+    from .fertility import GuidedFertility, WordAligner
+    from .fertility_predictor import FertilityPredictor
+    from .generation import CoveragePenalty, SupportSet, enumerate_support
     from .plots import plot_attention
     from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
@@ -21,21 +23,29 @@ install()
 
 # Imported on first use: Trainer alone takes longer to import than all the rest.
 _ON_FIRST_USE = {
+    "CoveragePenalty": "generation",
+    "FertilityPredictor": "fertility_predictor",
+    "GuidedFertility": "fertility",
     "SparseSeq2SeqTrainer": "trainer",
     "SparseTrainer": "trainer",
     "SparseTrainingArguments": "trainer",
     "SupportSet": "generation",
+    "WordAligner": "fertility",
     "doctor": "diagnosis",
     "enumerate_support": "generation",
     "plot_attention": "plots",
 }
 
 __all__ = [
+    "CoveragePenalty",
+    "FertilityPredictor",
+    "GuidedFertility",
     "SparseConfig",
     "SparseSeq2SeqTrainer",
     "SparseTrainer",
     "SparseTrainingArguments",
     "SupportSet",
+    "WordAligner",
     "__version__",
     "doctor",
     "enumerate_support",

@@ -44,6 +44,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedMode
         decoder_ffn_dim=640,
         max_position_embeddings=LONGEST + 2,
         init_std=0.06,
+        scale_embedding=True,  # without, sinusoidal positions drown the words and the source is never looked at
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -121,7 +122,7 @@ def train(
         lr_scheduler_type="cosine",
         train_sampling_strategy="group_by_length",
         seed=seed,
-        logging_steps=max(steps // 10, 1),
+        logging_steps=max(steps // 20, 1),
         save_steps=max(steps // 5, 1),
         save_total_limit=1,
         report_to="none",

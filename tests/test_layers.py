@@ -30,6 +30,7 @@ LAYERS = {
     "plots": 5,
     "report": 5,
     "evaluation": 5,
+    "fertility_predictor": 5,
     "__init__": 6,
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -150,7 +150,9 @@ def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
     if site.inline or not takes_any:
         return f"{where} does not go through Transformers' attention interface with its arguments, as {name} needs"
     if site.kind != "cross" and dict(site.choice.settings)["fertility"] == "given":
-        return f'{where} is self-attention, whose keys are not known beforehand: fertility="given" is for cross-attention'
+        return (
+            f'{where} is self-attention, whose keys are not known beforehand: fertility="given" is for cross-attention'
+        )
     return None
 
 

@@ -1,4 +1,4 @@
-"""Fertility: how much attention a source word may receive, where the bounds come from, and attention that keeps to it."""
+"""Fertility: how much attention a source word may receive, where that comes from, and attention that keeps to it."""
 
 from ._constrained_attention import constrained_attention
 from ._guided import GuidedFertility, fertility_counts

@@ -100,8 +100,7 @@ class SparseMap:
             known = ", ".join(repr(name) for name, known in sorted(MAPS.items()) if known.regularizer is not None)
             reason = "is the gradient of no function" if self.bounds is None else "needs bounds on its weights"
             raise ValueError(
-                f"{self.name!r} {reason}, so that it has no Fenchel-Young loss; "
-                f"the maps that have one are {known}"
+                f"{self.name!r} {reason}, so that it has no Fenchel-Young loss; the maps that have one are {known}"
             )
         return self.regularizer
 
