@@ -91,6 +91,7 @@ def train(
     folder: Path,
     *,
     steps: int,
+    schedule_steps: int,
     lr: float,
     batch_size: int,
     seed: int,
@@ -103,13 +104,16 @@ def train(
         rows: what ``encode`` made, with a column ``fertility`` or without.
         folder: for checkpoints; gone when training has ended.
         steps: optimizer steps in all.
-        lr: peak learning rate, reached after a tenth of the steps.
+        schedule_steps: the learning rate rises over a tenth of these, then falls to zero along half a cosine; where
+            they are more than ``steps``, it has not reached zero at the end.
+        lr: peak learning rate.
         batch_size: sentence pairs a step.
         seed: for dropout and the order of the rows.
 
     Returns:
         What Trainer logged.
     """
+    warmup = max(schedule_steps // 10, 1)
     sparse = hf_sparse.is_sparse(model)
     trainer_class = hf_sparse.SparseSeq2SeqTrainer if sparse else Seq2SeqTrainer
     arguments_class = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
@@ -118,8 +122,9 @@ def train(
         max_steps=steps,
         per_device_train_batch_size=batch_size,
         learning_rate=lr,
-        warmup_steps=max(steps // 10, 1),
+        warmup_steps=warmup,
         lr_scheduler_type="cosine",
+        lr_scheduler_kwargs={"num_cycles": 0.5 * max(steps - warmup, 1) / max(schedule_steps - warmup, 1)},
         train_sampling_strategy="group_by_length",
         seed=seed,
         logging_steps=max(steps // 20, 1),
