@@ -67,28 +67,18 @@ class Run:
         if not (folder / "config.json").is_file():
             print(f"\nthe model all systems start from, {self.options.base_steps} steps", flush=True)
             model = build_model(self.tokenizer, self.options.seed)
-            self.train(model, self.rows, self.options.base_steps, self.options.lr, "base")
+            steps = self.options.base_steps
+            self.train(model, self.rows, "base", steps=steps, schedule_steps=steps * 5 // 4, lr=self.options.lr)
             model.save_pretrained(folder)
         return folder
 
-    def train(
-        self, model: PreTrainedModel, rows: datasets.Dataset, steps: int, lr: float, name: str
-    ) -> dict[str, Any]:
-        """Train, and record how long it took beside the checkpoints, which go when it ends."""
-        options, started = self.options, time.perf_counter()
-        log = train(
-            model,
-            self.tokenizer,
-            rows,
-            self.out / "checkpoints" / name,
-            steps=steps,
-            lr=lr,
-            batch_size=options.batch_size,
-            seed=options.seed,
-        )
+    def train(self, model: PreTrainedModel, rows: datasets.Dataset, name: str, **schedule: Any) -> None:
+        """Train, and write down the log and the seconds, those of the last piece where training was interrupted."""
+        started, checkpoints = time.perf_counter(), self.out / "checkpoints" / name
+        schedule |= {"batch_size": self.options.batch_size, "seed": self.options.seed}
+        log = train(model, self.tokenizer, rows, checkpoints, **schedule)
         record = {"training_seconds": round(time.perf_counter() - started, 1), "training_log": log}
         write(self.out / "logs" / f"{name}.json", record)
-        return record
 
     def fertilities(self) -> tuple[list[list[int]], dict[str, Bounds]]:
         """Fertilities of the training rows, and the bounds made from them."""
@@ -118,7 +108,8 @@ class Run:
         if not (folder / "config.json").is_file():
             model = make_sparse(AutoModelForSeq2SeqLM.from_pretrained(self.base()), system)
             rows = with_fertility(self.rows, system, counts, bounds)
-            self.train(model, rows, self.options.steps, self.options.tuning_lr, system.model_name)
+            steps, lr = self.options.steps, self.options.tuning_lr
+            self.train(model, rows, system.model_name, steps=steps, schedule_steps=steps, lr=lr)
             hf_sparse.save_pretrained(model, folder)
         return hf_sparse.from_pretrained(folder), bounds.get(system.fertility)
 
@@ -222,7 +213,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[argparse.Namespace
     add("--out", type=Path, default=Path("out/translation"), metavar="DIR", help="folder for results (%(default)s)")
     add("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, metavar="SYSTEM",
         help=f"systems to compare, of: {', '.join(SYSTEMS)} (default: all)")  # fmt: skip
-    add("--base-steps", type=int, default=1600, help="training steps all systems share (%(default)s)")
+    add("--base-steps", type=int, default=1280, help="training steps all systems share (%(default)s)")
     add("--steps", type=int, default=200, help="further steps of each system (%(default)s)")
     add("--predictor-steps", type=int, default=300, help="training steps of the fertility predictor (%(default)s)")
     add("--batch-size", type=int, default=64, help="sentence pairs in a step (%(default)s)")
