@@ -68,7 +68,7 @@ class Run:
             print(f"\nthe model all systems start from, {self.options.base_steps} steps", flush=True)
             model = build_model(self.tokenizer, self.options.seed)
             steps = self.options.base_steps
-            self.train(model, self.rows, "base", steps=steps, schedule_steps=steps * 5 // 4, lr=self.options.lr)
+            self.train(model, self.rows, "base", steps=steps, schedule_steps=steps * 5 // 3, lr=self.options.lr)
             model.save_pretrained(folder)
         return folder
 
@@ -213,12 +213,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[argparse.Namespace
     add("--out", type=Path, default=Path("out/translation"), metavar="DIR", help="folder for results (%(default)s)")
     add("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, metavar="SYSTEM",
         help=f"systems to compare, of: {', '.join(SYSTEMS)} (default: all)")  # fmt: skip
-    add("--base-steps", type=int, default=1280, help="training steps all systems share (%(default)s)")
+    add("--base-steps", type=int, default=960, help="training steps all systems share (%(default)s)")
     add("--steps", type=int, default=200, help="further steps of each system (%(default)s)")
     add("--predictor-steps", type=int, default=300, help="training steps of the fertility predictor (%(default)s)")
     add("--batch-size", type=int, default=64, help="sentence pairs in a step (%(default)s)")
     add("--lr", type=float, default=1.5e-3, help="peak learning rate of the shared steps (%(default)s)")
-    add("--tuning-lr", type=float, default=5e-4, help="peak learning rate of the further steps (%(default)s)")
+    add("--tuning-lr", type=float, default=6e-4, help="peak learning rate of the further steps (%(default)s)")
     add("--vocabulary", type=int, default=4000, help="subwords of both languages together (%(default)s)")
     add("--test-rows", type=int, default=1000, help="translate this many test sentences (%(default)s)")
     add("--dev-rows", type=int, default=100, help="tune penalties on this many development sentences (%(default)s)")
