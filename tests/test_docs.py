@@ -19,7 +19,7 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/using.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/using.md", "docs/coverage.md"])
 def test_examples_run_as_printed(page):
     result = doctest.testfile(str(ROOT / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted >= 7
