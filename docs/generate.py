@@ -54,6 +54,46 @@ def learning_rates() -> str:
     return "\n".join([*lines, "", f"{result['what']}; {settings}. Origin: {result['origin']}."])
 
 
+def translation() -> str:
+    """BLEU, chrF, REP and DROP of every system in the committed result of recipes/translation.py."""
+    result = json.loads((ROOT / "recipes" / "results" / "multi30k.json").read_text(encoding="utf-8"))
+    lines = [
+        "| cross-attention | fertility | search | BLEU | chrF | REP | DROP | tokens attended a step | at all | training "
+        "| decoding |",
+        "|---" * 11 + "|",
+    ]
+    for row in result["systems"]:
+        fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
+        penalty = row["penalty"]
+        search = f"penalty, beta {penalty['beta']:g}, alpha {penalty['alpha']:g}" if penalty else "beam"
+        lines.append(
+            f"| {row['attention']} | {fertility or ''} | {search} | {row['bleu']:.2f} | {row['chrf']:.2f} | "
+            f"{row['rep']:.2f} | {row['drop']:.2f} | {row['attended_at_a_step']:.1f} | {row['attended_share']:.0%} | "
+            f"{row['training_seconds']:.0f} s | {row['decoding_seconds']:.0f} s |"
+        )
+    data, settings, versions, hardware = (result[key] for key in ("data", "settings", "versions", "hardware"))
+    example = result["example"]
+    lines += [
+        "",
+        f"{data['train_rows']:,} pairs, {data['vocabulary']:,} subwords, {result['systems'][0]['parameters']:,} "
+        f"parameters; {settings['base_steps']:,} steps with softmax that all systems share, then {settings['steps']} of "
+        f"each system's own, of {settings['batch_size']} pairs; {data['test_rows']:,} test sentences, {settings['beams']} beams; one "
+        f"seed ({settings['seed']}). BLEU and chrF by sacrebleu {versions['sacrebleu']}; REP and DROP on lower-cased "
+        f"words, the penalty's weights chosen by BLEU on {data['dev_rows']} development sentences. Seconds of wall time "
+        f"on one thread of a busy machine ({hardware['device']}, {hardware['machine']}), torch {versions['torch']}, "
+        f"transformers {versions['transformers']}, commit {(result['commit'] or 'unknown')[:10]}.",
+        "",
+        "The test sentence in which softmax repeats most beyond constrained sparsemax:",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| source | {example['source']} |",
+        f"| reference | {example['reference']} |",
+        *(f"| {name} | {text} |" for name, text in example["translations"].items()),
+    ]
+    return "\n".join(lines)
+
+
 def support() -> str:
     """How many architectures can be made sparse, by mapping."""
     result = json.loads((ROOT / "docs" / "support.json").read_text(encoding="utf-8"))
@@ -94,8 +134,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "learning_rates": learning_rates,
     "speed": speed,
     "support": support,
+    "translation": translation,
 }
-PAGES = ("README.md", "recipes/README.md", "benchmarks/README.md")
+PAGES = ("README.md", "recipes/README.md", "benchmarks/README.md", "docs/coverage.md")
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 

@@ -31,6 +31,7 @@ from translation_report import comparison, data_text, draw, example_text, most_r
 from translation_systems import (
     SYSTEMS,
     Bounds,
+    Translations,
     align_tokens,
     attention_figures,
     attention_of,
@@ -113,11 +114,17 @@ class Run:
             hf_sparse.save_pretrained(model, folder)
         return hf_sparse.from_pretrained(folder), bounds.get(system.fertility)
 
+    def translate(
+        self, model: PreTrainedModel, pairs: Sequence[Pair], bounds: Bounds | None, penalty: CoveragePenalty | None
+    ) -> Translations:
+        """Translations of the sources of ``pairs``."""
+        return translate(model, self.tokenizer, [p.source for p in pairs], bounds, penalty, self.options.beams)
+
     def tuned_penalty(self, model: PreTrainedModel) -> CoveragePenalty:
         """The penalty of highest BLEU on the development pairs: first beta, then alpha."""
 
         def bleu(penalty: CoveragePenalty) -> float:
-            texts = translate(model, self.tokenizer, [p.source for p in self.dev], None, penalty).texts
+            texts = self.translate(model, self.dev, None, penalty).texts
             return sacrebleu.corpus_bleu(texts, [[p.target for p in self.dev]]).score
 
         beta = max(WEIGHTS[1:], key=lambda beta: bleu(CoveragePenalty(beta)))
@@ -129,7 +136,7 @@ class Run:
         if not path.is_file():
             model, bounds = self.model(name)
             penalty = self.tuned_penalty(model) if system.penalty else None
-            translated = translate(model, self.tokenizer, [p.source for p in self.test], bounds, penalty)
+            translated = self.translate(model, self.test, bounds, penalty)
             targets = [p.target for p in self.test]
             log = json.loads((self.out / "logs" / f"{system.model_name}.json").read_text())
             figures = {
@@ -220,6 +227,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[argparse.Namespace
     add("--lr", type=float, default=1.5e-3, help="peak learning rate of the shared steps (%(default)s)")
     add("--tuning-lr", type=float, default=6e-4, help="peak learning rate of the further steps (%(default)s)")
     add("--vocabulary", type=int, default=4000, help="subwords of both languages together (%(default)s)")
+    add("--beams", type=int, default=4, help="hypotheses kept in beam search, at least 2 (%(default)s)")
     add("--test-rows", type=int, default=1000, help="translate this many test sentences (%(default)s)")
     add("--dev-rows", type=int, default=100, help="tune penalties on this many development sentences (%(default)s)")
     add("--seed", type=int, default=0, help="for weights, dropout and the order of the rows (%(default)s)")
@@ -231,6 +239,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[argparse.Namespace
                  "dev_rows"):  # fmt: skip
         if not getattr(options, name) > 0:
             parser.error(f"--{name.replace('_', '-')} must be above 0, was {getattr(options, name)}")
+    if options.beams < 2:
+        parser.error(f"--beams must be at least 2, was {options.beams}")
     if options.out.is_file():
         parser.error(f"--out {options.out} is a file; choose a folder")
     if importlib.util.find_spec("matplotlib") is None:
