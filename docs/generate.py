@@ -57,11 +57,9 @@ def learning_rates() -> str:
 def translation() -> str:
     """BLEU, chrF, REP and DROP of every system in the committed result of recipes/translation.py."""
     result = json.loads((ROOT / "recipes" / "results" / "multi30k.json").read_text(encoding="utf-8"))
-    lines = [
-        "| cross-attention | fertility | search | BLEU | chrF | REP | DROP | tokens attended a step | at all | training "
-        "| decoding |",
-        "|---" * 11 + "|",
-    ]
+    columns = ("cross-attention", "fertility", "search", "BLEU", "chrF", "REP", "DROP", "tokens attended a step")
+    columns += ("at all", "training", "decoding")
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in result["systems"]:
         fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
         penalty = row["penalty"]
@@ -76,12 +74,13 @@ def translation() -> str:
     lines += [
         "",
         f"{data['train_rows']:,} pairs, {data['vocabulary']:,} subwords, {result['systems'][0]['parameters']:,} "
-        f"parameters; {settings['base_steps']:,} steps with softmax that all systems share, then {settings['steps']} of "
-        f"each system's own, of {settings['batch_size']} pairs; {data['test_rows']:,} test sentences, {settings['beams']} beams; one "
-        f"seed ({settings['seed']}). BLEU and chrF by sacrebleu {versions['sacrebleu']}; REP and DROP on lower-cased "
-        f"words, the penalty's weights chosen by BLEU on {data['dev_rows']} development sentences. Seconds of wall time "
-        f"on one thread of a busy machine ({hardware['device']}, {hardware['machine']}), torch {versions['torch']}, "
-        f"transformers {versions['transformers']}, commit {(result['commit'] or 'unknown')[:10]}.",
+        f"parameters; {settings['base_steps']:,} steps with softmax that all systems share, then {settings['steps']} "
+        f"of each system's own, of {settings['batch_size']} pairs; {data['test_rows']:,} test sentences, "
+        f"{settings['beams']} beams; seed {settings['seed']}. BLEU and chrF by sacrebleu {versions['sacrebleu']}; REP "
+        "and DROP on lower-cased words; the weights of the penalty are those of highest BLEU on "
+        f"{data['dev_rows']} development sentences. Seconds of wall time on one thread of a busy machine "
+        f"({hardware['device']}, {hardware['machine']}), torch {versions['torch']}, transformers "
+        f"{versions['transformers']}, commit {(result['commit'] or 'unknown')[:10]}.",
         "",
         "The test sentence in which softmax repeats most beyond constrained sparsemax:",
         "",

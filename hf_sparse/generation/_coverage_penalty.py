@@ -146,6 +146,11 @@ class _Scorer(LogitsProcessor):
     given a score of -1e9, and those come after the one that counts.
     """
 
+    start: int  # tokens before the first generated one
+    log_probs: Tensor  # of the last step
+    running: Tensor  # log p of each open hypothesis
+    attended: Tensor  # what its source tokens have received
+
     def __init__(self, penalty: CoveragePenalty, attention: _Recorded, source_mask: Tensor, config: Any) -> None:
         self.penalty, self.attention, self.source_mask, self.config = penalty, attention, source_mask, config
         self.prefixes: Tensor | None = None
@@ -157,7 +162,7 @@ class _Scorer(LogitsProcessor):
             self.start = input_ids.shape[1]
             running = scores.new_zeros(len(scores))
         else:
-            parent = self._parents(input_ids[:, :-1])
+            parent = _parents(input_ids[:, :-1], self.prefixes, self.config.num_beams)
             running = self.running[parent] + self.log_probs[parent, input_ids[:, -1]]
             attended = attended + self.attended[parent]
         self.prefixes, self.log_probs, self.running, self.attended = input_ids, scores, running, attended
@@ -170,9 +175,10 @@ class _Scorer(LogitsProcessor):
         ends = torch.isin(torch.arange(scores.shape[1], device=scores.device), self.config._eos_token_tensor)
         return torch.where(ends, finished, scores)
 
-    def _parents(self, prefixes: Tensor) -> Tensor:
-        beams = self.config.num_beams
-        now, before = (ids.unflatten(0, (-1, beams)) for ids in (prefixes, self.prefixes))
-        extends = (now[:, :, None] == before[:, None]).all(-1)  # (sentences, beams now, beams before)
-        first = torch.arange(len(now), device=now.device) * beams
-        return (extends.int().argmax(-1) + first[:, None]).flatten()
+
+def _parents(prefixes: Tensor, earlier: Tensor, beams: int) -> Tensor:
+    """For each of (rows, length) prefixes the first row of ``earlier``, of the same sentence, that is equal to it."""
+    now, before = (ids.unflatten(0, (-1, beams)) for ids in (prefixes, earlier))
+    equal = (now[:, :, None] == before[:, None]).all(-1)  # (sentences, beams now, beams before)
+    first = torch.arange(len(now), device=now.device) * beams
+    return (equal.int().argmax(-1) + first[:, None]).flatten()
