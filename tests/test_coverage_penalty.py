@@ -89,7 +89,7 @@ def test_without_weights_it_is_plain_beam_search():
 
 def test_every_setting_changes_the_scores():
     model = model_with("sparsemax")
-    settings = ({}, {"beta": 1.0}, {"alpha": 1.0}, {"epsilon": 0.5})
+    settings = ({}, {"beta": 1.0}, {"alpha": 1.0}, {"epsilon": 1.0})
     best = [generated(model, CoveragePenalty(**changed), num_beams=20).sequences_scores for changed in settings]
     assert len({round(float(score.sum()), 5) for score in best}) == 4
 
