@@ -80,19 +80,23 @@ def audit_attention(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     """
     ran: set[str] = set()
     sites = {site.path: site for _, site in attention_sites(model)}
-    constrained = [path for path, site in sites.items() if site.choice is not None and site.choice.is_constrained]
+    constrained = [path for path, site in sites.items() if site.is_constrained]
     if constrained:
         # Enough for any number of words, and a cache, to see that both arrive.
         inputs = {**inputs, "fertility": float("inf"), "use_cache": True}
     with _running_modules(model, ran) as running, quiet_evaluation(model), observe(model) as counts:
         watch = _SoftmaxWatch(running)
         with watch:
-            model(**inputs)
+            output = model(**inputs)
     for path in constrained:
-        if counts[path].calls and not counts[path].fertility:
+        arrived = {"fertility": counts[path].fertility}
+        if output.get("past_key_values") is not None:
+            arrived["past_key_values"] = counts[path].cache
+        for argument in (argument for argument, came in arrived.items() if counts[path].calls and not came):
             name = type(model.get_submodule(path)).__name__
             raise ValueError(
-                f"{type(model).__name__} does not hand fertility on to {name} at {path!r}; pass attn=None, or another map"
+                f"{type(model).__name__} does not hand {argument} on to {name} at {path!r}, so that the credit of its "
+                "keys cannot be followed; pass attn=None, or a map without bounds"
             )
     replaced = {path for path, site in sites.items() if counts[path].calls and not site.inline}
     missed = sorted(

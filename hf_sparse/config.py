@@ -238,11 +238,6 @@ class SparseConfig:
         """Whether some setting of attention is learned."""
         return any(choice.learned for choice in self.attention_maps)
 
-    def is_constrained(self, kind: str | None = None) -> bool:
-        """Whether some attention, or some attention of a kind, spends a credit."""
-        attn = self.attn.get(kind) if kind is not None and isinstance(self.attn, dict) else self.attn
-        return any(choice.is_constrained for choice in SparseConfig(attn).attention_maps)
-
     @property
     def map_names(self) -> list[str]:
         """The names of all maps, for tags."""

@@ -116,7 +116,7 @@ class SparseModel:
     _dense_class: type[PreTrainedModel]
     _takes_any_keyword: bool
     _makes_own_loss: bool
-    _takes_fertility: bool
+    _constrained: frozenset[str]
     _sparse_config: SparseConfig
     _dense_attention: dict[str, str]
     config: Any
@@ -129,7 +129,7 @@ class SparseModel:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state: Any = super().__reduce_ex__(protocol)[2:]
-        return (_empty_sparse_model, (self._dense_class, self._takes_fertility), *state)
+        return (_empty_sparse_model, (self._dense_class, self._constrained), *state)
 
 
 def forward(
@@ -183,7 +183,7 @@ def forward(
 
 def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     """What the model hands down to constrained attention, besides its own arguments."""
-    if not model._takes_fertility:
+    if not model._constrained:
         if fertility is not None:
             raise ValueError(
                 f"fertility is for constrained attention, and {type(model).__name__} has none; "
@@ -193,7 +193,7 @@ def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str,
     arguments: dict[str, Any] = {}
     if fertility is not None:
         check_fertility(fertility)
-        if torch.is_tensor(fertility) and not model._sparse_config.is_constrained("cross"):
+        if torch.is_tensor(fertility) and "cross" not in model._constrained:
             raise ValueError(
                 f"a tensor of fertilities is for cross-attention, which is not constrained in {type(model).__name__}; "
                 "give a number"
@@ -222,36 +222,45 @@ def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[
     return inputs if self._sparse_config.head is None else {**inputs, "log_probs": True}
 
 
+def _get_candidate_generator(self: Any, *, assistant_model: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
+    """The model's own, for assisted decoding: an assistant without constrained attention is not given fertilities."""
+    if not getattr(assistant_model, "_constrained", None):
+        model_kwargs = {name: value for name, value in model_kwargs.items() if name != "fertility"}
+    return self._dense_class._get_candidate_generator(
+        self, assistant_model=assistant_model, model_kwargs=model_kwargs, **kwargs
+    )
+
+
 def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Refused: continuous batching takes paths around attention and head that would decode from softmax."""
     raise NotImplementedError("continuous batching is not supported for sparse models; use model.generate")
 
 
 @functools.cache
-def sparse_class(dense: Any, takes_fertility: bool = False) -> Any:
-    """The class of sparse models of class ``dense``: same name, same signatures, one per dense class.
+def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
+    """The class of sparse models of class ``dense``, with constrained attention of some kinds: same name.
 
-    Models with constrained attention have a class of their own, whose forward names ``fertility`` among its arguments:
-    ``Trainer`` and ``generate`` drop or refuse what the signature does not name.
+    The signatures are the same too, but for ``fertility`` where attention is constrained: ``Trainer`` and ``generate``
+    drop or refuse what the signature of forward does not name.
     """
     signature = inspect.signature(dense.forward)
     parameters = signature.parameters.values()
     overrides: list[Callable] = [forward]
     if dense.can_generate():
-        decoding = (prepare_inputs_for_generation, init_continuous_batching)
+        decoding = (prepare_inputs_for_generation, init_continuous_batching, _get_candidate_generator)
         overrides += [override for override in decoding if hasattr(dense, override.__name__)]
     body: dict[str, Any] = {
         "_dense_class": dense,
         "_takes_any_keyword": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
         "_makes_own_loss": "CrossEntropyLoss" in inspect.unwrap(dense.forward).__code__.co_names,
-        "_takes_fertility": takes_fertility,
+        "_constrained": constrained,
         "__module__": dense.__module__,
         "__doc__": dense.__doc__,
     }
     for override in overrides:
         # Trainer and generate read argument names off the signature of the model's own method.
         body[override.__name__] = functools.wraps(getattr(dense, override.__name__))(_as_method(override))
-    if takes_fertility:
+    if constrained:
         named = [*parameters, inspect.Parameter("fertility", inspect.Parameter.KEYWORD_ONLY, default=None)]
         body["forward"].__signature__ = signature.replace(parameters=sorted(named, key=lambda p: p.kind))
     return type(dense.__name__, (SparseModel, dense), body)
@@ -261,6 +270,6 @@ def _as_method(function: Callable) -> Callable:
     return lambda self, *args, **kwargs: function(self, *args, **kwargs)
 
 
-def _empty_sparse_model(dense: Any, takes_fertility: bool) -> Any:
-    cls = sparse_class(dense, takes_fertility)
+def _empty_sparse_model(dense: Any, constrained: frozenset[str]) -> Any:
+    cls = sparse_class(dense, constrained)
     return cls.__new__(cls)

@@ -165,6 +165,7 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
         path: dense.get(id(part)) or _dense_attention(model, part) for path, part in configs.items()
     }
     _remove_sites(model)
+    constrained: frozenset[str] = frozenset()
     if config.attn is not None:
         sites = find_sites(model, config, model.config.is_encoder_decoder)
         if any(not site.inline for site in sites):
@@ -179,10 +180,11 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
             add_learned(module, site)
             follow_cache(module, site)
         divert(model)
+        constrained = frozenset(site.kind for site in sites if site.is_constrained)
     model._sparse_config = config
     model._dense_tags = model.model_tags
     model.model_tags = [*(model.model_tags or ()), NAME, *config.map_names]
-    model.__class__ = sparse_class(type(model), config.is_constrained())  # type: ignore[arg-type]
+    model.__class__ = sparse_class(type(model), constrained)  # type: ignore[arg-type]
     mark(model.config, block)
 
 

@@ -96,8 +96,6 @@ def _fertility(
             f'the attention of {name} was made with fertility="given": pass fertility, a number or a tensor (batch, '
             "source length), with every call of the model or of generate"
         )
-    if torch.is_tensor(value) and settings["shared"]:
-        raise ValueError("fertility by head and shared=True contradict each other; give one number")
     value = torch.as_tensor(value, dtype=precision, device=scores.device)
     return value.reshape(1, -1, 1).expand(1, -1, num_keys)
 
@@ -120,8 +118,8 @@ def _spent_layer(
     layer = held_in.layers[index]
     if type(layer) not in (DynamicLayer, SpentLayer):
         raise ValueError(
-            f"constrained attention follows a dynamic cache, and {name} was given one of {type(layer).__name__}; leave "
-            "out cache_implementation, or constrain only layers that attend to all keys"
+            f"constrained attention follows a dynamic cache, and {name} was given one of {type(layer).__name__}; "
+            "leave out cache_implementation, or constrain only layers that attend to all keys"
         )
     if not isinstance(layer, SpentLayer):
         layer = held_in.layers[index] = SpentLayer(layer)
@@ -135,7 +133,7 @@ def hand_on_cache(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tup
 
 def follow_cache(module: nn.Module, site: AttentionSite) -> None:
     """Let ``module`` hand its cache on to its attention function, if its site is constrained."""
-    if site.choice is not None and site.choice.is_constrained:
+    if site.is_constrained:
         site.hook = module.register_forward_pre_hook(hand_on_cache, with_kwargs=True)
 
 
@@ -149,7 +147,10 @@ def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(type(module).forward).parameters.values())
     if site.inline or not takes_any:
         return f"{where} does not go through Transformers' attention interface with its arguments, as {name} needs"
-    if site.kind != "cross" and dict(site.choice.settings)["fertility"] == "given":
+    settings = dict(site.choice.settings)
+    if settings["shared"] and isinstance(settings["fertility"], tuple):
+        return f"fertility by head and shared=True contradict each other at {site.path!r}; give {name} one number"
+    if site.kind != "cross" and settings["fertility"] == "given":
         return (
             f'{where} is self-attention, whose keys are not known beforehand: fertility="given" is for cross-attention'
         )

@@ -130,7 +130,7 @@ def sparse_attention(
         sinks = s_aux.to(scores.dtype).view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
     if sinks is not None:
         scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
-    if site.choice is not None and site.choice.is_constrained:
+    if site.is_constrained:
         weights = constrained_weights(module, scores, key.shape[2], fertility, credit_cache, target_mask)
     else:
         weights = weigh(module, scores)
@@ -138,6 +138,7 @@ def sparse_attention(
     if site.counts is not None:
         site.counts.add(weights.detach())
         site.counts.fertility |= fertility is not None
+        site.counts.cache |= credit_cache is not None
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

@@ -30,7 +30,7 @@ SITE = "_sparse_attention"
 class SupportCount:
     """Counts nonzero attention weights while ``observe`` is on. Fully masked rows do not count.
 
-    ``fertility`` tells whether a call brought its own.
+    ``fertility`` and ``cache`` tell whether a call brought them.
     """
 
     nonzero: float = 0.0
@@ -39,6 +39,7 @@ class SupportCount:
     calls: int = 0
     heads: int = 0
     fertility: bool = False
+    cache: bool = False
 
     def add(self, weights: Tensor) -> None:
         """Count the rows of ``weights`` (batch, heads, queries, keys)."""
@@ -84,6 +85,11 @@ class AttentionSite:
     heeded: frozenset[str] = field(default=frozenset(), repr=False)
     counts: SupportCount | None = field(default=None, repr=False)
     hook: RemovableHandle | None = field(default=None, repr=False)
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the keys there have a credit that attention spends."""
+        return self.choice is not None and self.choice.is_constrained
 
 
 def weigh(module: nn.Module, scores: Tensor) -> Tensor:

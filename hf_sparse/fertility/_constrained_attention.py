@@ -153,9 +153,9 @@ def _check_feasible(masses: Tensor, first_step: int) -> None:
         return
     t, row, head = missing.permute(2, 0, 1).nonzero()[0].tolist()
     mass = float(masses[row, head, t])
-    of_head = f" of head {head}" if masses.shape[1] > 1 else ""
+    of_head = f" in head {head}" if masses.shape[1] > 1 else ""
     raise ValueError(
-        f"the attention of row {row} of the batch cannot go on at target position {first_step + t}: the source "
-        f"positions it sees have a credit{of_head} of {mass:.4g} left in all, {1 - mass:.4g} short of the 1 that a "
-        "step takes; give a larger fertility, or sink=True"
+        f"attention has nothing left for step {first_step + t} of sentence {row} (both counted from 0): the positions "
+        f"it sees have a credit{of_head} of {mass:.4g} in all, {1 - mass:.4g} short of the 1 that a step takes; "
+        "give a larger fertility, or sink=True"
     )

@@ -17,8 +17,8 @@ class Setting:
         default: value used when the setting is not given.
         allowed: the range in words, as it appears in error messages ("must be ``allowed``").
         holds: tells whether a number lies in that range; None for a setting that is no number but True or False.
-        words: what may stand for the number: ``"auto"`` for one that ``sparsify`` works out from the model, ``"given"``
-            for one that comes with every call.
+        words: what may stand for the number: ``"auto"`` for one that ``sparsify`` works out from the model,
+            ``"given"`` for one that comes with every call.
         from_real: for a setting that can be learned, a map from all real numbers into its range.
         to_real: the inverse of ``from_real``.
     """
@@ -48,8 +48,8 @@ class Setting:
 class UpperBounds:
     """What a map with upper bounds on its weights, ``function(z, u, dim=-1)``, is made of.
 
-    Its gradient follows from the slopes ``s`` of the weights between their bounds (0 elsewhere): with ``m`` the mean of
-    ``dp`` weighted by ``s``, ``dz = s (dp - m)``, and ``du = dp - m`` at the weights their bound holds down.
+    Its gradient follows from the slopes ``s`` of the weights between their bounds (0 elsewhere): with ``m`` the mean
+    of ``dp`` weighted by ``s``, ``dz = s (dp - m)``, and ``du = dp - m`` at the weights their bound holds down.
 
     Attributes:
         rows: ``rows(x, u) -> (p, clipped)`` along the last axis of float32 or float64 tensors, u at least 0 and not
