@@ -18,6 +18,7 @@ import importlib.util
 import json
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from translation_training import build_model, encode, train
 import hf_sparse
 from hf_sparse import CoveragePenalty, FertilityPredictor, GuidedFertility, WordAligner
 from hf_sparse.evaluation import load
+from hf_sparse.hub import fresh_folder
 
 QUICK = {"base_steps": 20, "steps": 6, "predictor_steps": 10, "test_rows": 12, "dev_rows": 6}
 WEIGHTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -59,8 +61,16 @@ class Run:
         self.tokenizer: PreTrainedTokenizerFast = build_tokenizer(corpus.train, options.vocabulary)
         self.rows = encode(corpus.train, self.tokenizer)
         self.dev, self.test = corpus.dev[: options.dev_rows], corpus.test[: options.test_rows]
-        sources, targets = ([words(pair[side]) for pair in corpus.train] for side in (0, 1))
-        self.word_aligner = WordAligner.train(sources, targets)
+
+    @cached_property
+    def word_aligner(self) -> WordAligner:
+        """An aligner of words, for DROP."""
+        folder = self.out / "words"
+        if not folder.is_dir():
+            sources, targets = ([words(pair[side]) for pair in self.corpus.train] for side in (0, 1))
+            with fresh_folder(folder) as new:
+                WordAligner.train(sources, targets).save_pretrained(new)
+        return WordAligner.from_pretrained(folder)
 
     def base(self) -> Path:
         """The model every system starts from, trained with softmax."""
