@@ -87,7 +87,7 @@ class WordAligner:
         Raises:
             ValueError: sentences that do not pair up, none at all, or a setting out of range.
 
-        Cost: each iteration is linear in the number of word pairs that share a sentence pair, with 72 bytes each.
+        Cost: each iteration is linear in the number of word pairs that share a sentence pair; about 200 bytes each.
         """
         _check(sources, targets, "train on")
         if iterations < 1:
