@@ -313,6 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if set(PICTURED) <= set(options.systems):
         result["example"] = run.example()
         print(example_text(result["example"]))
+    result["base"] = json.loads((options.out / "logs" / "base.json").read_text(encoding="utf-8"))
     write(options.out / "results.json", result)
     print(f"Results in {options.out}")
     return 0
