@@ -231,7 +231,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[argparse.Namespace
     add("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, metavar="SYSTEM",
         help=f"systems to compare, of: {', '.join(SYSTEMS)} (default: all)")  # fmt: skip
     add("--base-steps", type=int, default=960, help="training steps all systems share (%(default)s)")
-    add("--steps", type=int, default=200, help="further steps of each system (%(default)s)")
+    add("--steps", type=int, default=100, help="further steps of each system (%(default)s)")
     add("--predictor-steps", type=int, default=300, help="training steps of the fertility predictor (%(default)s)")
     add("--batch-size", type=int, default=64, help="sentence pairs in a step (%(default)s)")
     add("--lr", type=float, default=1.5e-3, help="peak learning rate of the shared steps (%(default)s)")
