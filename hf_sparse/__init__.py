@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .annealing import *
     from .conversion import *
     from .diagnosis import *
+    from .fertility import *
+    from .fertility_predictor import *
     from .generation import *
     from .plots import *
     from .report import *
@@ -27,8 +29,11 @@ _ON_FIRST_USE = {
     "annealing": ("AnnealingCallback",),
     "conversion": ("calibrate", "compare", "estimate_tau_from_data"),
     "diagnosis": ("doctor",),
+    "fertility": ("GuidedFertility", "WordAligner"),
+    "fertility_predictor": ("FertilityPredictor",),
     "generation": (
         "AlphaReluLogitsProcessor",
+        "CoveragePenalty",
         "Ensemble",
         "EntmaxLogitsProcessor",
         "ExactSearchOutput",

@@ -30,8 +30,8 @@ import datasets
 import transformers
 from conversion_data import TASKS, Task, evaluate
 from conversion_report import draw, table
+from environment import environment
 from inflection import Progress
-from inflection_report import environment
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 

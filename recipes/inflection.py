@@ -27,7 +27,9 @@ import evaluate
 import torch
 import transformers
 from datasets import Dataset
-from inflection_report import comparison, data_text, environment, hypotheses_text, write_model_card
+from environment import environment
+from inflection_report import comparison, data_text, hypotheses_text, write_model_card
+from progress import Progress
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -166,21 +168,6 @@ def tokenize(rows: Dataset, tokenizer: PreTrainedTokenizerFast) -> Dataset:
         return {**inputs, "labels": tokenizer(batch["form"]).input_ids, "length": list(map(len, inputs.input_ids))}
 
     return rows.map(columns, batched=True, remove_columns=rows.column_names)
-
-
-class Progress(ProgressCallback):
-    """Trainer's progress bar, with short lines for its logs."""
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        """Print what a reader follows; all the rest goes to results.json."""
-        if self.training_bar is None or "loss" not in (logs or {}):
-            return
-        line = f"  step {state.global_step:>5}   loss {logs['loss']:.3f}"
-        if "head_support" in logs:
-            line += f"   candidates/step {logs['head_support']:.2f}"
-        if "attention_support" in logs:
-            line += f"   keys/query {logs['attention_support']:.2f}"
-        self.training_bar.write(line)
 
 
 def build_model(head: str, tokenizer: PreTrainedTokenizerFast, longest_form: int, seed: int) -> PreTrainedModel:

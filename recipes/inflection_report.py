@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
-import evaluate
-import tokenizers
-import torch
-import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-import hf_sparse
 from hf_sparse import SparseConfig
 from hf_sparse.card import update_card
 
@@ -101,23 +92,6 @@ def hypotheses_text(found: dict[str, Any], head: str, shown: int = 20) -> str:
     if count > shown:
         lines.append(f"  ... {count - shown} more in results.json")
     return "\n".join(lines)
-
-
-def environment() -> dict[str, Any]:
-    """Versions and hardware, for the record."""
-    packages = (hf_sparse, torch, transformers, tokenizers, datasets, evaluate)
-    versions = {package.__name__: str(package.__version__) for package in packages}
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
-    return {
-        "commit": commit.stdout.strip() or None,
-        "versions": {"python": platform.python_version()} | versions,
-        "hardware": {
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-        },
-    }
 
 
 def write_model_card(folder: Path, path: Path, result: dict[str, Any]) -> None:

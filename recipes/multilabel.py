@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import torch
 from datasets import Dataset
-from inflection_report import environment
+from environment import environment
 from multilabel_data import LABELS, WORDS, Part, Problem, divided, documents, read_mulan
 from torch import Tensor, nn
 from tqdm.auto import tqdm

@@ -36,6 +36,8 @@ LAYERS = {
     "trainer": 5,
     "plots": 5,
     "report": 5,
+    "evaluation": 5,
+    "fertility_predictor": 5,
     "__init__": 6,
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,6 +1,8 @@
-"""What only sparse outputs allow: finite sets of candidates, and decoding that proves what it found."""
+"""What only sparse outputs allow: finite sets of candidates, and decoding that proves what it found. And a search that
+heeds coverage."""
 
 from ._beam_certificate import beam_certificate
+from ._coverage_penalty import CoveragePenalty
 from ._empty_string import EmptyComparison, compare_with_empty
 from ._ensemble import Ensemble
 from ._enumerate import SupportSet, enumerate_support
@@ -21,6 +23,7 @@ from ._token_labels import percent, token_labels
 __all__ = [
     "AlphaReluLogitsProcessor",
     "Branch",
+    "CoveragePenalty",
     "EmptyComparison",
     "Ensemble",
     "EntmaxLogitsProcessor",

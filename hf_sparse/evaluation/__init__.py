@@ -1,0 +1,31 @@
+"""REP, DROP and AER as metrics of the ``evaluate`` library: ``evaluate.load("hf_sparse/evaluation/rep")`` by path,
+or ``load("rep")`` wherever the package lies. Nothing is fetched."""
+
+from pathlib import Path
+from typing import Any
+
+import evaluate
+
+_FOLDER = Path(__file__).parent
+NAMES = tuple(sorted(path.parent.name for path in _FOLDER.glob("*/*.py") if path.stem == path.parent.name))
+
+
+def load(name: str, **kwargs: Any) -> evaluate.Metric:
+    """A metric of this folder.
+
+    Args:
+        name: ``"rep"``, ``"drop"`` or ``"aer"``.
+        **kwargs: as for ``evaluate.load``.
+
+    Raises:
+        ValueError: another name.
+
+    >>> load("rep").compute(predictions=["a a"], references=["a b c"])
+    {'rep': 66.66666666666667}
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(map(repr, NAMES))}")
+    return evaluate.load(str(_FOLDER / name), **kwargs)
+
+
+__all__ = ["NAMES", "load"]

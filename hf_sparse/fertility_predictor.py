@@ -1,0 +1,100 @@
+"""Predicted fertilities: a token classifier over source tokens, whose classes are fertilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import AutoModelForTokenClassification, PreTrainedModel
+
+
+def fertility_dataset(
+    input_ids: Sequence[Sequence[int]], counts: Sequence[Sequence[int]], max_fertility: int
+) -> Dataset:
+    """Rows to train a token classifier on with ``Trainer`` and ``DataCollatorForTokenClassification``.
+
+    Args:
+        input_ids: source sentences as token ids.
+        counts: fertilities of the same tokens; see ``hf_sparse.fertility.fertility_counts``.
+        max_fertility: the largest class; larger counts are cut to it. The classifier needs one label more.
+
+    Returns:
+        Columns ``input_ids``, ``attention_mask`` and ``labels``.
+
+    Raises:
+        ValueError: ids and counts that do not pair up, or ``max_fertility`` below 1.
+    """
+    if max_fertility < 1:
+        raise ValueError(f"max_fertility must be at least 1, was {max_fertility}")
+    if [len(row) for row in input_ids] != [len(row) for row in counts]:
+        raise ValueError("input_ids and counts must have one count for each token")
+    return Dataset.from_list(
+        [
+            {"input_ids": list(ids), "attention_mask": [1] * len(ids), "labels": [min(c, max_fertility) for c in row]}
+            for ids, row in zip(input_ids, counts)
+        ]
+    )
+
+
+class FertilityPredictor:
+    """Bounds predicted from the sentence: the expected fertility of each token, plus a constant.
+
+    ``f_j = constant + sum_k k p(k | j, sentence)``. The constant makes bounds of counts, and makes up for words that
+    the aligner missed.
+
+    Args:
+        model: a token classification model of any kind whose label ``k`` stands for fertility ``k``, trained on
+            ``fertility_dataset`` with ``Trainer``; it reads the token ids of the model whose attention is bounded.
+        constant: what is added, at least 0; None takes what the model was saved with, 1 if nothing was.
+
+    Raises:
+        TypeError: not a token classification model.
+        ValueError: a constant below 0.
+
+    Source: Malaviya et al. 2018, Section 4, "predicted" (there a bidirectional LSTM).
+    """
+
+    def __init__(self, model: PreTrainedModel, constant: float | None = None) -> None:
+        if not type(model).__name__.endswith("ForTokenClassification"):
+            raise TypeError(f"model must be a token classification model, was {type(model).__name__}")
+        constant = getattr(model.config, "fertility_constant", 1.0) if constant is None else constant
+        if not constant >= 0:
+            raise ValueError(f"constant must be at least 0, was {constant}")
+        model.config.fertility_constant = float(constant)
+        self.model = model
+
+    @property
+    def constant(self) -> float:
+        """What is added to the expectation."""
+        return self.model.config.fertility_constant
+
+    @torch.no_grad()
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Bounds for a batch.
+
+        Args:
+            input_ids: (batch, source) token ids.
+            attention_mask: (batch, source), 0 at padding; None for no padding.
+
+        Returns:
+            (batch, source) float32 bounds in units of attention, 0 at padding.
+        """
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        self.model.eval()
+        logits: Any = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        classes = torch.arange(logits.shape[-1], dtype=torch.float32, device=logits.device)
+        return (logits.float().softmax(-1) @ classes + self.constant) * attention_mask
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the classifier, constant and all, into ``folder``; not the folder of another model."""
+        self.model.save_pretrained(folder)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, constant: float | None = None) -> FertilityPredictor:
+        """Read what ``save_pretrained`` wrote, or any token classification model; ``constant`` as above."""
+        return cls(AutoModelForTokenClassification.from_pretrained(folder), constant)

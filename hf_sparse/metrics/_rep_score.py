@@ -1,0 +1,67 @@
+"""REP: how much a translation repeats that its reference does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+
+def rep_score(
+    predictions: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    *,
+    n: int = 2,
+    ngram_weight: float = 1.0,
+    word_weight: float = 2.0,
+    strict: bool = True,
+) -> float:
+    """``100 * sum of sigma over sentences / reference words``, with
+
+    ``sigma = ngram_weight * sum_{s: t(s) >= 2} max(0, t(s) - r(s)) + word_weight * sum_w max(0, t(ww) - r(ww))``
+
+    where ``t`` and ``r`` count n-grams in the prediction and its reference, and ``ww`` is a word twice in a row.
+
+    Args:
+        predictions: sentences, each a sequence of words.
+        references: one for each prediction.
+        n: words in an n-gram.
+        ngram_weight: lambda_1 of the paper.
+        word_weight: lambda_2 of the paper.
+        strict: raise where the score is undefined, because no reference has a word; otherwise give NaN.
+
+    Returns:
+        The score of the corpus, at least 0, repetitions for every hundred reference words; lower is better.
+
+    Raises:
+        ValueError: sentences that do not pair up, no reference words (``strict``), or n below 1.
+        TypeError: a sentence that is one string.
+
+    Source: Malaviya et al. 2018, Section 5, REP-score.
+
+    >>> rep_score(["the the the cat sat".split()], ["the cat sat".split()])
+    200.0
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1, was {n}")
+    if len(predictions) != len(references):
+        raise ValueError(f"predictions and references must pair up, were {len(predictions)} and {len(references)}")
+    for name, sentences in (("predictions", predictions), ("references", references)):
+        for number, sentence in enumerate(sentences):
+            if isinstance(sentence, str):
+                raise TypeError(f"{name}[{number}] must be a sequence of words, was the string {sentence!r}; split it")
+    words = sum(map(len, references))
+    if words == 0 and strict:
+        raise ValueError("the references have no words, so REP is undefined; strict=False gives NaN")
+    if words == 0:
+        return float("nan")
+    sigma = 0.0
+    for prediction, reference in zip(predictions, references):
+        t, r = _ngrams(prediction, n), _ngrams(reference, n)
+        sigma += ngram_weight * sum(max(0, count - r[ngram]) for ngram, count in t.items() if count >= 2)
+        t, r = _ngrams(prediction, 2), _ngrams(reference, 2)
+        sigma += word_weight * sum(max(0, count - r[pair]) for pair, count in t.items() if pair[0] == pair[1])
+    return 100 * sigma / words
+
+
+def _ngrams(sentence: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(sentence[i : i + n]) for i in range(len(sentence) - n + 1))

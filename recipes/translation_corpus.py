@@ -1,0 +1,161 @@
+"""Parallel text for the translation recipe: the embedded sample, tab-separated files, line files, or a data set."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+SCENES = Path(__file__).resolve().parent / "data" / "scenes_de_en.tsv"
+SPECIAL = ("<pad>", "</s>", "<unk>")
+SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": ("test", "test_2016_flickr")}
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation."""
+
+    source: str
+    target: str
+
+
+class Corpus(NamedTuple):
+    """Three disjoint parts of a parallel corpus."""
+
+    train: list[Pair]
+    dev: list[Pair]
+    test: list[Pair]
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file, plain or gzip (by its suffix), without line ends or a byte-order mark.
+
+    Raises:
+        ValueError: not UTF-8.
+    """
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: must be UTF-8 text; byte {error.start} is not") from error
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def read_table(path: Path) -> list[Pair]:
+    """Read lines ``source TAB target``, UTF-8, plain or gzip, no header; empty lines are skipped.
+
+    Raises:
+        ValueError: not such a file; the message names the line.
+    """
+    pairs = []
+    for number, line in enumerate(read_lines(path), 1):
+        fields = [field.strip() for field in line.split("\t")]
+        if not line.strip():
+            continue
+        if len(fields) != 2 or not all(fields):
+            raise ValueError(f"{path}, line {number}: expected two fields, source TAB target, was {line!r}")
+        pairs.append(Pair(*fields))
+    if not pairs:
+        raise ValueError(f"{path}: no rows; expected lines of source TAB target")
+    return pairs
+
+
+def read_folder(folder: Path, source: str, target: str) -> Corpus:
+    """Read files aligned by line, ``train.de`` beside ``train.en`` and so on, plain or ``.gz``.
+
+    Args:
+        folder: holds a part each for training, development (``dev``, ``val``, ``valid`` or ``validation``) and test
+            (``test`` or ``test_2016_flickr``, as Multi30k calls it).
+        source: suffix of the source language.
+        target: suffix of the target language.
+
+    Raises:
+        ValueError: a part is missing, or its two files differ in length.
+    """
+    parts = []
+    for split, names in SPLITS.items():
+        found = [
+            [folder / f"{name}.{language}{suffix}" for language in (source, target)]
+            for name in names
+            for suffix in ("", ".gz")
+        ]
+        both = next((files for files in found if all(file.is_file() for file in files)), None)
+        if both is None:
+            tried = ", ".join(f"{name}.{source}[.gz]" for name in names)
+            raise ValueError(f"{folder}: no files for {split}; looked for {tried} and the same with .{target}")
+        columns = [read_lines(file) for file in both]
+        if len(columns[0]) != len(columns[1]):
+            raise ValueError(f"{both[0].name} has {len(columns[0])} lines, {both[1].name} {len(columns[1])}")
+        pairs = [Pair(a.strip(), b.strip()) for a, b in zip(*columns)]
+        parts.append([pair for pair in pairs if all(pair)])
+    return Corpus(*parts)
+
+
+def read_dataset(path: str, source: str, target: str) -> Corpus:
+    """Read a data set with ``datasets.load_dataset``: a ``translation`` column, or one column a language.
+
+    Raises:
+        ValueError: a split is missing, or the columns are others.
+    """
+    loaded = datasets.load_dataset(path)
+    parts = []
+    for split, names in SPLITS.items():
+        name = next((name for name in names if name in loaded), None)
+        if name is None:
+            raise ValueError(
+                f"{path}: no split for {split}; it has {', '.join(loaded)}, needs one of {', '.join(names)}"
+            )
+        rows = loaded[name]
+        if "translation" in rows.column_names:
+            rows = rows["translation"]
+        elif not {source, target} <= set(rows.column_names):
+            raise ValueError(
+                f"{path}: needs a column 'translation' or columns {source!r} and {target!r}; has {rows.column_names}"
+            )
+        parts.append([Pair(row[source].strip(), row[target].strip()) for row in rows])
+    return Corpus(*parts)
+
+
+def read_scenes() -> Corpus:
+    """The embedded sample, German to English; of every ten rows one goes to development and one to test."""
+    parts: tuple[list[Pair], ...] = ([], [], [])
+    for index, pair in enumerate(read_table(SCENES)):
+        parts[{3: 1, 7: 2}.get(index % 10, 0)].append(pair)
+    return Corpus(*parts)
+
+
+def build_tokenizer(pairs: Sequence[Pair], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Byte-pair encoding (Sennrich et al. 2016) learned on both languages together; ``</s>`` ends every text.
+
+    Args:
+        pairs: what the merges are learned from.
+        vocabulary: the most tokens there may be.
+    """
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    backend.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, min_frequency=2, special_tokens=list(SPECIAL), show_progress=False
+    )
+    backend.train_from_iterator((text for pair in pairs for text in pair), trainer)
+    end = backend.token_to_id("</s>")
+    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", end)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def words(text: str) -> list[str]:
+    """Lower-cased words and punctuation marks, as REP, DROP and the word aligner count them."""
+    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text.lower())
+    return [piece for piece, _ in pieces]
