@@ -89,10 +89,8 @@ def audit_attention(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
         with watch:
             output = model(**inputs)
     for path in constrained:
-        arrived = {"fertility": counts[path].fertility}
-        if output.get("past_key_values") is not None:
-            arrived["past_key_values"] = counts[path].cache
-        for argument in (argument for argument, came in arrived.items() if counts[path].calls and not came):
+        wanted = ["fertility"] if output.get("past_key_values") is None else ["fertility", "past_key_values"]
+        for argument in (name for name in wanted if counts[path].calls and name not in counts[path].brought):
             name = type(model.get_submodule(path)).__name__
             raise ValueError(
                 f"{type(model).__name__} does not hand {argument} on to {name} at {path!r}, so that the credit of its "

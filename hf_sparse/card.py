@@ -95,7 +95,7 @@ def _setting_text(value: Any) -> str:
         return "learned for each head"
     if isinstance(value, tuple):
         return f"of each head {', '.join(f'{entry:.4g}' for entry in value)}"
-    return f"{value:.4g}"
+    return str(value) if isinstance(value, bool | str) else f"{value:.4g}"
 
 
 def _figure(name: str, value: float) -> str:

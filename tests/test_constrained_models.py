@@ -359,7 +359,7 @@ def test_layers_have_maps_of_their_own():
 def test_the_score_of_the_sink_can_be_learned():
     model = constrained("bart", sink_score="learned")
     forced(model, SOURCE, TARGET).square().mean().backward()
-    score = model.model.decoder.layers[0].encoder_attn.sparse_sink_score
+    score = model.model.decoder.layers[0].encoder_attn.sparse_sink_score.value
     assert score.tolist() == [0.0] * 4
     assert bool((score.grad != 0).any())
 

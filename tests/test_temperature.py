@@ -134,7 +134,7 @@ def test_it_can_be_learned_and_masked_scores_do_not_spoil_its_gradient():
     model = sparsify(tiny_model("gpt2").double(), attn={"name": "entmax15", "temperature": {"learned": 0.8}})
     fixed = sparsify(tiny_model("gpt2").double(), attn=warm("entmax15", 0.8))
     torch.testing.assert_close(model(tokens()).logits, fixed(tokens()).logits)
-    parameter = model.transformer.h[0].attn.sparse_temperature
+    parameter = model.transformer.h[0].attn.sparse_temperature.value
     model(tokens()).logits.square().mean().backward()
     with torch.no_grad():
         values = []

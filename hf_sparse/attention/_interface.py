@@ -109,9 +109,7 @@ def sparse_attention(
         weights = weigh(module, scores)
     weights = weights[..., : key.shape[2]]
     if site.counts is not None:
-        site.counts.add(weights.detach())
-        site.counts.fertility |= fertility is not None
-        site.counts.cache |= credit_cache is not None
+        site.counts.add(weights.detach(), fertility=fertility, past_key_values=credit_cache)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

@@ -30,7 +30,7 @@ SITE = "_sparse_attention"
 class SupportCount:
     """Counts nonzero attention weights while ``observe`` is on. Fully masked rows do not count.
 
-    ``fertility`` and ``cache`` tell whether a call brought them.
+    ``brought`` holds the names of what calls brought besides scores, of what ``add`` is told.
     """
 
     nonzero: float = 0.0
@@ -38,11 +38,11 @@ class SupportCount:
     keys: float = 0.0
     calls: int = 0
     heads: int = 0
-    fertility: bool = False
-    cache: bool = False
+    brought: set[str] = field(default_factory=set)
 
-    def add(self, weights: Tensor) -> None:
-        """Count the rows of ``weights`` (batch, heads, queries, keys)."""
+    def add(self, weights: Tensor, **brought: Any) -> None:
+        """Count the rows of ``weights`` (batch, heads, queries, keys), and what else was given (None: was not)."""
+        self.brought |= {name for name, value in brought.items() if value is not None}
         support = (weights > 0).sum(-1)
         visible = int((support > 0).sum())
         self.calls += 1
