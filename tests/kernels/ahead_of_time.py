@@ -1,6 +1,6 @@
 """Compile the Triton kernels for GPUs that are not here: `python -m tests.kernels.ahead_of_time [--all]`.
 
-Run in a process of its own: under TRITON_INTERPRET=1, which other tests set, there is nothing to compile, and it fails.
+Run in a process of its own: under TRITON_INTERPRET=1, which other tests set, there is nothing to compile.
 """
 
 from __future__ import annotations
