@@ -81,7 +81,8 @@ def translation() -> str:
         f"{hardware['machine']}), torch {versions['torch']}, transformers {versions['transformers']}, commit "
         f"{(result['commit'] or 'unknown')[:10]}. {result['note']}",
         "",
-        "The test sentence in which softmax repeats most beyond constrained sparsemax:",
+        "The test sentence with translations short enough to draw in which softmax repeats most beyond constrained "
+        "sparsemax:",
         "",
         "| | |",
         "|---|---|",
