@@ -28,7 +28,7 @@ import transformers
 from environment import environment
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 from translation_corpus import Corpus, Pair, build_tokenizer, read_dataset, read_folder, read_scenes, read_table, words
-from translation_report import comparison, data_text, draw, example_text, most_repeated
+from translation_report import comparison, data_text, draw, example_text, most_repeated, rep_without_worst
 from translation_systems import (
     SYSTEMS,
     Bounds,
@@ -181,12 +181,13 @@ class Run:
         ]
         joined = [[" ".join(sentence) for sentence in side] for side in (translations, targets)]
         rep = load("rep").compute(predictions=joined[0], references=joined[1])
+        rep["rep_without_worst"] = rep_without_worst(self.test, texts)
         return {**rep, **load("drop").compute(predictions=links[0], references=links[1])}
 
     def example(self) -> dict[str, Any]:
         """The sentence in which softmax repeats most beyond constrained sparsemax, with a picture of each."""
         texts = {
-            name: (self.out / "systems" / name / "translations.txt").read_text(encoding="utf-8").split("\n")
+            name: (self.out / "systems" / name / "translations.txt").read_text(encoding="utf-8").split("\n")[:-1]
             for name in PICTURED
         }
         index = most_repeated(self.test, *texts.values())

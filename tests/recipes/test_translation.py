@@ -125,6 +125,8 @@ def test_example_is_where_the_first_system_repeats_most(recipe):
     assert report.repetitions("a a b", "a b") == 2
     assert report.most_repeated(pairs, ["a b", "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
     assert report.most_repeated(pairs, ["a " * 30, "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
+    assert report.rep_without_worst(pairs * 3, ["a b", "a a", "a b"] * 3) == pytest.approx(0)
+    assert report.rep_without_worst(pairs * 3, ["a a", "a a", "a b"] * 3) == pytest.approx(100 * 2 / 18)
     assert report.most_repeated(pairs[:1], ["a " * 30], ["a b"]) == 0
 
 
