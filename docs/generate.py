@@ -76,7 +76,8 @@ def translation() -> str:
         search = f"penalty, beta {penalty['beta']:g}, alpha {penalty['alpha']:g}" if penalty else "beam"
         lines.append(
             f"| {row['attention']} | {fertility or ''} | {search} | {row['bleu']:.2f} | {row['chrf']:.2f} | "
-            f"{row['rep']:.2f} | {row['rep_without_worst']:.2f} | {row['drop']:.2f} | {row['attended_at_a_step']:.1f} | {row['attended_share']:.0%} |"
+            f"{row['rep']:.2f} | {row['rep_without_worst']:.2f} | {row['drop']:.2f} | "
+            f"{row['attended_at_a_step']:.1f} | {row['attended_share']:.0%} |"
         )
     data, settings, versions, hardware = (result[key] for key in ("data", "settings", "versions", "hardware"))
     example = result["example"]
