@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from . import growth, linear, losses, maps, memory
+from . import constrained, growth, linear, losses, maps, memory
 from ._case import Row
 from ._machine import WARM_ALLOCATOR, is_warm, machine
 from ._table import heading, line, write
 from ._timing import measure
 
-SECTIONS = {"losses": losses, "maps": maps, "linear": linear, "growth": growth}
+SECTIONS = {"losses": losses, "maps": maps, "linear": linear, "constrained": constrained, "growth": growth}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -44,6 +44,8 @@ def main(arguments: list[str] | None = None) -> list[Row]:
             show(measure(dataclasses.replace(case, targets={}) if options.quick else case, options.clock), rows)
     if options.only in (None, "memory"):
         show(memory.rows(64, 16, (2000, 4000)) if options.quick else memory.rows(), rows)
+    if options.only in (None, "memory", "constrained"):
+        show(constrained.memory_rows(((2, 2, 4, 5),)) if options.quick else constrained.memory_rows(), rows)
     print(f"\n{sum(row.verdict == 'MISSED' for row in rows)} targets missed; {time.perf_counter() - start:.0f} s")
     out = options.out or (
         None if options.quick or options.only else RESULTS / f"{described['allocator']}-{options.clock}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -49,7 +50,9 @@ def sparsify(
         model: a Transformers model, or a PEFT model around one. Changed in place.
         attn: None, a map's name ("entmax15", "sparsemax", "entmax", "softmax"), a mapping with settings
             (``{"name": "entmax", "alpha": 1.33}``), or one of these for some kinds of attention
-            (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax.
+            (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax. "csoftmax" and
+            "csparsemax", for decoders and cross-attention, bound what each key receives over all queries
+            (``{"cross": {"name": "csparsemax", "fertility": 2.0}}``).
         head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
             alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch; for
             pretrained heads, whose logits carry an offset softmax never saw, an estimate from data is better.
@@ -293,6 +296,12 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
     reasons = [refusal(model, sites), *(credit_refusal(model.get_submodule(site.path), site) for site in sites)]
     for reason in filter(None, reasons):
         raise ValueError(f"{name}: {reason}, or pass attn=None")
+    arguments = inspect.signature(type(model).forward).parameters.values()
+    if any(site.is_constrained for site in sites) and all(p.kind is not p.VAR_KEYWORD for p in arguments):
+        raise ValueError(
+            f"{name} takes no arguments but its own, and so no fertility, which constrained attention needs; pass "
+            "attn=None, or a map without bounds"
+        )
     found = {site.kind for site in sites}
     if isinstance(config.attn, dict):
         absent = [kind for kind in config.attn if kind not in found]

@@ -7,7 +7,13 @@ import pickle
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import (
+    BartForConditionalGeneration,
+    DynamicCache,
+    EncoderDecoderCache,
+    LongT5Config,
+    LongT5ForConditionalGeneration,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_sparse import (
@@ -109,8 +115,18 @@ def test_padding_before_the_target_spends_nothing(name):
     key = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
     mask = (padded != PAD).long()
     positions = {} if model.config.is_encoder_decoder else {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    expected = forced(model, SOURCE, TARGET)
     logits = forced(model, SOURCE, padded, **{key: mask}, **positions)[:, 3:]
-    torch.testing.assert_close(logits, forced(model, SOURCE, TARGET), atol=1e-9, rtol=0)
+    torch.testing.assert_close(logits, expected, atol=1e-9, rtol=0)
+    cache, parts = None, []
+    for start, end in ((0, 5), (5, 12)):
+        inputs = {"input_ids": padded[:, start:end], "position_ids": positions.get("position_ids", mask)[:, start:end]}
+        if model.config.is_encoder_decoder:
+            inputs = {"input_ids": SOURCE, "decoder_input_ids": padded[:, start:end]}
+        output = model(**inputs, **{key: mask[:, :end]}, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        parts.append(output.logits)
+    torch.testing.assert_close(torch.cat(parts, 1)[:, 3:], expected, atol=1e-9, rtol=0)
 
 
 def scores_of(model, source, output, beams, **arguments):
@@ -408,6 +424,32 @@ def test_what_cannot_be_honoured_is_refused_and_the_model_stays_dense(name, sett
         sparsify(model, **settings)
     assert type(model) is type(tiny_model(name))
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_models_that_do_not_hand_fertility_on_are_refused():
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 4, "vocab_size": 23}
+    model = LongT5ForConditionalGeneration(LongT5Config(**sizes, decoder_start_token_id=PAD)).eval()
+    with pytest.raises(
+        ValueError, match="LongT5ForConditionalGeneration does not hand fertility on to LongT5Attention"
+    ):
+        sparsify(model, attn={"cross": CSPARSEMAX})
+
+
+def test_models_that_take_no_further_arguments_are_refused():
+    class Narrow(BartForConditionalGeneration):
+        def forward(self, input_ids=None, decoder_input_ids=None, past_key_values=None, use_cache=None):
+            return super().forward(input_ids, decoder_input_ids=decoder_input_ids, past_key_values=past_key_values)
+
+    with pytest.raises(ValueError, match="Narrow takes no arguments but its own, and so no fertility"):
+        sparsify(Narrow(tiny_model("bart").config), attn={"cross": CSPARSEMAX})
+
+
+@torch.no_grad()
+def test_models_that_do_not_hand_their_cache_on_are_refused(monkeypatch):
+    hand_on = "hf_sparse.attention._credit.hand_on_cache"
+    monkeypatch.setattr(hand_on, lambda module, args, kwargs: (args, kwargs))
+    with pytest.raises(ValueError, match="BartForConditionalGeneration does not hand past_key_values on to BartAtt"):
+        constrained("bart")
 
 
 def test_attention_computed_inline_is_refused():

@@ -14,14 +14,15 @@ import pytest
 import hf_sparse
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if ">>> " in page.read_text()]
 MODULES = [
     info.name for info in pkgutil.walk_packages(hf_sparse.__path__, "hf_sparse.") if ".kernels" not in info.name
 ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/using.md", "docs/coverage.md"])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_run_as_printed(page):
-    result = doctest.testfile(str(ROOT / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted >= 7
     assert result.failed == 0
 

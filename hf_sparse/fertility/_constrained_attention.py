@@ -67,17 +67,22 @@ def constrained_attention(
     if num_queries > 1 and not torch.is_tensor(exhaustion) and exhaustion == 0:
         # A solution without bounds that keeps to them is the solution with them, and there no bound has a gradient.
         p = bounds.unbounded(x)
-        spent = _spent(p, shared) * spends
-        before = spent.cumsum(2) - spent
-        fits = (p <= credit[:, :, None] - before).transpose(0, 2).flatten(1).all(-1)
-        num_free = int(fits.cumprod(0).sum())
+        num_free = _num_free(p.detach(), credit.detach(), spends, shared)
         if num_free == num_queries:
             return p.to(z.dtype)
-        free, credit = [p[:, :, :num_free]], credit - before[:, :, num_free]
-        x, spends = x[:, :, num_free:], spends[:, :, -(num_queries - num_free) :]
-        first_step += num_free
+        if num_free:
+            free = [bounds.unbounded(x[:, :, :num_free])]  # anew, not to keep what the other steps left behind
+            credit = credit - (_spent(free[0], shared) * spends[:, :, :num_free]).sum(2)
+        x, spends, first_step = x[:, :, num_free:], spends[:, :, num_free:], first_step + num_free
     p = _InTurn.apply(x, credit, exhaustion, spends, bounds, shared, detach, first_step)
     return torch.cat([*free, p], 2).to(z.dtype)
+
+
+def _num_free(p: Tensor, credit: Tensor, spends: Tensor, shared: bool) -> int:
+    """How many steps, from the first on, the weights ``p`` could spend as they are."""
+    spent = _spent(p, shared) * spends
+    fits = (p <= credit[:, :, None] - (spent.cumsum(2) - spent)).transpose(0, 2).flatten(1).all(-1)
+    return int(fits.cumprod(0).sum())
 
 
 def _spent(p: Tensor, shared: bool) -> Tensor:

@@ -88,6 +88,16 @@ def test_gradcheck_where_the_credit_is_used_up_to_the_last(name, case):
 
 
 @BOTH
+def test_a_weight_alone_at_its_bound_has_no_direction_to_move_in(name):
+    credit = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    z = torch.tensor([[[[60.0, 0, 0]]]], dtype=torch.float64)
+    p = constrained_attention(get_map(name).bounds, z, credit * torch.tensor([1.0, 0.0, 0.0]).double())
+    p.mul(torch.tensor([3.0, 1.0, 2.0])).sum().backward()
+    assert p.tolist() == [[[[1, 0, 0]]]]
+    assert float(credit.grad[0]) == 0
+
+
+@BOTH
 def test_exhaustion_by_head_is_each_heads_own(name):
     z, credit = problem(5)
     both = constrained_attention(get_map(name).bounds, z, credit, torch.tensor([[0.0], [0.7]], dtype=torch.float64))
@@ -167,8 +177,8 @@ def test_nan_stays_with_its_sentence_and_head(name):
 @pytest.mark.parametrize("exhaustion", [0.0, 0.2])
 def test_credit_that_runs_out_is_refused_by_sentence_step_and_amount(name, exhaustion):
     z = torch.zeros(2, 1, 4, 3)
-    credit = torch.tensor([[[2.0, 2, 2]], [[1.0, 1.0, 0.25]]])
-    message = r"step 7 of sentence 1 \(both counted from 0\).* a credit of 0\.25 in all, 0\.75 short of the 1"
+    credit = torch.tensor([[[2.0, 2, 2]], [[1.0, 1.0, 0.5]]])  # the first step is free, the second bound, the third no
+    message = r"step 7 of sentence 1 \(both counted from 0\).* a credit of 0\.5 in all, 0\.5 short of the 1"
     with pytest.raises(ValueError, match=message):
         constrained_attention(get_map(name).bounds, z, credit, exhaustion, first_step=5)
     z[1, :, :, 1] = -torch.inf
