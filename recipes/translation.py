@@ -24,11 +24,12 @@ from typing import Any
 
 import datasets
 import sacrebleu
+import torch
 import transformers
 from environment import environment
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 from translation_corpus import Corpus, Pair, build_tokenizer, read_dataset, read_folder, read_scenes, read_table, words
-from translation_report import comparison, data_text, draw, example_text, most_repeated
+from translation_report import comparison, data_text, draw, example_text, most_repeated, rep_without_worst
 from translation_systems import (
     SYSTEMS,
     Bounds,
@@ -50,6 +51,7 @@ from hf_sparse.hub import fresh_folder
 
 QUICK = {"base_steps": 20, "steps": 6, "predictor_steps": 10, "test_rows": 12, "dev_rows": 6}
 WEIGHTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where Trainer trains, too
 PICTURED = ("softmax", "csparsemax-predicted")
 
 
@@ -110,6 +112,7 @@ class Run:
             "guided": GuidedFertility.from_pretrained(folder),
             "predicted": FertilityPredictor.from_pretrained(folder / "predictor"),
         }
+        bounds["predicted"].model.to(DEVICE)
         return counts, bounds
 
     def model(self, name: str) -> tuple[PreTrainedModel, Bounds | None]:
@@ -122,7 +125,7 @@ class Run:
             steps, lr = self.options.steps, self.options.tuning_lr
             self.train(model, rows, system.model_name, steps=steps, schedule_steps=steps, lr=lr)
             hf_sparse.save_pretrained(model, folder)
-        return hf_sparse.from_pretrained(folder), bounds.get(system.fertility)
+        return hf_sparse.from_pretrained(folder).to(DEVICE), bounds.get(system.fertility)
 
     def translate(
         self, model: PreTrainedModel, pairs: Sequence[Pair], bounds: Bounds | None, penalty: CoveragePenalty | None
@@ -181,12 +184,13 @@ class Run:
         ]
         joined = [[" ".join(sentence) for sentence in side] for side in (translations, targets)]
         rep = load("rep").compute(predictions=joined[0], references=joined[1])
+        rep["rep_without_worst"] = rep_without_worst(self.test, texts)
         return {**rep, **load("drop").compute(predictions=links[0], references=links[1])}
 
     def example(self) -> dict[str, Any]:
         """The sentence in which softmax repeats most beyond constrained sparsemax, with a picture of each."""
         texts = {
-            name: (self.out / "systems" / name / "translations.txt").read_text(encoding="utf-8").split("\n")
+            name: (self.out / "systems" / name / "translations.txt").read_text(encoding="utf-8").split("\n")[:-1]
             for name in PICTURED
         }
         index = most_repeated(self.test, *texts.values())

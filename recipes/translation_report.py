@@ -12,6 +12,9 @@ from translation_corpus import Pair, words
 import hf_sparse
 from hf_sparse.metrics import rep_score
 
+LONGEST_PICTURED = 20  # words
+WORST = 5  # sentences
+
 
 def data_text(data: dict[str, int]) -> str:
     """What is trained and evaluated on, as text."""
@@ -39,12 +42,27 @@ def repetitions(translation: str, reference: str) -> float:
     return rep_score([words(translation)], [reference_words], strict=False) * len(reference_words) / 100
 
 
+def rep_without_worst(pairs: Sequence[Pair], texts: Sequence[str]) -> float:
+    """The REP-score without the ``WORST`` sentences that repeat most: a few endless repetitions can make it up."""
+    kept = sorted(repetitions(text, pair.target) for pair, text in zip(pairs, texts))[:-WORST]
+    return 100 * sum(kept) / sum(len(words(pair.target)) for pair in pairs)
+
+
 def most_repeated(pairs: Sequence[Pair], dense: Sequence[str], constrained: Sequence[str]) -> int:
-    """The sentence in which the first system repeats most beyond the second; of equal ones the shortest."""
+    """The sentence in which the first system repeats most beyond the second; of equal ones the shortest.
+
+    Only those of which no translation is longer than ``LONGEST_PICTURED``, if there are any: endless repetition, which
+    is where the largest excess is, makes no picture.
+    """
     excess = [
         repetitions(a, pair.target) - repetitions(b, pair.target) for pair, a, b in zip(pairs, dense, constrained)
     ]
-    return max(range(len(pairs)), key=lambda index: (excess[index], -len(pairs[index].source)))
+    short = [
+        index
+        for index, texts in enumerate(zip(dense, constrained))
+        if max(map(len, map(words, texts))) <= LONGEST_PICTURED
+    ]
+    return max(short or range(len(pairs)), key=lambda index: (excess[index], -len(pairs[index].source)))
 
 
 def example_text(example: dict[str, Any]) -> str:

@@ -124,6 +124,10 @@ def test_example_is_where_the_first_system_repeats_most(recipe):
     pairs = [recipe.Pair("x", "a b"), recipe.Pair("y", "a b"), recipe.Pair("z", "a a")]
     assert report.repetitions("a a b", "a b") == 2
     assert report.most_repeated(pairs, ["a b", "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
+    assert report.most_repeated(pairs, ["a " * 30, "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
+    assert report.rep_without_worst(pairs * 3, ["a b", "a a", "a b"] * 3) == pytest.approx(0)
+    assert report.rep_without_worst(pairs * 3, ["a a", "a a", "a b"] * 3) == pytest.approx(100 * 2 / 18)
+    assert report.most_repeated(pairs[:1], ["a " * 30], ["a b"]) == 0
 
 
 def test_bounds_for_training_are_counts_plus_one_or_the_largest_seen(recipe):
