@@ -8,7 +8,7 @@ tensor([[0.6740, 0.3260, 0.0000]])
 
 from ._alpha_relu import alpha_relu
 from ._csoftmax import csoftmax
-from ._csparsemax import csparsemax
+from ._csparsemax import csparsemax, csparsemax_threshold
 from ._entmax import entmax
 from ._entmax15 import entmax15
 from ._entmax_support import Support, entmax15_support, entmax_support, entmax_threshold
@@ -30,6 +30,7 @@ __all__ = [
     "alpha_relu",
     "csoftmax",
     "csparsemax",
+    "csparsemax_threshold",
     "entmax",
     "entmax15",
     "entmax15_support",

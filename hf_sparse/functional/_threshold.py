@@ -29,7 +29,7 @@ def threshold(z: Tensor, name: str, dim: int = -1, **settings: float) -> Tensor:
             setting out of range.
         TypeError, IndexError: see ``entmax``.
 
-    Cost: that of ``entmax_threshold``.
+    Cost: that of ``entmax_threshold``. For csparsemax see ``csparsemax_threshold``.
 
     >>> import torch
     >>> threshold(torch.tensor([0.4, 0.2, 0.0]), "sparsegen_lin", lam=0.5)
@@ -48,7 +48,7 @@ def support(z: Tensor, name: str, **settings: float) -> Support:
     Args:
         z: scores (..., V), any floating-point dtype; the leading dimensions are flattened to N rows.
         name: a registered map.
-        **settings: the map's settings, as numbers.
+        **settings: the map's settings, as numbers; for csparsemax and csoftmax the bounds ``u`` (..., V).
 
     Returns:
         ``Support``. Without the dense rows of weights where ``entmax_support`` can do without; other maps than those

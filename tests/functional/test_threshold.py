@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_sparse.functional import MAPS, alpha_relu, entmax, support, threshold
+from hf_sparse.functional import MAPS, alpha_relu, csparsemax, csparsemax_threshold, entmax, support, threshold
 
 SETTINGS = {
     "entmax": {"alpha": 1.7},
@@ -71,3 +71,30 @@ def test_settings_are_the_maps_own():
         threshold(z, "sparsegen_lin", lam=1.0)
     assert len(support(z, "alpha_relu", alpha=1.5, tau=0.0).indices) == int((alpha_relu(z, 1.5, 0.0) > 0).sum())
     assert len(support(z, "entmax", alpha=1.2).indices) == int((entmax(z, 1.2) > 0).sum())
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_bounded_weights_are_clipped_at_their_threshold(dim):
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(40, 40, generator=generator, dtype=torch.float64)
+    for most in (0.03, 0.1, 0.4, 3.0):
+        u = most * torch.rand(40, 40, generator=generator, dtype=torch.float64) + 0.02
+        tau = csparsemax_threshold(z, u, dim)
+        p = csparsemax(z, u, dim)
+        torch.testing.assert_close(torch.minimum((z - tau).clamp(min=0), u), p, atol=1e-12, rtol=0)
+    exact = torch.full(
+        (5,), 0.2, dtype=torch.float64
+    )  # every entry at its bound: any threshold up to min z - u will do
+    assert float(csparsemax_threshold(z[0, :5], exact)) == float((z[0, :5] - exact).min())
+
+
+def test_the_threshold_under_bounds_has_the_right_gradient():
+    generator = torch.Generator().manual_seed(4)
+    z = torch.randn(3, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+    u = (0.3 + 0.2 * torch.rand(3, 6, generator=generator, dtype=torch.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(csparsemax_threshold, (z, u))
+
+
+def test_the_support_of_bounded_maps_takes_their_bounds():
+    z, u = torch.tensor([[1.2, 0.8, -0.2]]), torch.tensor([[0.5, 1.0, 1.0]])
+    assert support(z, "csparsemax", u=u).indices.tolist() == [0, 1]
