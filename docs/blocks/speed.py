@@ -27,15 +27,15 @@ def _ratios(name: str) -> str:
         if row["target"] is not None:
             floor = f"{floors[row['case']]:.2f}" if row["case"] in floors else ""
             lines.append(
-                f"| {row['case']} | {row['candidate']} | {row['ratio']:.2f} | {row['baseline']} | {row['target']:.3g} | "
-                f"{row['verdict']} | {floor} |"
+                f"| {row['case']} | {row['candidate']} | {row['ratio']:.2f} | {row['baseline']} | "
+                f"{row['target']:.3g} | {row['verdict']} | {floor} |"
             )
     clock = "wall-clock time" if machine["clock"] == "wall" else "CPU time of one thread"
     disturbed, rounds = (sum(row[key] for row in rows) for key in ("disturbed", "rounds"))
     lines += [
         "",
-        f"{machine['cpu']} ({machine['capability']}), {machine['cores']} cores, {clock}, {machine['allocator']} allocator, "
-        f"load {machine['load']:.1f} at the start, {disturbed / rounds:.0%} of the rounds disturbed by other processes; "
-        f"torch {machine['torch']}, commit {machine['commit']}.",
+        f"{machine['cpu']} ({machine['capability']}), {machine['cores']} cores, {clock}, {machine['allocator']} "
+        f"allocator, load {machine['load']:.1f} at the start, {disturbed / rounds:.0%} of the rounds disturbed by other "
+        f"processes; torch {machine['torch']}, commit {machine['commit']}.",
     ]
     return "\n".join(lines)
