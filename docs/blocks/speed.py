@@ -35,7 +35,7 @@ def _ratios(name: str) -> str:
     lines += [
         "",
         f"{machine['cpu']} ({machine['capability']}), {machine['cores']} cores, {clock}, {machine['allocator']} "
-        f"allocator, load {machine['load']:.1f} at the start, {disturbed / rounds:.0%} of the rounds disturbed by other "
-        f"processes; torch {machine['torch']}, commit {machine['commit']}.",
+        f"allocator, load {machine['load']:.1f} at the start, {disturbed / rounds:.0%} of the rounds disturbed by "
+        f"other processes; torch {machine['torch']}, commit {machine['commit']}.",
     ]
     return "\n".join(lines)
