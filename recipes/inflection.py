@@ -55,7 +55,7 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 HEADS = ("softmax", "entmax15", "alpha_relu")
 SPARSE_ATTENTION = "entmax15"
 
-STEPS, QUICK_STEPS = 900, 30
+STEPS, QUICK_STEPS = 750, 30
 QUICK_TRAIN_ROWS, QUICK_DEV_ROWS = 1000, 60
 LONGEST_LINE = 400  # characters
 EXTRA_LENGTH = 5  # a form may be this many characters longer than the longest one seen
