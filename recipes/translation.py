@@ -28,6 +28,7 @@ import torch
 import transformers
 from environment import environment
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
+from study import write
 from translation_corpus import Corpus, Pair, build_tokenizer, read_dataset, read_folder, read_scenes, read_table, words
 from translation_report import comparison, data_text, draw, example_text, most_repeated, rep_without_worst
 from translation_systems import (
@@ -207,14 +208,6 @@ class Run:
 def pairs_of(pairs: Sequence[Pair], texts: Sequence[str]) -> list[Pair]:
     """The sources of ``pairs`` with other targets."""
     return [Pair(pair.source, text) for pair, text in zip(pairs, texts)]
-
-
-def write(path: Path, content: Any) -> None:
-    """Write JSON, all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".part")
-    half.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    half.replace(path)
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Corpus]:

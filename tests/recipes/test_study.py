@@ -1,0 +1,142 @@
+"""The runner of studies: what it keeps, goes on with, refuses, and shows."""
+
+import dataclasses
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+@pytest.fixture(scope="module")
+def study():
+    sys.path.insert(0, str(RECIPES))
+    try:
+        spec = importlib.util.spec_from_file_location("study", RECIPES / "study.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["study"] = module
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(RECIPES))
+        sys.modules.pop("study", None)
+
+
+@pytest.fixture
+def run(study, tmp_path):
+    @dataclasses.dataclass(frozen=True)
+    class Powers(study.Settings):
+        base: float = study.setting(2.0, paper="3", where="Table 1")
+        exponent: int = study.setting(1)
+        data: str = study.setting("none")
+
+    performed, reported = [], []
+
+    def perform(settings, folder):
+        performed.append((settings, folder))
+        if settings.base == 0:
+            raise ZeroDivisionError("the run itself failed")
+        return {"power": settings.base**settings.exponent + settings.seed}
+
+    def go(*arguments):
+        performed.clear()
+        runs = {"square": Powers(exponent=2), "cube": Powers(exponent=3)}
+
+        def report(results, folder):
+            reported.append((results, folder))
+
+        arguments = ["--out", str(tmp_path / "out"), *arguments]
+        results = study.main("powers", "Powers.", runs, perform, report, {"exponent": 0}, arguments)
+        return results, len(performed)
+
+    go.folder, go.reported = tmp_path / "out", reported
+    return go
+
+
+def figures(results):
+    return [(r["run"], r["settings"]["seed"], r["figures"]["power"]) for r in results["runs"]]
+
+
+def test_every_run_is_done_once_and_all_are_gathered(run):
+    results, performed = run("--only", "cube")
+    assert (figures(results), performed) == ([("cube", 0, 8)], 1)
+    results, performed = run("--seeds", "2")
+    assert figures(results) == [("square", 0, 4), ("square", 1, 5), ("cube", 0, 8), ("cube", 1, 9)]
+    assert performed == 3
+    assert run()[1] == 0
+    assert json.loads((run.folder / "results.json").read_text()) == results
+    assert run.reported[-1] == (results, run.folder)
+
+
+def test_a_record_says_what_it_ran_with_and_on(run):
+    record = run("--only", "cu*")[0]["runs"][0]
+    assert record["settings"] == {"seed": 0, "base": 2.0, "exponent": 3, "data": "none"}
+    assert record["versions"]["torch"]
+    assert record["hardware"]["cores"]
+    assert "commit" in record
+    assert record["seconds"] >= 0
+    assert record["cpu_seconds"] >= 0
+
+
+def test_settings_are_changed_from_the_command_line(run):
+    results, _ = run("--only", "square", "--set", "base=5", "exponent=1", "--data", "file.tsv")
+    assert results["runs"][0]["settings"] == {"seed": 0, "base": 5, "exponent": 1, "data": "file.tsv"}
+    assert figures(results) == [("square", 0, 5)]
+
+
+def test_quick_settings_yield_to_those_of_the_command_line(run):
+    assert figures(run("--quick", "--only", "square")[0]) == [("square", 0, 1)]
+    assert run("--quick", "--only", "cube", "--set", "exponent=4")[0]["runs"][1]["figures"] == {"power": 16}
+
+
+def test_a_folder_with_other_settings_is_refused(run, capsys):
+    run("--only", "square")
+    with pytest.raises(SystemExit):
+        run("--only", "square", "--set", "base=7")
+    assert "was begun with other settings ({'base': 2.0})" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_is_begun_again(run):
+    with pytest.raises(ZeroDivisionError):
+        run("--only", "square", "--set", "base=0")
+    assert not (run.folder / "results.json").exists()
+    with pytest.raises(ZeroDivisionError):
+        run("--only", "square", "--set", "base=0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "root"], "no such run; there are: square, cube"),
+        (["--set", "height=3"], "no setting named height; there are: seed, base, exponent, data"),
+        (["--set", "base"], "expected NAME=VALUE, was 'base'"),
+        (["--seeds", "0"], "--seeds must be at least 1, was 0"),
+    ],
+)
+def test_a_wrong_command_line_is_named(run, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        run(*arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_the_list_shows_the_papers_values(run, capsys):
+    assert run("--list") == ({}, 0)
+    listed = capsys.readouterr().out
+    assert "square" in listed
+    assert "    base = 2.0   paper: 3 (Table 1)" in listed
+
+
+def test_the_peak_of_memory_is_that_since_it_was_forgotten(study):
+    study.forget_peak_memory()
+    before = study.peak_memory()
+    if before is None:
+        pytest.skip("this system does not tell a process its peak memory")
+    block = bytearray(64 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+    assert study.peak_memory() >= before + (60 << 20)
+    del block
+    study.forget_peak_memory()
+    assert study.peak_memory() < before + (60 << 20)
