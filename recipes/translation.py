@@ -27,8 +27,8 @@ import sacrebleu
 import torch
 import transformers
 from environment import environment
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 from study import write
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 from translation_corpus import Corpus, Pair, build_tokenizer, read_dataset, read_folder, read_scenes, read_table, words
 from translation_report import comparison, data_text, draw, example_text, most_repeated, rep_without_worst
 from translation_systems import (
