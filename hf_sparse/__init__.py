@@ -1,6 +1,7 @@
 """Exact sparse alternatives to softmax for Hugging Face Transformers models.
 
-Importing this package teaches Transformers to bring sparse checkpoints back sparse; nothing else is changed.
+Importing this package teaches Transformers to bring sparse checkpoints back sparse and its fill-mask pipelines to read
+sparse heads; nothing else is changed.
 """
 
 from importlib import import_module
@@ -8,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .config import SparseConfig
-from .hub import from_pretrained, install, save_pretrained
+from .hooks import install
+from .hub import from_pretrained, save_pretrained
 from .patching import is_sparse, probabilities, sparse_config, sparsify, unsparsify
 
 if TYPE_CHECKING:

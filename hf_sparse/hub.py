@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 import tempfile
@@ -21,7 +20,6 @@ from .config import SparseConfig
 from .head import SparseModel
 from .patching import attach, sparse_config, sparsify, transformers_model
 
-_ORIGINAL = "_hf_sparse_original"
 ADAPTER_SETTINGS = "hf_sparse.json"
 
 
@@ -138,7 +136,7 @@ def _absent_is_none(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**_where(kwargs), **dict.fromkeys((*quiet, "_raise_exceptions_for_connection_errors"), False)}
 
 
-def _attach_as_saved(model: PreTrainedModel) -> None:
+def attach_as_saved(model: PreTrainedModel) -> None:
     """Make a model that was built from a sparse configuration sparse, before its weights are loaded."""
     block = model.config.__dict__.get("hf_sparse")
     if block is None:
@@ -155,38 +153,3 @@ def _attach_as_saved(model: PreTrainedModel) -> None:
     if config.head is not None and model.get_output_embeddings() is None:
         config = SparseConfig(config.attn)  # AutoModel of a language model: no head to be sparse
     attach(model, config, block)
-
-
-def install() -> None:
-    """Teach ``PreTrainedModel`` to come back sparse from a sparse configuration. Models without one are untouched.
-
-    ``post_init`` is the one place every way of building a model passes through, before weights are loaded. Before
-    that, models whose files list the attention they can be built with must not be asked for ours by name.
-    """
-    build, check = PreTrainedModel.post_init, PreTrainedModel._check_and_adjust_attn_implementation
-    if hasattr(build, _ORIGINAL):
-        return
-
-    @functools.wraps(build)
-    def post_init(self: PreTrainedModel) -> None:
-        build(self)
-        _attach_as_saved(self)
-
-    @functools.wraps(check)
-    def _check_and_adjust_attn_implementation(
-        self: PreTrainedModel, attn_implementation: str | None, is_init_check: bool = False, *args: Any, **kwargs: Any
-    ) -> str:
-        if is_init_check and attn_implementation == NAME and not through_interface(cast(Any, type(self))):
-            attn_implementation = None
-        return check(self, attn_implementation, is_init_check, *args, **kwargs)
-
-    for method in (post_init, _check_and_adjust_attn_implementation):
-        setattr(method, _ORIGINAL, method.__wrapped__)
-        setattr(PreTrainedModel, method.__name__, method)
-
-
-def uninstall() -> None:
-    """Undo ``install``."""
-    for name in ("post_init", "_check_and_adjust_attn_implementation"):
-        method = getattr(PreTrainedModel, name)
-        setattr(PreTrainedModel, name, getattr(method, _ORIGINAL, method))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ from transformers import AutoTokenizer
 
 import hf_sparse
 
-path = {path!r}
+path = {path_text}
 model = hf_sparse.from_pretrained(path)
 tokenizer = AutoTokenizer.from_pretrained(path)
 
-inputs = tokenizer({source!r}, return_tensors="pt")
+inputs = tokenizer({source_text}, return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))
 
 possible = hf_sparse.enumerate_support(model, inputs, max_hypotheses={max_hypotheses})
@@ -132,8 +133,9 @@ def write_model_card(folder: Path, path: Path, result: dict[str, Any]) -> None:
         architecture=saved["architecture"],
         parameters=saved["parameters"],
         source=found["source"],
+        source_text=json.dumps(found["source"], ensure_ascii=False),
         answer=found["greedy"],
-        path=path.as_posix(),
+        path_text=json.dumps(path.as_posix()),
         max_hypotheses=settings["max_hypotheses"],
         dev_rows=data["dev_rows"],
         dev_lemmas=data["dev_lemmas"],

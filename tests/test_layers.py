@@ -32,6 +32,7 @@ LAYERS = {
     "diagnosis": 5,
     "conversion": 5,
     "distillation": 5,
+    "hooks": 5,
     "hub": 5,
     "trainer": 5,
     "plots": 5,

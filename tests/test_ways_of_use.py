@@ -14,7 +14,15 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TextStreamer, pipeline
 
-from hf_sparse import SparseTrainer, from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify
+from hf_sparse import (
+    SparseTrainer,
+    from_pretrained,
+    is_sparse,
+    probabilities,
+    save_pretrained,
+    sparse_config,
+    sparsify,
+)
 from hf_sparse.attention import attention_sites
 from tests.test_trainer import arguments
 from tests.tiny_models import BUILD, attentions, labelled, tiny_model, tokens
@@ -114,6 +122,27 @@ def test_pipeline_and_streamer(capsys):
     text = tokenizer.decode(expected[0], skip_special_tokens=True)
     assert output["generated_text"].replace(" ", "") == text.replace(" ", "")
     assert tokenizer.decode(expected[0, -1]) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["bert", "bart"])
+@torch.no_grad()
+def test_a_fill_mask_pipeline_reads_the_sparse_distribution(name):
+    model, tokenizer = tiny_model(name), word_tokenizer()
+    tokenizer.mask_token = "w9"
+    ids = torch.tensor([tokenizer("w3 w9 w5")["input_ids"]])
+
+    def scores(model):
+        found = pipeline("fill-mask", model=model, tokenizer=tokenizer)("w3 w9 w5", top_k=len(tokenizer))
+        return torch.tensor([row["score"] for row in sorted(found, key=lambda row: row["token"])])
+
+    dense = scores(model)
+    torch.testing.assert_close(dense, model(ids).logits[0, 1].softmax(-1)[: len(dense)])
+    sparse = scores(sparsify(model, **BOTH))
+    expected = probabilities(model, model(ids).logits)[0, 1]
+    assert (sparse == 0).any()
+    torch.testing.assert_close(sparse, expected)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj", "query"]))
+    torch.testing.assert_close(scores(adapted), expected)
 
 
 @torch.no_grad()
