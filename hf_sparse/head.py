@@ -137,6 +137,12 @@ _CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
 _LOG_SOFTMAX = (nn.functional.log_softmax, torch.log_softmax, Tensor.log_softmax)
 
 
+_DENSE_AGAIN = (
+    "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
+    "hf_sparse.attention.set_impl for how sparse attention is computed"
+)
+
+
 class SparseModel:
     """Mixed in before a model's own class by ``sparse_class``; tells sparse models from dense ones."""
 
@@ -146,7 +152,7 @@ class SparseModel:
     _constrained: frozenset[str]
     _sparse_config: SparseConfig
     _sparsity_figures: dict[str, float]
-    _dense_attention: dict[str, str]
+    _attention_of: list[tuple[Any, str, str]]  # configurations, with the attention they name when dense and now
     config: Any
     get_output_embeddings: Callable[[], Any]
 
@@ -154,6 +160,12 @@ class SparseModel:
     def accepts_loss_kwargs(self) -> bool:
         """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches."""
         return self.get_output_embeddings() is not None
+
+    def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
+        """The model's own where attention is dense, refused where it is sparse: it would be dense without a word."""
+        if self._sparse_config.attn is not None:
+            raise ValueError(_DENSE_AGAIN.format(attn_implementation))
+        cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """The model's own, with a section on sparsity in the model card."""
@@ -198,7 +210,11 @@ def forward(
         ValueError: ``label_smoothing`` for a model without a language-model head; fertilities that are negative or
             NaN, or for a model without constrained attention.
         TypeError: fertilities that are no numbers.
+        RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
     """
+    for config, _, now in self._attention_of:
+        if config._attn_implementation != now and self._sparse_config.attn is not None:
+            raise RuntimeError(_DENSE_AGAIN.format(config._attn_implementation))
     kwargs |= _credit_arguments(self, fertility, args, kwargs)
     num_items = kwargs.get("num_items_in_batch")
     if not self._takes_any_keyword:

@@ -180,18 +180,17 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
     dense: dict[int, str] = {}
     for part in model.modules():
         if isinstance(part, SparseModel):  # a part that was loaded, and made sparse, before the whole
-            dense[id(part.config)] = _take_off(part)[""]
+            dense |= {id(config): before for config, before, _ in _take_off(part)}
     configs = _configs(model)
-    model._dense_attention = {
-        path: dense.get(id(part)) or _dense_attention(model, part) for path, part in configs.items()
-    }
+    for part in configs:
+        dense.setdefault(id(part), _dense_attention(model, part))
     _remove_sites(model)
     constrained: frozenset[str] = frozenset()
     if config.attn is not None:
         sites = find_sites(model, config, model.config.is_encoder_decoder)
         if any(not site.inline for site in sites):
             model.set_attn_implementation(NAME)
-        for part in configs.values():
+        for part in configs:
             if part._attn_implementation != NAME:
                 # Where attention is computed inline, eager is the way of computing that has weights to return.
                 part._attn_implementation_internal = "eager"
@@ -202,6 +201,7 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
             follow_cache(module, site)
         divert(model)
         constrained = frozenset(site.kind for site in sites if site.is_constrained)
+    model._attention_of = [(part, dense[id(part)], part._attn_implementation) for part in configs]
     model._sparse_config = config
     model._sparsity_figures = {}
     model._dense_tags = model.model_tags
@@ -225,14 +225,10 @@ def mark(config: PreTrainedConfig, block: dict[str, Any]) -> None:
     config.attn_implementation = NAME
 
 
-def _configs(model: PreTrainedModel) -> dict[str, PreTrainedConfig]:
-    """Every configuration that modules of ``model`` read, by the path of the first module that does."""
-    found: dict[int, tuple[str, PreTrainedConfig]] = {}
-    for path, module in model.named_modules():
-        config = module.__dict__.get("config")
-        if isinstance(config, PreTrainedConfig):
-            found.setdefault(id(config), (path, config))
-    return dict(found.values())
+def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every configuration that modules of ``model`` read."""
+    configs = (module.__dict__.get("config") for module in model.modules())
+    return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
 
 
 def _dense_attention(model: PreTrainedModel, config: PreTrainedConfig) -> str:
@@ -244,17 +240,18 @@ def _dense_attention(model: PreTrainedModel, config: PreTrainedConfig) -> str:
 def _detach(model: PreTrainedModel) -> None:
     restore(model)
     _remove_sites(model)
-    for path, implementation in _take_off(model).items():
-        cast(Any, model.get_submodule(path)).config._attn_implementation_internal = implementation
+    for config, before, now in _take_off(model):
+        if config._attn_implementation == now:  # else it was chosen since
+            config._attn_implementation_internal = before
     del model.config.hf_sparse, model.config.attn_implementation
 
 
-def _take_off(model: Any) -> dict[str, str]:
-    """Give a model its own class back; the attention each of its parts had."""
+def _take_off(model: Any) -> list[tuple[Any, str, str]]:
+    """Give a model its own class back; its ``_attention_of``."""
     model.__class__ = model._dense_class
     model.model_tags = model.__dict__.pop("_dense_tags")
     del model.__dict__["_sparse_config"], model.__dict__["_sparsity_figures"]
-    return model.__dict__.pop("_dense_attention")
+    return model.__dict__.pop("_attention_of")
 
 
 def _remove_sites(model: nn.Module) -> None:

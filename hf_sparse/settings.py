@@ -47,14 +47,15 @@ def densely(model: nn.Module) -> Iterator[None]:
     """
     sparse_config(model)
     sparse: Any = transformers_model(model)
-    parts = [(sparse.get_submodule(path).config, dense) for path, dense in sparse._dense_attention.items()]
-    names = [config._attn_implementation for config, _ in parts]
+    parts = sparse._attention_of
     restore(sparse)
     try:
-        for config, dense in parts:
-            config._attn_implementation_internal = dense
+        sparse._attention_of = [(config, before, before) for config, before, _ in parts]
+        for config, before, _ in parts:
+            config._attn_implementation_internal = before
         yield
     finally:
-        for (config, _), name in zip(parts, names):
-            config._attn_implementation_internal = name
+        for config, _, now in parts:
+            config._attn_implementation_internal = now
+        sparse._attention_of = parts
         divert(sparse)

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForSequenceClassification, MambaConfig,
 
 import hf_sparse.functional as F
 from hf_sparse import is_sparse, sparse_config, sparsify, unsparsify
-from hf_sparse.attention import attention_sites, observe
+from hf_sparse.attention import NAME, attention_sites, observe
 from tests.tiny_models import ARCHITECTURES, CAUSAL, PAD, SEQ2SEQS, attentions, labelled, tiny_model, tokens
 
 SETTINGS = [
@@ -62,6 +62,32 @@ def test_alpha_one_is_the_models_own_eager_attention(name):
     sparse = sparsify(model, attn={"name": "entmax", "alpha": 1.0})(**inputs).logits
     torch.testing.assert_close(sparse[0], eager[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(sparse[1, :-2], eager[1, :-2], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_dense_attention_cannot_come_back_unnoticed():
+    model = sparsify(tiny_model("bart"), attn="entmax15")
+    before = model(tokens()).logits
+    with pytest.raises(ValueError, match="'sdpa' would take this model's sparse attention away; call unsparsify"):
+        model.set_attn_implementation("sdpa")
+    assert torch.equal(model(tokens()).logits, before)
+    for take_away in (
+        lambda: model.model.set_attn_implementation("eager"),
+        lambda: setattr(model.config, "_attn_implementation", "eager"),
+    ):
+        take_away()
+        with pytest.raises(RuntimeError, match="'eager' would take"):
+            model(tokens())
+        model.config._attn_implementation = NAME
+        assert torch.equal(model(tokens()).logits, before)
+
+
+@torch.no_grad()
+def test_dense_attention_under_a_sparse_head_can_be_chosen_and_stays():
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    model.set_attn_implementation("eager")
+    model(tokens())
+    assert unsparsify(model).config._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("name", CAUSAL)
