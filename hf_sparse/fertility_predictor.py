@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 def fertility_dataset(
@@ -32,6 +34,8 @@ def fertility_dataset(
         raise ValueError(f"max_fertility must be at least 1, was {max_fertility}")
     if [len(row) for row in input_ids] != [len(row) for row in counts]:
         raise ValueError("input_ids and counts must have one count for each token")
+    from datasets import Dataset
+
     return Dataset.from_list(
         [
             {"input_ids": list(ids), "attention_mask": [1] * len(ids), "labels": [min(c, max_fertility) for c in row]}
@@ -40,7 +44,7 @@ def fertility_dataset(
     )
 
 
-class FertilityPredictor:
+class FertilityPredictor(nn.Module):
     """Bounds predicted from the sentence: the expected fertility of each token, plus a constant.
 
     ``f_j = constant + sum_k k p(k | j, sentence)``. The constant makes bounds of counts, and makes up for words that
@@ -59,6 +63,7 @@ class FertilityPredictor:
     """
 
     def __init__(self, model: PreTrainedModel, constant: float | None = None) -> None:
+        super().__init__()
         if not type(model).__name__.endswith("ForTokenClassification"):
             raise TypeError(f"model must be a token classification model, was {type(model).__name__}")
         constant = getattr(model.config, "fertility_constant", 1.0) if constant is None else constant
@@ -73,7 +78,7 @@ class FertilityPredictor:
         return self.model.config.fertility_constant
 
     @torch.no_grad()
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Bounds for a batch.
 
         Args:

@@ -22,6 +22,7 @@ from .attention import check_fertility
 from .card import update_card
 from .config import MapConfig, SparseConfig
 from .linear_logits import LinearLogits
+from .source_fertility import source_bounds
 from .visible_loss import with_visible_loss
 
 # Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
@@ -200,7 +201,8 @@ def forward(
         log_probs: return log-probabilities (float32) of the head's distribution, softmax where the head is dense, in
             ``output.logits`` in place of raw scores.
         fertility: for constrained attention, in the place of the fertility it was made with: a number, or for
-            cross-attention a tensor (batch, source length), ``inf`` for no bound. In target words a source word.
+            cross-attention a tensor (batch, source length), ``inf`` for no bound. In target words a source word. Where
+            it was made with ``"predicted"`` or ``"guided"``, None has the model work it out from ``input_ids``.
         **kwargs: as the model takes them; ``num_items_in_batch`` is honoured for every language model.
 
     Returns:
@@ -247,6 +249,9 @@ def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str,
             )
         return {}
     arguments: dict[str, Any] = {}
+    call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
+    if fertility is None:
+        fertility = source_bounds(model, call.get("input_ids"), call.get("attention_mask"))
     if fertility is not None:
         check_fertility(fertility)
         if torch.is_tensor(fertility) and "cross" not in model._constrained:
@@ -255,7 +260,6 @@ def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str,
                 "give a number"
             )
         arguments["fertility"] = fertility
-    call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
     mask = call.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
     if torch.is_tensor(mask) and mask.dim() == 2:
         arguments["target_mask"] = mask
@@ -279,6 +283,19 @@ def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[
     """The model's own inputs for one decoding step, asking ``forward`` for log-probabilities."""
     inputs = self._dense_class.prepare_inputs_for_generation(self, *args, **kwargs)
     return inputs if self._sparse_config.head is None else {**inputs, "log_probs": True}
+
+
+def _maybe_prepare_encoder_kwargs_for_generation(
+    self: Any, inputs_tensor: Tensor, model_kwargs: dict[str, Any], model_input_name: str | None, *args: Any
+) -> dict[str, Any]:
+    """The model's own, with the bounds it works out from its source, once for all steps; beams repeat them."""
+    reads_ids = model_input_name == "input_ids" and model_kwargs.get("encoder_outputs") is None
+    if reads_ids and model_kwargs.get("fertility") is None:
+        bounds = source_bounds(self, inputs_tensor, model_kwargs.get("attention_mask"))
+        model_kwargs |= {} if bounds is None else {"fertility": bounds}
+    return self._dense_class._maybe_prepare_encoder_kwargs_for_generation(
+        self, inputs_tensor, model_kwargs, model_input_name, *args
+    )
 
 
 def _get_candidate_generator(self: Any, *, assistant_model: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
@@ -306,7 +323,12 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
     parameters = signature.parameters.values()
     overrides: list[Callable] = [forward]
     if dense.can_generate():
-        decoding = (prepare_inputs_for_generation, init_continuous_batching, _get_candidate_generator)
+        decoding = (
+            prepare_inputs_for_generation,
+            init_continuous_batching,
+            _maybe_prepare_encoder_kwargs_for_generation,
+            _get_candidate_generator,
+        )
         overrides += [override for override in decoding if hasattr(dense, override.__name__)]
     body: dict[str, Any] = {
         "_dense_class": dense,

@@ -19,6 +19,7 @@ from .card import update_card
 from .config import SparseConfig
 from .head import SparseModel
 from .patching import attach, sparse_config, sparsify, transformers_model
+from .source_fertility import SOURCE_FILES, load_source, save_source, saved_source
 
 ADAPTER_SETTINGS = "hf_sparse.json"
 
@@ -78,6 +79,7 @@ def save_pretrained(
         update_card(folder, config, figures)
         if (folder / "adapter_config.json").exists():
             (folder / ADAPTER_SETTINGS).write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
+            save_source(transformers_model(model), folder)
 
 
 @contextmanager
@@ -109,7 +111,11 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
         kwargs.setdefault("attn_implementation", NAME)
     base = (auto_class or _class_of(base_config)).from_pretrained(base_path, **kwargs)
     if not isinstance(base, SparseModel):
-        sparsify(base, **{role: choice for role, choice in config.to_dict().items() if role != "version"})
+        source = load_source(*(cached_file(path, name, **_absent_is_none(kwargs)) for name in SOURCE_FILES))
+        kept: dict[str, Any] = (
+            {} if source is None else {"fertility": source.source, "training_fertility": source.while_training}
+        )
+        sparsify(base, **{role: choice for role, choice in config.to_dict().items() if role != "version"}, **kept)
     elif base._sparse_config != config:
         raise ValueError(
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
@@ -152,4 +158,4 @@ def attach_as_saved(model: PreTrainedModel) -> None:
         model.set_attn_implementation(model.get_correct_attn_implementation(None))
     if config.head is not None and model.get_output_embeddings() is None:
         config = SparseConfig(config.attn)  # AutoModel of a language model: no head to be sparse
-    attach(model, config, block)
+    attach(model, config, block, saved_source(model.config))

@@ -32,6 +32,7 @@ from .config import KINDS, MapConfig, SparseConfig
 from .example import example_inputs
 from .head import SparseModel, distribution, sparse_class
 from .losses import fused_maps
+from .source_fertility import SourceFertility, drop_source, keep_source, source_for
 
 Model = TypeVar("Model", bound=nn.Module)
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ def sparsify(
     head: Any = None,
     *,
     fused_loss: bool = False,
+    fertility: nn.Module | None = None,
+    training_fertility: nn.Module | None = None,
     example: Mapping[str, Any] | None = None,
 ) -> Model:
     """Replace softmax by sparse maps in a model's attention, at its language-model head, or both.
@@ -61,6 +64,10 @@ def sparsify(
             fits threshold and temperature to data.
         fused_loss: in training, compute the head's loss a few rows at a time without ever holding the logits. For
             heads that are one linear layer, with a scale, a bias and a soft cap at most.
+        fertility: for cross-attention with ``"fertility": "predicted"`` a ``FertilityPredictor``, with ``"guided"`` a
+            ``GuidedFertility``. It becomes a part of the model, which works out the bounds of every batch with it, and
+            saves it; it is not trained there.
+        training_fertility: one of the two, in its place while the model trains.
         example: keyword arguments for one forward call, for models whose input cannot be made up. They are only
             used to check that every attention module is reached.
 
@@ -70,7 +77,8 @@ def sparsify(
     Raises:
         TypeError: not a Transformers model, or a value of the wrong type.
         ValueError: an unknown map or setting, a setting out of range, nothing to replace, a model that is sparse
-            already, attention that cannot be reached. The model is then as it was.
+            already, attention that cannot be reached, a predictor or table that is missing or that nothing asks for.
+            The model is then as it was.
     """
     dense = transformers_model(model)
     if is_sparse(dense):
@@ -79,6 +87,7 @@ def sparsify(
             "call unsparsify(model) first, in an ensemble on each of its members"
         )
     config = SparseConfig.parse(attn, head, fused_loss)
+    source = source_for(config, fertility, training_fertility)
     _check_fits(dense, config)
     if config.head is not None and config.head.open_settings:
         inputs = example_inputs(dense) if example is None else example
@@ -98,7 +107,7 @@ def sparsify(
         )
     if config.is_learned:
         config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))
-    attach(dense, config, config.to_dict())
+    attach(dense, config, config.to_dict(), source)
     if dense.device.type != "meta":
         with ExitStack() as undo:
             undo.callback(_detach, dense)
@@ -168,7 +177,9 @@ def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
     return distribution(sparse_config(model).head or MapConfig("softmax"), logits)
 
 
-def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) -> None:
+def attach(
+    model: PreTrainedModel, config: SparseConfig, block: dict[str, Any], source: SourceFertility | None = None
+) -> None:
     """Make ``model`` sparse without checking that it fits; what it was is kept for ``unsparsify``.
 
     Args:
@@ -176,6 +187,7 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
         config: what to do.
         block: what to save with the model, ``config`` as plain data. A base model loaded from the checkpoint of a
             language model shares its configuration with the whole and keeps the block of the whole.
+        source: what the bounds of its cross-attention come from, where it keeps that itself.
     """
     dense: dict[int, str] = {}
     for part in model.modules():
@@ -208,6 +220,7 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
     model.model_tags = tags(model.model_tags, config)
     model.__class__ = sparse_class(type(model), constrained)  # type: ignore[arg-type]
     mark(model.config, block)
+    keep_source(model, source)
 
 
 def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
@@ -239,6 +252,7 @@ def _dense_attention(model: PreTrainedModel, config: PreTrainedConfig) -> str:
 
 def _detach(model: PreTrainedModel) -> None:
     restore(model)
+    keep_source(model, None)
     _remove_sites(model)
     for config, before, now in _take_off(model):
         if config._attn_implementation == now:  # else it was chosen since
@@ -248,6 +262,7 @@ def _detach(model: PreTrainedModel) -> None:
 
 def _take_off(model: Any) -> list[tuple[Any, str, str]]:
     """Give a model its own class back; its ``_attention_of``."""
+    drop_source(model)
     model.__class__ = model._dense_class
     model.model_tags = model.__dict__.pop("_dense_tags")
     del model.__dict__["_sparse_config"], model.__dict__["_sparsity_figures"]

@@ -2,8 +2,9 @@
 
 A small Marian model is trained with softmax, once. From it every system goes on for equally many steps with its own
 cross-attention: softmax, sparsemax, and constrained softmax and sparsemax with constant, guided and predicted
-fertilities; two more search with a coverage penalty. The run prints BLEU, chrF, REP and DROP of each, and draws how
-softmax and constrained sparsemax attend in a sentence where softmax repeats itself.
+fertilities; two more search with a coverage penalty. With ``--base-steps 0`` every system is trained from scratch,
+from the same untrained weights. The run prints BLEU, chrF, REP and DROP of each, and draws how softmax and constrained
+sparsemax attend in a sentence where softmax repeats itself.
 
 Each step is kept in the folder of results: the same command goes on where an earlier run was interrupted.
 
@@ -76,22 +77,27 @@ class Run:
         return WordAligner.from_pretrained(folder)
 
     def base(self) -> Path:
-        """The model every system starts from, trained with softmax."""
-        folder = self.out / "base"
+        """The model every system starts from, trained with softmax unless all are trained from scratch."""
+        folder, steps = self.out / "base", self.options.base_steps
         if not (folder / "config.json").is_file():
-            print(f"\nthe model all systems start from, {self.options.base_steps} steps", flush=True)
             model = build_model(self.tokenizer, self.options.seed)
-            steps = self.options.base_steps
-            self.train(model, self.rows, "base", steps=steps, schedule_steps=steps * 5 // 3, lr=self.options.lr)
+            if steps:
+                print(f"\nthe model all systems start from, {steps} steps", flush=True)
+                self.train(model, self.rows, "base", steps=steps, schedule_steps=steps * 5 // 3, lr=self.options.lr)
             model.save_pretrained(folder)
         return folder
 
     def train(self, model: PreTrainedModel, rows: datasets.Dataset, name: str, **schedule: Any) -> None:
         """Train, and write down the log and the seconds, those of the last piece where training was interrupted."""
-        started, checkpoints = time.perf_counter(), self.out / "checkpoints" / name
+        checkpoints = self.out / "checkpoints" / name
+        started, cpu_started = time.perf_counter(), time.process_time()
         schedule |= {"batch_size": self.options.batch_size, "seed": self.options.seed}
         log = train(model, self.tokenizer, rows, checkpoints, **schedule)
-        record = {"training_seconds": round(time.perf_counter() - started, 1), "training_log": log}
+        record = {
+            "training_seconds": round(time.perf_counter() - started, 1),
+            "training_cpu_seconds": round(time.process_time() - cpu_started, 1),
+            "training_log": log,
+        }
         write(self.out / "logs" / f"{name}.json", record)
 
     def fertilities(self) -> tuple[list[list[int]], dict[str, Bounds]]:
@@ -123,7 +129,7 @@ class Run:
         if not (folder / "config.json").is_file():
             model = make_sparse(AutoModelForSeq2SeqLM.from_pretrained(self.base()), system)
             rows = with_fertility(self.rows, system, counts, bounds)
-            steps, lr = self.options.steps, self.options.tuning_lr
+            steps, lr = self.options.steps, self.options.tuning_lr if self.options.base_steps else self.options.lr
             self.train(model, rows, system.model_name, steps=steps, schedule_steps=steps, lr=lr)
             hf_sparse.save_pretrained(model, folder)
         return hf_sparse.from_pretrained(folder).to(DEVICE), bounds.get(system.fertility)
@@ -227,12 +233,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[argparse.Namespace
     add("--out", type=Path, default=Path("out/translation"), metavar="DIR", help="folder for results (%(default)s)")
     add("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, metavar="SYSTEM",
         help=f"systems to compare, of: {', '.join(SYSTEMS)} (default: all)")  # fmt: skip
-    add("--base-steps", type=int, default=960, help="training steps all systems share (%(default)s)")
+    add("--base-steps", type=int, default=960,
+        help="steps with softmax that all systems share; 0 trains each from scratch (%(default)s)")  # fmt: skip
     add("--steps", type=int, default=100, help="further steps of each system (%(default)s)")
     add("--predictor-steps", type=int, default=300, help="training steps of the fertility predictor (%(default)s)")
     add("--batch-size", type=int, default=64, help="sentence pairs in a step (%(default)s)")
-    add("--lr", type=float, default=1.5e-3, help="peak learning rate of the shared steps (%(default)s)")
-    add("--tuning-lr", type=float, default=6e-4, help="peak learning rate of the further steps (%(default)s)")
+    add("--lr", type=float, default=1.5e-3, help="peak learning rate from scratch (%(default)s)")
+    add("--tuning-lr", type=float, default=6e-4, help="peak learning rate of steps after shared ones (%(default)s)")
     add("--vocabulary", type=int, default=4000, help="subwords of both languages together (%(default)s)")
     add("--beams", type=int, default=4, help="hypotheses kept in beam search, at least 2 (%(default)s)")
     add("--test-rows", type=int, default=1000, help="translate this many test sentences (%(default)s)")
@@ -241,9 +248,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[argparse.Namespace
     add("--quick", action="store_true", help="a few steps and rows: shows that all works, learns nothing")
     options = parser.parse_args(arguments)
     if options.quick:
-        vars(options).update(QUICK)
-    for name in ("base_steps", "steps", "predictor_steps", "batch_size", "lr", "tuning_lr", "vocabulary", "test_rows",
-                 "dev_rows"):  # fmt: skip
+        vars(options).update(QUICK if options.base_steps else QUICK | {"base_steps": 0})
+    if options.base_steps < 0:
+        parser.error(f"--base-steps must be at least 0, was {options.base_steps}")
+    for name in ("steps", "predictor_steps", "batch_size", "lr", "tuning_lr", "vocabulary", "test_rows", "dev_rows"):
         if not getattr(options, name) > 0:
             parser.error(f"--{name.replace('_', '-')} must be above 0, was {getattr(options, name)}")
     if options.beams < 2:
@@ -310,7 +318,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if set(PICTURED) <= set(options.systems):
         result["example"] = run.example()
         print(example_text(result["example"]))
-    result["base"] = json.loads((options.out / "logs" / "base.json").read_text(encoding="utf-8"))
+    if options.base_steps:
+        result["base"] = json.loads((options.out / "logs" / "base.json").read_text(encoding="utf-8"))
     write(options.out / "results.json", result)
     print(f"Results in {options.out}")
     return 0

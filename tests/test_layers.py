@@ -22,6 +22,8 @@ LAYERS = {
     "head": 3,
     "linear_logits": 3,
     "visible_loss": 3,
+    "fertility_predictor": 3,
+    "source_fertility": 3,
     "audit": 4,
     "example": 4,
     "calibration": 4,
@@ -38,7 +40,6 @@ LAYERS = {
     "plots": 5,
     "report": 5,
     "evaluation": 5,
-    "fertility_predictor": 5,
     "__init__": 6,
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -95,10 +95,11 @@ def _fertility(
             )
         return given.to(scores.device, precision)[:, None]
     value = settings["fertility"] if given is None or torch.is_tensor(given) else given
-    if value == "given":
+    if isinstance(value, str):
+        how = "" if value == "given" else "input_ids, from which the model works it out, or "
         raise ValueError(
-            f'the attention of {name} was made with fertility="given": pass fertility, a number or a tensor (batch, '
-            "source length), with every call of the model or of generate"
+            f'the attention of {name} was made with fertility="{value}": pass {how}fertility, a number or a tensor '
+            "(batch, source length), with every call of the model or of generate"
         )
     value = torch.as_tensor(value, dtype=precision, device=scores.device)
     return value.reshape(1, -1, 1).expand(1, -1, num_keys)
@@ -154,9 +155,10 @@ def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
     settings = dict(site.choice.settings)
     if settings["shared"] and isinstance(settings["fertility"], tuple):
         return f"fertility by head and shared=True contradict each other at {site.path!r}; give {name} one number"
-    if site.kind != "cross" and settings["fertility"] == "given":
+    if site.kind != "cross" and isinstance(settings["fertility"], str):
         return (
-            f'{where} is self-attention, whose keys are not known beforehand: fertility="given" is for cross-attention'
+            f"{where} is self-attention, whose keys are not known beforehand: "
+            f'fertility="{settings["fertility"]}" is for cross-attention'
         )
     return None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from ._word_aligner import Links
 
@@ -41,7 +41,7 @@ def fertility_counts(links: Sequence[Links], lengths: Sequence[int]) -> list[lis
     return counts
 
 
-class GuidedFertility:
+class GuidedFertility(nn.Module):
     """Bounds looked up by source token: the largest fertility seen in training, at least 1; 1 where none was seen.
 
     Constrained attention spends one unit for each target token, so count fertilities in the model's own tokens, not
@@ -49,6 +49,9 @@ class GuidedFertility:
 
     Args:
         table: (vocabulary,) bounds by token id, at least 1, finite.
+
+    Attributes:
+        table: the same, a buffer.
 
     Raises:
         ValueError: another shape, or bounds below 1 or not finite.
@@ -60,12 +63,15 @@ class GuidedFertility:
     tensor([[3., 1., 1., 1.]])
     """
 
+    table: Tensor
+
     def __init__(self, table: Tensor) -> None:
+        super().__init__()
         if table.dim() != 1 or len(table) == 0:
             raise ValueError(f"table must be (vocabulary,), was {tuple(table.shape)}")
         if not (table.isfinite() & (table >= 1)).all():
             raise ValueError("table must hold finite bounds of at least 1")
-        self.table = table.float()
+        self.register_buffer("table", table.float())
 
     @classmethod
     def from_counts(
@@ -89,7 +95,7 @@ class GuidedFertility:
             raise ValueError(f"token ids must be in [0, {vocab_size}), were in [{int(ids.min())}, {int(ids.max())}]")
         return cls(torch.ones(vocab_size).scatter_reduce(0, ids, seen, "amax"))
 
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Bounds for a batch.
 
         Args:

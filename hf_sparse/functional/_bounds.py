@@ -23,7 +23,9 @@ def _itself(x: Any) -> Any:
 
 
 CREDIT: dict[str, Setting] = {
-    "fertility": Setting(2.0, "a finite number >= 0", lambda f: 0 <= f < float("inf"), words=("given",)),
+    "fertility": Setting(
+        2.0, "a finite number >= 0", lambda f: 0 <= f < float("inf"), words=("given", "predicted", "guided")
+    ),
     "exhaustion": Setting(0.0, "a finite number >= 0", lambda c: 0 <= c < float("inf")),
     "sink": Setting(True, "True or False", None),
     "sink_score": Setting(0.0, "a finite number", isfinite, from_real=_itself, to_real=_itself),

@@ -18,7 +18,8 @@ class Setting:
         allowed: the range in words, as it appears in error messages ("must be ``allowed``").
         holds: tells whether a number lies in that range; None for a setting that is no number but True or False.
         words: what may stand for the number: ``"auto"`` for one that ``sparsify`` works out from the model,
-            ``"given"`` for one that comes with every call.
+            ``"given"`` for one that comes with every call, ``"predicted"`` and ``"guided"`` for one that the model
+            works out from its input.
         from_real: for a setting that can be learned, a map from all real numbers into its range.
         to_real: the inverse of ``from_real``.
     """

@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ..config import MapConfig
 from ..head import distribution
 from ..patching import sparse_config
+from ..source_fertility import source_bounds
 
 
 def head_map(model: PreTrainedModel) -> MapConfig:
@@ -85,6 +86,7 @@ class Continuations:
         if model.config.is_encoder_decoder:
             self.encoded = model.get_encoder()(**inputs).last_hidden_state
             self.mask = inputs.get("attention_mask")
+            self.fertility = source_bounds(model, inputs.get("input_ids"), self.mask)
             tokens = torch.cat([prefix.new_full((1,), start_token(model)), prefix])
         else:
             prompt, mask = inputs["input_ids"][0], inputs.get("attention_mask")
@@ -110,6 +112,8 @@ class Continuations:
             inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=self.encoded.expand(rows, -1, -1))
             inputs["attention_mask"] = None if self.mask is None else self.mask.expand(rows, -1)
             inputs["decoder_input_ids"] = tokens
+            if self.fertility is not None:
+                inputs["fertility"] = self.fertility.expand(rows, -1)
         else:
             inputs["input_ids"] = tokens
         output = self.model(**inputs)

@@ -78,7 +78,7 @@ class PrefixCache:
     def __init__(self, prompts: Cache) -> None:
         self._cross = prompts.cross_attention_cache if isinstance(prompts, EncoderDecoderCache) else None
         self._prompts = prompts.self_attention_cache if isinstance(prompts, EncoderDecoderCache) else prompts
-        for layer in self._prompts.layers:
+        for layer in [*self._prompts.layers, *(self._cross.layers if self._cross else ())]:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
                 raise ValueError(
                     f"exact search cannot share a cache with layers of type {type(layer).__name__} between prefixes; "
