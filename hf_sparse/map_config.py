@@ -71,8 +71,8 @@ class MapConfig:
     Attributes:
         name: a registered map.
         settings: every setting the map takes, in the map's own order: a number, a word that stands for one
-            (``"auto"``), True or False, a number for each head, or ``Learned``; then those of ``ON_SCORES`` that are not
-            at their default.
+            (``"auto"``), True or False, a number for each head, or ``Learned``; then those of ``ON_SCORES`` that
+            are not at their default.
     """
 
     name: str
