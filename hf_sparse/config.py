@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from .functional import MAPS
-from .map_config import Learned, MapConfig
+from .map_config import BY_LENGTH, Learned, MapConfig
 
 KINDS = ("encoder", "decoder", "cross")
 VERSION = 1
@@ -47,6 +47,12 @@ def _weighing(value: Any, role: str) -> MapConfig:
         raise ValueError(f"{role}: scores of attention are not centered; centered=True is for a head")
     if not choice.map.any_scores:
         raise ValueError(f"{role}: {choice.name} does not take scores of any sign; for attention choose one of {fit}")
+    settings = dict(choice.settings)
+    if settings.get("beta", 0.0) == 0:
+        if "gamma" in settings:
+            raise ValueError(f"{role}: gamma is the power of a length that beta=0 leaves out; give beta above 0")
+        if settings.get("delta") == 0:
+            raise ValueError(f"{role}: delta and beta are both 0, so that all keys would weigh the same")
     return choice
 
 
@@ -54,6 +60,9 @@ def _head(value: Any) -> MapConfig:
     choice = MapConfig.parse(value, "head")
     if choice.centered and choice.map.shift_invariant:
         raise ValueError(f"head: {choice.name} ignores a constant in its scores; leave centered out")
+    if choice.scaled_by_length:
+        given = ", ".join(name for name, _ in choice.settings if name in BY_LENGTH)
+        raise ValueError(f"head: {given} scale scores by the number of keys; they are for attention")
     choice.map.loss_regularizer()
     return choice
 

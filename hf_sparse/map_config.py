@@ -12,9 +12,33 @@ from torch import Tensor
 
 from .functional import Setting, SparseMap, get_map
 from .functional._centered import centered
+from .functional._length_scale import length_scale
 from .functional._map import underlying
 from .functional._rows import wide
 
+
+def _inverse_softplus(value: Tensor) -> Tensor:
+    return value + torch.log(-torch.expm1(-value))
+
+
+_FACTOR: dict[str, Any] = {
+    "allowed": "a finite number >= 0",
+    "holds": lambda factor: 0 <= factor < math.inf,
+    "from_real": torch.nn.functional.softplus,
+    "to_real": _inverse_softplus,
+}
+# What scales the scores of attention by the number of keys; see ``length_scale``.
+BY_LENGTH: dict[str, Setting] = {
+    "delta": Setting(default=1.0, **_FACTOR),
+    "beta": Setting(default=0.0, **_FACTOR),
+    "gamma": Setting(
+        default=1.0,
+        allowed="a number from -2 to 2",
+        holds=lambda gamma: -2 <= gamma <= 2,
+        from_real=lambda real: 2 * torch.tanh(real),
+        to_real=lambda gamma: torch.atanh(gamma / 2),
+    ),
+}
 # What every map takes. The map's function knows nothing of it: it is done to scores on their way in.
 ON_SCORES: dict[str, Setting] = {
     "centered": Setting(default=False, allowed="True or False", holds=None),
@@ -25,6 +49,7 @@ ON_SCORES: dict[str, Setting] = {
         from_real=torch.exp,
         to_real=torch.log,
     ),
+    **BY_LENGTH,
 }
 
 
@@ -46,8 +71,8 @@ class MapConfig:
     Attributes:
         name: a registered map.
         settings: every setting the map takes, in the map's own order: a number, a word that stands for one
-            (``"auto"``), True or False, a number for each head, or ``Learned``; then ``centered`` if it is True and
-            ``temperature`` unless it is 1.
+            (``"auto"``), True or False, a number for each head, or ``Learned``; then those of ``ON_SCORES`` that
+            are not at their default.
     """
 
     name: str
@@ -132,19 +157,29 @@ class MapConfig:
         rest = [(key, merged.get(key, setting.default)) for key, setting in ON_SCORES.items()]
         return replace(self, settings=(*own, *(entry for entry in rest if entry[1] != ON_SCORES[entry[0]].default)))
 
-    def scores(self, z: Tensor, temperature: Tensor | None = None) -> Tensor:
-        """What the map is given: scores centered where asked, divided by the temperature, in float32 at least.
+    @property
+    def scaled_by_length(self) -> bool:
+        """Whether scores are multiplied by a factor that depends on how many keys there are."""
+        return any(name in BY_LENGTH for name, _ in self.settings)
+
+    def scores(self, z: Tensor, **replaced: Tensor) -> Tensor:
+        """What the map is given: scores centered where asked, divided by the temperature and scaled by the number of
+        keys, in float32 at least.
 
         Args:
-            z: scores; the very same come back where neither changes them.
-            temperature: takes the place of this map's own; broadcasts to ``z``.
+            z: scores; the very same come back where nothing changes them.
+            replaced: take the place of this map's own settings; they broadcast to ``z``.
         """
         z = centered(z) if self.centered else z
-        if temperature is not None:
-            # A masked score stays masked, and does not reach the temperature's gradient as 0 times inf.
-            masked = z == -torch.inf
-            return (wide(z).masked_fill(masked, 0.0) / temperature).masked_fill(masked, -torch.inf)
-        return z if self.temperature == 1 else wide(z) / self.temperature
+        if not replaced and not self.scaled_by_length:
+            return z if self.temperature == 1 else wide(z) / self.temperature
+        own = {name: setting.default for name, setting in ON_SCORES.items()} | dict(self.settings) | replaced
+        # A masked score stays masked, and does not reach the gradient of a learned setting as 0 times inf.
+        masked = z == -torch.inf
+        x = wide(z).masked_fill(masked, 0.0) / own["temperature"]
+        if self.scaled_by_length:
+            x = x * length_scale(z, *(own[name] for name in BY_LENGTH))
+        return x.masked_fill(masked, -torch.inf)
 
     @property
     def is_constrained(self) -> bool:
@@ -153,7 +188,7 @@ class MapConfig:
 
     def __call__(self, z: Tensor, dim: int = -1, **settings: Tensor) -> Tensor:
         """Map scores to weights with these settings, some of them replaced by tensors."""
-        scores = self.scores(z, settings.pop("temperature", None))
+        scores = self.scores(z, **{name: settings.pop(name) for name in ON_SCORES if name in settings})
         return self.map.function(scores, dim=dim, **(self.map_settings | settings)).to(z.dtype)
 
     def loss(self) -> Callable[..., Tensor]:

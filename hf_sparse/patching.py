@@ -55,8 +55,9 @@ def sparsify(
         attn: None, a map's name ("entmax15", "sparsemax", "entmax", "softmax"), a mapping with settings
             (``{"name": "entmax", "alpha": 1.33}``), or one of these for some kinds of attention
             (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax. Every map, at the head
-            too, takes a ``temperature`` that its scores are divided by. "csoftmax" and "csparsemax", for decoders and
-            cross-attention, bound what each key receives over all queries
+            too, takes a ``temperature`` that its scores are divided by; in attention also ``delta``, ``beta`` and
+            ``gamma``, for scores times ``delta + beta (log n) ** gamma`` with n visible keys and one. "csoftmax" and
+            "csparsemax", for decoders and cross-attention, bound what each key receives over all queries
             (``{"cross": {"name": "csparsemax", "fertility": 2.0}}``).
         head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
             alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch. Logits

@@ -12,6 +12,7 @@ from transformers.cache_utils import DynamicLayer
 
 from ..config import MapConfig
 from ..fertility import constrained_attention
+from ..map_config import ON_SCORES
 from ._site import SITE, AttentionSite, settings_by_head
 from ._spent_layer import SpentLayer
 
@@ -44,7 +45,7 @@ def constrained_weights(
     choice, dtype = cast(MapConfig, site.choice), scores.dtype
     by_head = {name: values.view(-1, 1, 1) for name, values in settings_by_head(choice, module, scores).items()}
     settings: dict[str, Any] = dict(choice.settings) | by_head
-    scores = choice.scores(scores, settings.get("temperature"))
+    scores = choice.scores(scores, **{name: value for name, value in by_head.items() if name in ON_SCORES})
     if settings["sink"]:
         # A key and a value of zeros at the end of every sentence, whatever its padding: score 0 unless it is learned.
         score = torch.as_tensor(settings["sink_score"], dtype=scores.dtype, device=scores.device)

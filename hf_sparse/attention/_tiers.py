@@ -127,6 +127,8 @@ def _problem(site: AttentionSite, call: AttentionCall, alpha: Any) -> str | None
         return f"computes maps of the entmax family, not {name}"
     if site.choice is not None and site.choice.temperature != 1:
         return f"does not divide scores by a temperature, which was {site.choice.temperature}"
+    if site.choice is not None and site.choice.scaled_by_length:
+        return "does not scale scores by the number of keys (delta, beta, gamma)"
     unseen = torch.is_tensor(alpha) and torch.compiler.is_compiling()  # a compiler cannot look at the values
     if not unseen:
         low, high = (alpha.min(), alpha.max()) if torch.is_tensor(alpha) else (alpha, alpha)

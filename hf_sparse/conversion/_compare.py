@@ -139,6 +139,8 @@ def _alpha(path: str, choice: Any) -> float:
             f"{path}: compare chooses an alpha for each head; give attn a map of the entmax family with one number, "
             f"was {choice.to_dict()}"
         )
+    if choice.scaled_by_length:
+        raise ValueError(f"{path}: compare fits no factor of length; leave delta, beta and gamma out")
     return alpha
 
 

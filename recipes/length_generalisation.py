@@ -1,0 +1,226 @@
+"""Length generalisation: attention learned on short sequences, tested on sequences several times as long.
+
+A decoder-only model of two layers learns to copy, to reverse, or to recall values by their keys, and is tested at 1,
+2, 4 and 8 times the longest training length. Only the map of its attention differs between runs: softmax, scalable
+softmax, entmax15, adaptive-scalable entmax.
+
+The first layer has rotary positions and the second none: one way to all three tasks is to look at the neighbour in the
+first and for the same symbol in the second, which works at every length if attention stays on what it looks for.
+
+The maps are those of Vasylenko et al. 2025, "Long-Context Generalization with Sparse Attention", and the factor of
+scalable softmax that of Nakanishi 2025. In the paper beta and gamma depend on the query; here each head learns its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from progress import Progress
+from sequence_tasks import MARK, PAD, TASKS, collate, rows
+from study import Settings, main, setting
+from torch.utils.data import DataLoader
+from transformers import (
+    PreTrainedModel,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+import hf_sparse
+from hf_sparse.attention import attention_sites, observe
+
+ATTENTION: dict[str, Any] = {
+    "softmax": None,
+    "scalable softmax": {"name": "softmax", "delta": 0.0, "beta": {"learned": 0.43}},
+    "entmax15": "entmax15",
+    "adaptive-scalable entmax15": {"name": "entmax15", "beta": {"learned": 0.1}, "gamma": {"learned": 1.0}},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthSettings(Settings):
+    """One task with one map."""
+
+    task: str = setting("copy")
+    attention: str = setting("softmax")
+    longest: int = setting(32, paper="64", where="Section 5.1")
+    shortest: int = setting(8)
+    multiples: tuple[int, ...] = setting((1, 2, 4, 8), paper="up to 1000 times")
+    symbols: int = setting(512)
+    width: int = setting(64)
+    heads: int = setting(4)
+    steps: int = setting(1500)
+    batch_size: int = setting(32)
+    lr: float = setting(2e-3)
+    test_rows: int = setting(100)
+    report_to: str = setting("none")
+
+
+def build(settings: LengthSettings) -> PreTrainedModel:
+    """A fresh model with the run's attention; the same seed gives the same weights."""
+    set_seed(settings.seed)
+    longest = settings.longest * max(settings.multiples)
+    config = SmolLM3Config(
+        vocab_size=settings.symbols + 2,
+        hidden_size=settings.width,
+        intermediate_size=2 * settings.width,
+        num_hidden_layers=2,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        no_rope_layers=[1, 0],  # 1 is a layer with rotary positions
+        max_position_embeddings=4 * longest,
+        pad_token_id=PAD,
+        bos_token_id=MARK,
+        eos_token_id=None,
+        initializer_range=0.06,
+    )
+    model = SmolLM3ForCausalLM(config)
+    attention = ATTENTION[settings.attention]
+    return model if attention is None else hf_sparse.sparsify(model, attn=attention)
+
+
+def train(model: PreTrainedModel, settings: LengthSettings, folder: Path) -> None:
+    """Train in place, from the last checkpoint in ``folder`` where there is one."""
+    sparse = hf_sparse.is_sparse(model)
+    trainer_class: Any = hf_sparse.SparseTrainer if sparse else Trainer
+    arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else TrainingArguments
+    arguments = arguments_class(
+        output_dir=str(folder),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.lr,
+        warmup_steps=max(settings.steps // 10, 1),
+        lr_scheduler_type="cosine",
+        seed=settings.seed,
+        logging_steps=max(settings.steps // 5, 1),
+        save_steps=max(settings.steps // 4, 1),
+        save_total_limit=1,
+        report_to=settings.report_to,
+        disable_tqdm=False,
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,
+    )
+    lengths = range(settings.shortest, settings.longest + 1)
+    count = settings.steps * settings.batch_size
+    data = list(rows(settings.task, lengths, count, settings.symbols, f"train {settings.seed}"))
+    trainer = trainer_class(model, arguments, collate, train_dataset=data)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(Progress)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
+
+
+@torch.no_grad()
+def test(model: PreTrainedModel, settings: LengthSettings, length: int) -> dict[str, Any]:
+    """How well ``model`` does at one length.
+
+    Returns:
+        ``exact``, the share of rows answered without a mistake (what greedy decoding gets right); ``tokens``, the
+        share of right answer tokens after right ones; ``keys``, the mean number of keys with nonzero weight in each
+        layer, None where attention is the model's own softmax.
+    """
+    model.eval()
+    lengths, seed = range(length, length + 1), f"test {length}"
+    data = list(rows(settings.task, lengths, settings.test_rows, settings.symbols, seed))
+    exact, right, asked = 0, 0, 0
+    with observe(model) as counts:
+        for batch in DataLoader(data, batch_size=20, collate_fn=collate):
+            labels = batch.pop("labels")[:, 1:]
+            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+            found = model(**batch).logits[:, :-1].argmax(-1).cpu()
+            wrong, counted = (found != labels) & (labels != -100), labels != -100
+            exact += int((~wrong.any(-1)).sum())
+            right += int((counted & ~wrong).sum())
+            asked += int(counted.sum())
+    keys = [round(count.support_size, 2) for count in counts.values()]
+    return {"length": length, "exact": exact / len(data), "tokens": right / asked, "keys": keys or None}
+
+
+def learned(model: PreTrainedModel) -> dict[str, list[list[float]]]:
+    """The learned settings of attention in their range: layers, then heads."""
+    values: dict[str, list[list[float]]] = {}
+    for module, site in attention_sites(model):
+        for name in site.choice.learned if site.choice else ():
+            numbers = site.choice.setting(name).from_real(getattr(module, f"sparse_{name}").value.detach())
+            values.setdefault(name, []).append([round(float(number), 3) for number in numbers])
+    return values
+
+
+def perform(settings: LengthSettings, folder: Path) -> dict[str, Any]:
+    """Train and test one model."""
+    model = build(settings)
+    train(model, settings, folder / "training")
+    lengths = [settings.longest * multiple for multiple in settings.multiples]
+    figures = {"parameters": model.num_parameters(), "learned": learned(model)}
+    return figures | {"lengths": [test(model, settings, length) for length in lengths]}
+
+
+def mean_accuracy(runs: list[dict[str, Any]], measure: str) -> dict[tuple[str, str], dict[int, list[float]]]:
+    """By task and attention, at each length, the measure of every seed."""
+    found: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for run in runs:
+        settings = run["settings"]
+        at = found.setdefault((settings["task"], settings["attention"]), {})
+        for entry in run["figures"]["lengths"]:
+            at.setdefault(entry["length"], []).append(entry[measure])
+    return found
+
+
+def report(results: dict[str, Any], out: Path) -> None:
+    """Print accuracies and draw them."""
+    for (task, attention), at in mean_accuracy(results["runs"], "exact").items():
+        cells = "  ".join(f"{length}: {fmean(values):6.1%}" for length, values in at.items())
+        print(f"{task:<8} {attention:<28} {cells}")
+    draw(results["runs"], out / "length_generalisation.png")
+
+
+def draw(runs: list[dict[str, Any]], path: Path) -> None:
+    """Right answer tokens against length, a picture for each task; bars from the worst seed to the best."""
+    accuracy = mean_accuracy(runs, "tokens")
+    tasks = list(dict.fromkeys(task for task, _ in accuracy))
+    figure = Figure(figsize=(3.6 * len(tasks) + 2, 3.2), layout="constrained")
+    grid = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for axes, task in zip(grid, tasks):
+        for number, (attention, at) in enumerate((name, at) for (each, name), at in accuracy.items() if each == task):
+            means = [fmean(values) for values in at.values()]
+            spread = [
+                [mean - min(values) for mean, values in zip(means, at.values())],
+                [max(values) - mean for mean, values in zip(means, at.values())],
+            ]
+            x = [length * 1.03**number for length in at]
+            axes.errorbar(x, means, spread, marker="o", markersize=4, capsize=3, label=attention)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(at), [str(length) for length in at])
+        axes.set_title(task)
+        axes.set_xlabel("length (trained up to the first)")
+    grid[0].set_ylabel("answer tokens right")
+    grid[-1].legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+RUNS = {
+    f"{task}-{attention.replace(' ', '-')}": LengthSettings(task=task, attention=attention)
+    for task in TASKS
+    for attention in ATTENTION
+}
+QUICK = {"steps": 4, "longest": 4, "shortest": 2, "multiples": (1, 2), "symbols": 32, "width": 16, "test_rows": 4}
+
+
+def run(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the recipe from the command line."""
+    assert __doc__
+    return main("length_generalisation", __doc__, RUNS, perform, report, QUICK, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(not run())
