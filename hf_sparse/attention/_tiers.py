@@ -56,7 +56,7 @@ def set_impl(model: nn.Module, impl: str) -> None:
         model: what ``sparsify`` made sparse in its attention.
         impl: ``"torch"`` writes all scores down and maps them, for any map, on any device, and returns the weights;
             ``"triton"`` never holds them (see docs/gpu.md), and raises where it cannot serve a call; ``"auto"``, the
-            start, is torch, or with ``HF_SPARSE_TRITON=1`` Triton on a GPU for the calls it can serve.
+            start, is Triton on a GPU where the kernels pass their check, for the calls they can serve, else torch.
 
     Raises:
         ValueError: an unknown ``impl``; no sparse attention; or ``"triton"`` for a module with a softmax of its own.
@@ -83,8 +83,7 @@ def flash_output(module: nn.Module, call: AttentionCall) -> Tensor | None:
         ValueError: the site insists on ``"triton"``, which cannot serve this call; the message names the reason.
     """
     site: AttentionSite = module.__dict__[SITE]
-    automatic = triton_is_automatic() and call.query.device.type != "cpu"
-    if site.impl == "torch" or (site.impl == "auto" and not automatic):
+    if site.impl == "torch" or (site.impl == "auto" and call.query.device.type == "cpu"):
         return None
     alpha = _alpha(module, call)
     problem = _problem(site, call, alpha)
@@ -92,6 +91,8 @@ def flash_output(module: nn.Module, call: AttentionCall) -> Tensor | None:
         if site.impl == "auto":
             return None
         raise ValueError(f'impl="triton" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
+    if site.impl == "auto" and not triton_is_automatic("attention", call.query.device):
+        return None
     query, key, value = call.query, call.key, call.value
     differentiable = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if query.shape[2] == 1 and not differentiable and not torch.is_tensor(alpha) and alpha >= LOWEST_ALPHA:

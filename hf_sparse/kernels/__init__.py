@@ -3,7 +3,8 @@
 from ._build import KernelUnavailable
 from ._choice import HIGHEST_ALPHA, IMPLS, LOWEST_ALPHA, chosen
 from ._entmax import LONG_ROW, entmax_places, entmax_weights, jacobian_product, places_above
-from ._triton import triton_is_automatic, triton_jacobian_product, triton_loss_gradients, triton_solve, triton_weights
+from ._self_check import triton_is_automatic
+from ._triton import triton_jacobian_product, triton_loss_gradients, triton_solve, triton_weights
 from ._triton_attention import (
     LOWEST_ATTENTION_ALPHA,
     triton_attention,

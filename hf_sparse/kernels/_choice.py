@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ._library import available, library
-from ._triton import require_triton, triton_is_automatic, triton_problem
+from ._self_check import triton_is_automatic
+from ._triton import require_triton
 
 IMPLS = ("auto", "cpp", "torch", "triton")
 # Outside, float32 sums of powers are too coarse (below), or there is no norm for Newton's method (above).
@@ -21,9 +22,9 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
 
     Args:
         impl: ``"torch"``, ``"cpp"`` or ``"triton"``, which are taken as they are, or ``"auto"``. On a GPU that is
-            Triton wherever it can be used, if ``HF_SPARSE_TRITON=1`` is set; on the CPU the C++ kernel wherever it can
-            be used, is built already or is worth building (a million scores or more), and ``HF_SPARSE_CPP=0`` is not
-            set.
+            Triton wherever it can be used and passes its check there, see ``triton_is_automatic``; on the CPU the C++
+            kernel wherever it can be used, is built already or is worth building (a million scores or more), and
+            ``HF_SPARSE_CPP=0`` is not set.
         z: scores; only dtype, device and size are looked at.
         alpha: of entmax; None where it does not matter.
 
@@ -42,10 +43,8 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
         impl = "cpp" if z.device.type == "cpu" else "triton"
         if _problem(impl, z, alpha) is not None:
             return "torch"
-        if impl == "cpp":
-            usable = available(build=z.numel() >= BUILD_FROM)
-        else:
-            usable = triton_is_automatic() and triton_problem(z.device) is None
+        on_cpu = impl == "cpp"
+        usable = available(build=z.numel() >= BUILD_FROM) if on_cpu else triton_is_automatic("rows", z.device)
         return impl if usable else "torch"
     problem = _problem(impl, z, alpha)
     if problem is not None:

@@ -15,13 +15,6 @@ from ._build import KernelUnavailable
 _OLDEST = (8, 0)
 
 
-def triton_is_automatic() -> bool:
-    """Whether ``impl="auto"`` may take the Triton kernels: where ``HF_SPARSE_TRITON=1`` says so, while no GPU has run
-    them.
-    """
-    return os.environ.get("HF_SPARSE_TRITON") == "1"
-
-
 def triton_problem(device: torch.device) -> str | None:
     """Why Triton kernels cannot run on ``device``, or None.
 

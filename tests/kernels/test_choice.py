@@ -153,14 +153,19 @@ def test_two_processes_that_build_at_once_both_end_with_the_kernel(tmp_path):
     assert len(list((tmp_path / "hf_sparse").iterdir())) == 1
 
 
-def test_auto_takes_triton_on_a_gpu_only_where_the_environment_asks_for_it(monkeypatch):
-    monkeypatch.setattr("hf_sparse.kernels._choice.triton_problem", lambda device: None)
+def test_auto_takes_triton_on_a_gpu_where_its_kernels_are_right(monkeypatch):
+    asked = []
+    verdict = {"rows": True}
+    monkeypatch.setattr(
+        "hf_sparse.kernels._choice.triton_is_automatic", lambda *about: asked.append(about) or verdict["rows"]
+    )
     z = Z.to("meta")
-    assert chosen("auto", z, 1.5) == "torch"
-    monkeypatch.setenv("HF_SPARSE_TRITON", "1")
     assert chosen("auto", z, 1.5) == "triton"
     assert chosen("auto", Z, 1.5) != "triton"
     assert chosen("auto", z, 3.0) == "torch"
+    verdict["rows"] = False
+    assert chosen("auto", z, 1.5) == "torch"
+    assert asked == [("rows", z.device)] * 2
 
 
 def test_triton_is_never_auto_on_the_cpu_and_says_why_it_cannot_run(monkeypatch):

@@ -1,0 +1,94 @@
+"""What lets ``impl="auto"`` take the Triton kernels: they agree with float64 there, and mistakes are noticed."""
+
+import warnings
+
+import pytest
+import torch
+
+from hf_sparse.kernels import _self_check, triton_is_automatic
+from hf_sparse.kernels._self_check import self_check
+from tests.kernels.devices import DEVICE, needs_triton
+from tests.reference import entmax_by_bisection
+
+HERE = torch.device(DEVICE)
+
+
+@pytest.fixture
+def verdict(monkeypatch):
+    """The check's findings, in place of a GPU's."""
+    found, asked = {"rows": None, "attention": None}, []
+    monkeypatch.delenv("HF_SPARSE_TRITON", raising=False)
+    monkeypatch.setattr(_self_check, "triton_problem", lambda device: None)
+    monkeypatch.setattr(_self_check, "self_check", lambda kernels, device: asked.append(kernels) or found[kernels])
+    _self_check._agrees.cache_clear()
+    yield found, asked
+    _self_check._agrees.cache_clear()
+
+
+def test_the_closed_form_is_entmax():
+    z = torch.randn(50, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    torch.testing.assert_close(_self_check._entmax15(z), entmax_by_bisection(z, 1.5))
+
+
+@needs_triton
+@pytest.mark.parametrize("kernels", ["rows", "attention"])
+def test_the_kernels_pass_whatever_goes_on_around_them(kernels):
+    with torch.inference_mode(), torch.autocast(DEVICE, dtype=torch.bfloat16):
+        assert self_check(kernels, HERE) is None
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("kernels", "function", "factor", "what"),
+    [
+        ("rows", "triton_weights", 1.02, "weights off by"),
+        ("rows", "triton_jacobian_product", 1.02, "their gradients off by"),
+        ("rows", "triton_loss_gradients", float("nan"), "gradients of the loss off by"),
+        ("attention", "triton_attention", 1.02, "gradients of keys, torch.float32 off by"),
+        ("attention", "triton_decode_values", float("nan"), "one query, torch.float16 off by"),
+    ],
+)
+def test_a_kernel_that_is_wrong_is_noticed(monkeypatch, kernels, function, factor, what):
+    right = getattr(_self_check, function)
+    monkeypatch.setattr(_self_check, function, lambda *args, **kwargs: right(*args, **kwargs) * factor)
+    monkeypatch.setattr(_self_check, "_ATTENTION", {torch.float16 if "decode" in function else torch.float32: 5e-3})
+    assert what in self_check(kernels, HERE)
+
+
+@needs_triton
+def test_a_kernel_that_does_not_run_is_noticed(monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("CUDA error: no kernel image is available")
+
+    monkeypatch.setattr(_self_check, "triton_solve", broken)
+    assert self_check("rows", HERE) == "RuntimeError: CUDA error: no kernel image is available"
+
+
+def test_the_kernels_are_checked_once_and_each_kind_for_itself(verdict):
+    found, asked = verdict
+    found["attention"] = "keys off by 3 times the tolerance"
+    with pytest.warns(RuntimeWarning, match=r"kernels for attention failed their check there \(keys off by 3"):
+        assert not triton_is_automatic("attention", HERE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not triton_is_automatic("attention", HERE)
+        assert triton_is_automatic("rows", HERE)
+        assert triton_is_automatic("rows", HERE)
+    assert asked == ["attention", "rows"]
+
+
+def test_the_environment_decides_unchecked(verdict, monkeypatch):
+    monkeypatch.setenv("HF_SPARSE_TRITON", "1")
+    assert triton_is_automatic("rows", HERE)
+    monkeypatch.setattr(_self_check, "triton_problem", lambda device: "HF_SPARSE_TRITON=0 turns them off")
+    assert not triton_is_automatic("rows", HERE)
+    assert verdict[1] == []
+
+
+def test_a_compiler_takes_the_verdict_as_a_constant(verdict):
+    def double_where_right(x):
+        return x * 2 if triton_is_automatic("rows", x.device) else x
+
+    compiled = torch.compile(double_where_right, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    assert verdict[1] == ["rows"]
