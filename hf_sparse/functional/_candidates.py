@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..kernels import entmax_places
+from ..kernels import Supports, entmax_supports, write_rows
 from ._entmax_rows import FLOAT64_BELOW
 from ._newton import exponent_of, power, solve_
 
@@ -50,13 +50,12 @@ class SolvedRows(NamedTuple):
     bound: Tensor
 
 
-def solve_long_rows(z: Tensor, alpha: float, impl: str = "torch") -> SolvedRows:
+def solve_long_rows(z: Tensor, alpha: float) -> SolvedRows:
     """alpha-entmax of long rows, on their candidates.
 
     Args:
         z: (N, V) scores of any floating-point dtype, V at least 1024, on any device; ``-inf`` masks an entry.
         alpha: in (1, 2].
-        impl: ``"cpp"`` for what ``kernels.chosen`` lets through; anything else is torch.
 
     Returns:
         ``SolvedRows`` in float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through it.
@@ -65,10 +64,6 @@ def solve_long_rows(z: Tensor, alpha: float, impl: str = "torch") -> SolvedRows:
     multiple of the support; no copy of z in any dtype.
     """
     exponent = exponent_of(alpha)
-    if impl == "cpp":
-        columns, x, top, tau, wide = entmax_places(z, alpha, exponent)
-        bound = tau - 64 * torch.finfo(tau.dtype).eps
-        return SolvedRows(columns, x, (x - tau).clamp_(min=0), top, wide, bound)
     z = z.detach().contiguous()
     num_rows, num_columns = z.shape
     dtype = torch.float64 if z.dtype == torch.float64 or alpha < FLOAT64_BELOW else torch.float32
@@ -115,20 +110,20 @@ def solve_long_rows(z: Tensor, alpha: float, impl: str = "torch") -> SolvedRows:
     return SolvedRows(pad(column, 0), pad(x, -torch.inf), u, top, wide, bound)
 
 
-def _any_left(solved: SolvedRows) -> bool:
+def _any_left(solved: SolvedRows | Supports) -> bool:
     """Whether some row has no candidates though it has weights, NaN ones included."""
     return bool((solved.wide | ~(solved.top < torch.inf)[:, 0]).any())
 
 
 class _Candidates(torch.autograd.Function):
-    """``solve_long_rows`` as transforms want it: a constant, with a rule for vmap."""
+    """The supports of long rows as transforms want them: constants, with a rule for vmap."""
 
     @staticmethod
     def forward(z: Tensor, alpha: float, impl: str) -> tuple[Tensor, Tensor]:
-        solved = solve_long_rows(z, alpha, impl)
+        solved = entmax_supports(z, alpha, exponent_of(alpha)) if impl == "cpp" else solve_long_rows(z, alpha)
         if _any_left(solved):
             return z.new_empty((len(z), 0), dtype=torch.int64), z.new_empty((len(z), 0), dtype=torch.bool)
-        return solved.columns, solved.u > 0
+        return solved.columns, (solved.p if isinstance(solved, Supports) else solved.u) > 0
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
@@ -146,7 +141,7 @@ class _Candidates(torch.autograd.Function):
 
 
 def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
-    """The columns that hold each row's support, and which of them are used; both (N, C).
+    """The columns that hold each row's support, and which of them are used; both (N, C). From the kernel they ascend.
 
     C is 0 when the rows had better be solved densely: one of them is wide, holds a NaN or infinite score, or all are
     fully masked. Works under ``torch.func`` transforms.
@@ -158,29 +153,34 @@ class _Take(torch.autograd.Function):
     """``gather`` whose backward writes instead of adding: the columns of a row are distinct where they are used."""
 
     @staticmethod
-    def forward(z: Tensor, columns: Tensor, used: Tensor) -> Tensor:
+    def forward(z: Tensor, columns: Tensor, used: Tensor, impl: str) -> Tensor:
         return z.gather(-1, columns).masked_fill_(~used, 0.0)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        z, *places = inputs
+        z, *places, ctx.impl = inputs
         ctx.length = z.shape[-1]
         ctx.save_for_backward(*places)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _Put.apply(grad, *ctx.saved_tensors, ctx.length), None, None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Put.apply(grad, *ctx.saved_tensors, ctx.length, ctx.impl), None, None, None
 
     @staticmethod
-    def vmap(info, in_dims, *tensors: Tensor) -> tuple[Tensor, int]:
-        return _Take.apply(*_batched(info.batch_size, in_dims, tensors)), 0
+    def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
+        *tensors, impl = inputs
+        return _Take.apply(*_batched(info.batch_size, in_dims, tensors), impl), 0
 
 
 class _Put(torch.autograd.Function):
     """The transpose of ``_Take``."""
 
     @staticmethod
-    def forward(values: Tensor, columns: Tensor, used: Tensor, length: int) -> Tensor:
+    def forward(values: Tensor, columns: Tensor, used: Tensor, length: int, impl: str) -> Tensor:
+        if impl == "cpp":
+            flat = values.float().masked_fill(~used, 0.0).flatten(0, -2)
+            out = write_rows(columns.flatten(0, -2), flat, length, values.dtype)
+            return out.view(*values.shape[:-1], length)
         out = values.new_zeros((*values.shape[:-1], length))
         row = torch.arange(out.numel() // length, device=out.device).view(*values.shape[:-1], 1)
         # Not scatter_, which takes a copy of the whole row in float32 when the rows are in half precision.
@@ -189,16 +189,17 @@ class _Put(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
+        ctx.impl = inputs[4]
         ctx.save_for_backward(inputs[1], inputs[2])
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Take.apply(grad, *ctx.saved_tensors), None, None, None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return _Take.apply(grad, *ctx.saved_tensors, ctx.impl), None, None, None, None
 
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
-        *tensors, length = inputs
-        return _Put.apply(*_batched(info.batch_size, in_dims, tensors), length), 0
+        *tensors, length, impl = inputs
+        return _Put.apply(*_batched(info.batch_size, in_dims, tensors), length, impl), 0
 
 
 def _batched(size: int, in_dims: tuple, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -217,18 +218,23 @@ def values_on_candidates(z: Tensor, alpha: float) -> Tensor | None:
     p = power(solved.u, exponent_of(alpha))
     mass = p.sum(-1, keepdim=True)
     p = (p / torch.where(mass == 0, 1.0, mass)).to(z.dtype)
-    return _Put.forward(p, solved.columns, solved.u > 0, z.shape[-1]).view(z.shape)
+    return _Put.forward(p, solved.columns, solved.u > 0, z.shape[-1], "torch").view(z.shape)
 
 
-def take(z: Tensor, columns: Tensor, used: Tensor) -> Tensor:
-    """z (N, V) at the used ones of the columns (N, C), distinct in each row; 0 elsewhere. Differentiable."""
-    return _Take.apply(z, columns, used)
+def take(z: Tensor, columns: Tensor, used: Tensor, impl: str = "torch") -> Tensor:
+    """z (N, V) at the used ones of the columns (N, C), distinct in each row; 0 elsewhere. Differentiable.
+
+    With ``impl="cpp"``, for columns that ``candidates`` found by the kernel, it writes the gradient too.
+    """
+    return _Take.apply(z, columns, used, impl)
 
 
-def put(values: Tensor, columns: Tensor, used: Tensor, length: int) -> Tensor:
+def put(values: Tensor, columns: Tensor, used: Tensor, length: int, impl: str = "torch") -> Tensor:
     """Rows of zeros (N, length) with the used ones of the values (N, C) at their columns. Differentiable.
+
+    ``impl`` as in ``take``.
 
     >>> put(torch.tensor([[0.7, 0.3]]), torch.tensor([[2, 0]]), torch.tensor([[True, True]]), 4)
     tensor([[0.3000, 0.0000, 0.7000, 0.0000]])
     """
-    return _Put.apply(values, columns, used, length)
+    return _Put.apply(values, columns, used, length, impl)

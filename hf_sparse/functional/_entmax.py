@@ -54,8 +54,8 @@ def _on_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:
     columns, used = candidates(rows, alpha, impl)
     if columns.shape[-1] == 0:
         return None
-    p = EntmaxRows.apply(wide(take(rows, columns, used)).masked_fill(~used, -torch.inf), alpha, impl)
-    return put(p.to(x.dtype), columns, used, x.shape[-1]).view(x.shape)
+    p = EntmaxRows.apply(wide(take(rows, columns, used, impl)).masked_fill(~used, -torch.inf), alpha, impl)
+    return put(p.to(x.dtype), columns, used, x.shape[-1], impl).view(x.shape)
 
 
 def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str = "auto") -> Tensor:

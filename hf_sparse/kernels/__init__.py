@@ -2,7 +2,7 @@
 
 from ._build import KernelUnavailable
 from ._choice import HIGHEST_ALPHA, IMPLS, LOWEST_ALPHA, chosen
-from ._entmax import LONG_ROW, entmax_places, entmax_weights, jacobian_product, places_above
+from ._entmax import LONG_ROW, Supports, entmax_supports, entmax_weights, jacobian_product, relu_supports, write_rows
 from ._self_check import triton_is_automatic
 from ._triton import triton_jacobian_product, triton_loss_gradients, triton_solve, triton_weights
 from ._triton_attention import (
@@ -20,11 +20,12 @@ __all__ = [
     "LOWEST_ALPHA",
     "LOWEST_ATTENTION_ALPHA",
     "KernelUnavailable",
+    "Supports",
     "chosen",
-    "entmax_places",
+    "entmax_supports",
     "entmax_weights",
     "jacobian_product",
-    "places_above",
+    "relu_supports",
     "triton_attention",
     "triton_attention_problem",
     "triton_decode_scores",
@@ -34,4 +35,5 @@ __all__ = [
     "triton_loss_gradients",
     "triton_solve",
     "triton_weights",
+    "write_rows",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,26 @@ from ._library import library
 # Shorter rows are solved whole, in cache; longer ones on what one streaming read finds.
 LONG_ROW = 4096
 # Rows with more than one in this many of their entries in the support are left to the caller.
-_LISTED = 8
+_LISTED = 4
+
+
+class Supports(NamedTuple):
+    """The supports of rows (N, V), without their dense weights.
+
+    Attributes:
+        columns: (N, C) int64, ascending; 0 where a row has fewer than C.
+        p: (N, C) the weights there, adding up to one; 0 where a row has fewer. Where ``top`` is NaN or ``inf``, so is
+            the weight: NaN.
+        top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, which has no weights.
+        conjugate: (N,) ``Omega*(z) - max z``, 0 for a fully masked row.
+        wide: (N,) rows whose support is too large a part of the row to be listed: they have no columns here.
+    """
+
+    columns: Tensor
+    p: Tensor
+    top: Tensor
+    conjugate: Tensor
+    wide: Tensor
 
 
 def entmax_weights(z: Tensor, alpha: float, exponent: float) -> Tensor:
@@ -49,57 +70,77 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     return out
 
 
-def entmax_places(z: Tensor, alpha: float, exponent: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The supports of rows z (N, V), without their dense weights.
-
-    Returns:
-        columns: (N, C) int64, ascending; 0 where a row has fewer than C.
-        x: (N, C) float32 ``(alpha - 1) (z - max z)``, ``-inf`` where a row has fewer.
-        top: (N, 1) the row's maximum: ``-inf``, ``inf`` or NaN for a row without a finite one, which has no columns.
-        tau: (N, 1) the threshold in units of x.
-        wide: (N,) rows whose support is more than an eighth of the row, which have no columns either.
+def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
+    """The supports of the rows z (N, V), with float32 weights; ``wide`` are those of more than a quarter of the row.
 
     Cost: one read of z.
     """
     z = z.detach().contiguous()
     num_rows, length = z.shape
-    columns, x, count = _places(num_rows, length)
-    top, tau = torch.empty(num_rows, 1), torch.empty(num_rows, 1)
-    library().hf_sparse_solve(
-        z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, columns.shape[1],
-        torch.get_num_threads(), columns.data_ptr(), x.data_ptr(), count.data_ptr(), top.data_ptr(), tau.data_ptr(),
+    count, top, conjugate = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, 1), torch.empty(num_rows)
+    supports = library().hf_sparse_entmax_supports(
+        z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, length // _LISTED,
+        torch.get_num_threads(), count.data_ptr(), top.data_ptr(), conjugate.data_ptr(),
     )  # fmt: skip
-    width = max(int(count.max()), 0) if num_rows else 0
-    unused = torch.arange(width) >= count[:, None]
-    columns = columns[:, :width].long().masked_fill_(unused, 0)
-    return columns, x[:, :width].masked_fill(unused, -torch.inf), top, tau, count < 0
+    return Supports(*_taken(supports, count), top, conjugate, count < 0)
 
 
-def places_above(z: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Rows, columns and values (M,) of the entries of z (N, V) above the threshold, and of NaNs; rows ascending.
+def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Columns and weights of alpha-ReLU, as in ``Supports`` but not adding up to one, and their mass.
 
     Returns:
-        int64, int64 and float32; None where they are more than an eighth of some row.
+        int64 (N, C), float32 (N, C), and ``sum [(alpha - 1) z - tau]_+ ^ (exponent + 1)``, float64 (N,), in a row
+        with a NaN or ``inf`` that score; None where the support is more than a quarter of some row.
 
     Cost: one read of z.
     """
     z = z.detach().contiguous()
     num_rows, length = z.shape
-    columns, values, count = _places(num_rows, length)
-    library().hf_sparse_above(
-        z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, threshold, columns.shape[1], torch.get_num_threads(),
-        columns.data_ptr(), values.data_ptr(), count.data_ptr(),
+    count, mass = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, dtype=torch.float64)
+    supports = library().hf_sparse_relu_supports(
+        z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, tau, length // _LISTED,
+        torch.get_num_threads(), count.data_ptr(), mass.data_ptr(),
     )  # fmt: skip
-    width = int(count.max()) if num_rows else 0
-    if num_rows and int(count.min()) < 0:
-        return None
-    used = torch.arange(width) < count[:, None]
-    row = torch.repeat_interleave(torch.arange(num_rows), count)
-    return row, columns[:, :width][used].long(), values[:, :width][used]
+    columns, p = _taken(supports, count)
+    return None if num_rows and int(count.min()) < 0 else (columns, p, mass)
 
 
-def _places(num_rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for as many places a row as are worth listing; what stays unused is never touched."""
-    capacity = max(64, length // _LISTED)
-    shape = (num_rows, capacity)
-    return torch.empty(shape, dtype=torch.int32), torch.empty(shape), torch.empty(num_rows, dtype=torch.int32)
+def _taken(supports: int, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns and weights of supports that the kernel holds."""
+    width = max(int(count.max()), 0) if len(count) else 0
+    columns, p = torch.empty(len(count), width, dtype=torch.int64), torch.empty(len(count), width)
+    library().hf_sparse_take(supports, width, columns.data_ptr(), p.data_ptr())
+    return columns, p
+
+
+def write_rows(
+    columns: Tensor,
+    values: Tensor,
+    length: int,
+    dtype: torch.dtype,
+    target: Tensor | None = None,
+    factor: Tensor | None = None,
+) -> Tensor:
+    """Rows of zeros (N, length) with ``values`` at their columns, or with ``factor (values - e_target)``.
+
+    Args:
+        columns: (N, C) int64, ascending in each row until only zeros are left among the values.
+        values: (N, C) float32.
+        length: columns of the result.
+        dtype: of the result: float32, bfloat16 or float16.
+        target: (N,) int64.
+        factor: (N,) float32, with a target; rows of factor 0 stay zero, whatever their values.
+
+    Cost: one write.
+    """
+    num_rows, width = columns.shape
+    out = torch.empty(num_rows, length, dtype=dtype)
+    columns, values = columns.contiguous(), values.detach().contiguous()
+    if target is not None and factor is not None:
+        target, factor = target.contiguous(), factor.contiguous()
+    library().hf_sparse_write(
+        columns.data_ptr(), values.data_ptr(), width, None if target is None else target.data_ptr(),
+        None if factor is None else factor.data_ptr(), out.data_ptr(), DTYPES.index(dtype), num_rows, length,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return out

@@ -10,11 +10,14 @@ from ._build import KernelUnavailable, build, library_path
 
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
 SIGNATURES = {
-    "hf_sparse_solve": (_POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _LONG, _INT, *[_POINTER] * 5),
+    "hf_sparse_use_team": (_POINTER,),
+    "hf_sparse_entmax_supports": (_POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _LONG, _INT, *[_POINTER] * 3),
+    "hf_sparse_relu_supports": (_POINTER, _INT, _LONG, _LONG, *[_DOUBLE] * 3, _LONG, _INT, *[_POINTER] * 2),
+    "hf_sparse_take": (_POINTER, _LONG, _POINTER, _POINTER),
+    "hf_sparse_write": (_POINTER, _POINTER, _LONG, *[_POINTER] * 3, _INT, _LONG, _LONG, _INT),
     "hf_sparse_map": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_weights": (_POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_product": (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _INT),
-    "hf_sparse_above": (_POINTER, _INT, _LONG, _LONG, ctypes.c_float, _LONG, _INT, *[_POINTER] * 3),
 }
 
 
@@ -31,7 +34,11 @@ def _loaded() -> ctypes.CDLL | str:
         return f"the compiled kernel does not load: {error}"
     for name, arguments in SIGNATURES.items():
         function = getattr(kernel, name)
-        function.argtypes, function.restype = arguments, None
+        function.argtypes, function.restype = arguments, _POINTER if name.endswith("_supports") else None
+    # Of torch's own OpenMP library, which is in this process for all to see; other threads would compete with its idle
+    # ones, which hold on to their cores for milliseconds.
+    team = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+    kernel.hf_sparse_use_team(ctypes.cast(team, _POINTER) if team else None)
     return kernel
 
 

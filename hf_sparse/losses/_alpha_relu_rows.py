@@ -7,57 +7,12 @@ from torch import Tensor
 
 from ..functional._alpha_relu import unnormalized_negentropy
 from ..functional._newton import exponent_of, power
+from ..kernels import relu_supports
 from ._entries_above import entries_above
+from ._support_loss import SupportLoss, SupportWeights
 
 # Below this length dense arithmetic in cache is faster than picking entries.
 _LONG_ROW = 1024
-
-
-class _SupportWeights(torch.autograd.Function):
-    """``p = [u]_+^(1/(alpha-1))`` of the listed entries (M,), whose derivative in z is ``p^(2-alpha)``."""
-
-    @staticmethod
-    def forward(ctx, z: Tensor, p: Tensor, place: Tensor, alpha: float) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.alpha, ctx.shape, ctx.dtype = alpha, z.shape, z.dtype
-        p = p.clone()
-        ctx.save_for_backward(p, place)
-        return p
-
-    @staticmethod
-    def backward(ctx, grad: Tensor | None) -> tuple[Tensor | None, None, None, None]:
-        if grad is None:
-            return None, None, None, None
-        p, place = ctx.saved_tensors
-        values = grad * torch.where(p > 0, p, 1.0).pow(2 - ctx.alpha) * (p > 0)
-        dense = torch.zeros(ctx.shape.numel(), dtype=ctx.dtype, device=p.device)
-        return dense.index_add(0, place, values.to(ctx.dtype)).view(ctx.shape), None, None, None
-
-
-class _SupportLoss(torch.autograd.Function):
-    """Hands the losses on, with ``p - y``, written on the support and at the target, as their derivative in z."""
-
-    @staticmethod
-    def forward(ctx, z: Tensor, loss: Tensor, p: Tensor, row: Tensor, place: Tensor, y: Tensor) -> Tensor:
-        ctx.shape, ctx.dtype = z.shape, z.dtype
-        ctx.save_for_backward(p, row, place, y)
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        p, row, place, y = ctx.saved_tensors
-        values = torch.where(grad[row] == 0, 0.0, p * grad[row])
-        if y.is_floating_point():
-            dense = (-grad[:, None] * y).to(ctx.dtype).view(-1)
-        else:
-            # One rounding for p_y - 1: the target leaves the support's entries and is written last, on its own.
-            gold_place = torch.arange(len(y), device=y.device) * ctx.shape[1] + y
-            gold = place == gold_place[row]
-            target = (-grad).index_add(0, row[gold], values[gold])
-            values = torch.where(gold, 0.0, values)
-            values, place = torch.cat([values, target]), torch.cat([place, gold_place])
-            dense = torch.zeros(ctx.shape.numel(), dtype=ctx.dtype, device=p.device)
-        return dense.index_add_(0, place, values.to(ctx.dtype)).view(ctx.shape), None, None, None, None, None
 
 
 def relu_mass(u: Tensor, alpha: float) -> Tensor:
@@ -66,15 +21,39 @@ def relu_mass(u: Tensor, alpha: float) -> Tensor:
     return torch.where(support, torch.where(support, u, 1.0).pow(alpha / (alpha - 1)), 0.0)
 
 
-def support_above(z: Tensor, alpha: float, tau: float, impl: str = "torch") -> tuple[Tensor, Tensor, Tensor] | None:
-    """Rows, columns and excess ``u = (alpha - 1) z - tau > 0`` of the support, flat; None where it is most of z."""
+def relu_rows(z: Tensor, alpha: float, tau: float, impl: str = "torch") -> tuple[Tensor, Tensor, Tensor] | None:
+    """The support of alpha-ReLU in rows z (N, V), without a gradient.
+
+    Args:
+        z: scores of any floating-point dtype.
+        alpha: above 1.
+        tau: the threshold.
+        impl: what finds it, ``"cpp"``, or anything else for torch.
+
+    Returns:
+        Columns (N, C), 0 where a row has fewer than C; the weights there, 0 where it has fewer; and ``mass`` (N,),
+        float64, as in ``relu_loss``. None where picking entries does not pay.
+    """
+    z, exponent = z.detach().contiguous(), exponent_of(alpha)
+    if impl == "cpp":
+        return relu_supports(z, alpha, exponent, tau)
     cut = tau / (alpha - 1)
-    entries = entries_above(z, cut - 4 * torch.finfo(z.dtype).eps * abs(cut), impl)
+    entries = entries_above(z, cut - 4 * torch.finfo(z.dtype).eps * abs(cut))
     if entries is None:
         return None
     row, column, value = entries
-    value = value if value.dtype == torch.float64 else value.float()
-    return row, column, (value * (alpha - 1) - tau).clamp(min=0)
+    u = ((value if value.dtype == torch.float64 else value.float()) * (alpha - 1) - tau).clamp_(min=0)
+    p = power(u, exponent)
+    # Sequential float32 sums drift: thousands of small terms are added up in float64.
+    mass = torch.zeros(len(z), dtype=torch.float64, device=z.device).index_add_(0, row, (p * u).double())
+    counts = torch.bincount(row, minlength=len(z))
+    width = int(counts.max()) if len(z) else 0
+    if width > z.shape[1] // 4:  # padded to this, the other rows would take more room than z
+        return None
+    place = torch.arange(len(row), device=z.device) + (width * row - (counts.cumsum(0) - counts)[row])
+    columns, weights = column.new_zeros(len(z), width), p.new_zeros(len(z), width)
+    columns.view(-1)[place], weights.view(-1)[place] = column, p
+    return columns, weights, mass
 
 
 def relu_loss(mass: Tensor, gold: Tensor, alpha: float, tau: float) -> Tensor:
@@ -100,21 +79,17 @@ def alpha_relu_rows_loss(z: Tensor, y: Tensor, alpha: float, tau: float, impl: s
 
     Cost: one read of z where the support is short (backward: zeros and a scatter), else five passes.
     """
-    support = None
+    found = None
     if z.shape[1] >= _LONG_ROW and not torch.compiler.is_compiling():
         with torch.no_grad():
-            support = support_above(z.detach().contiguous(), alpha, tau, impl)
-    if support is None:
+            found = relu_rows(z, alpha, tau, impl)
+    if found is None:
         wide = z if z.dtype == torch.float64 else z.float()
         return relu_rows_loss(relu_mass(wide * (alpha - 1) - tau, alpha).sum(-1), wide, y, alpha, tau)
-    row, column, u = support
-    p = power(u, exponent_of(alpha))
-    # Sequential float32 sums drift: thousands of small terms are added up in float64.
-    mass = torch.zeros(len(z), dtype=torch.float64, device=z.device).index_add_(0, row, (p * u).double())
+    columns, p, mass = found
     loss = relu_rows_loss(mass, z.detach(), y, alpha, tau).to(p.dtype)
     if torch.is_grad_enabled() and z.requires_grad:
-        place = row * z.shape[1] + column
-        loss = _SupportLoss.apply(z, loss, _SupportWeights.apply(z, p, place, alpha), row, place, y)
+        loss = SupportLoss.apply(z, loss, SupportWeights.apply(z, p, columns, alpha, False), columns, y, impl)
     return loss
 
 

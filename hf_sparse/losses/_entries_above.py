@@ -5,30 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..kernels import places_above
-
 # Measured on 256 x 50,000 float32: 2 to 7 ms, where `(z > threshold).nonzero()` takes 18.
 _GROUP = 16
 # Keeping more groups than one in this many is slower than dense arithmetic on everything.
 _DENSE = 4
 
 
-def entries_above(z: Tensor, threshold: float, impl: str = "torch") -> tuple[Tensor, Tensor, Tensor] | None:
+def entries_above(z: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor] | None:
     """Rows, columns and values (M,) of the entries with ``z > threshold``, and of NaNs; rows ascending.
 
     Args:
         z: (N, V) scores of any floating-point dtype, contiguous.
         threshold: compared in the dtype of z, so lower it by the rounding you cannot afford.
-        impl: what finds them: ``"cpp"``; anything else is torch.
 
     Returns:
-        int64, int64 and values in the dtype of z, or in float32; or None where so much of z lies above the threshold
+        int64, int64 and values in the dtype of z; or None where so much of z lies above the threshold
         that picking entries does not pay.
 
     Cost: the maxima of groups of 16 columns, one read; then work in proportion to the groups kept.
     """
-    if impl == "cpp":
-        return places_above(z, threshold)
     num_rows, num_columns = z.shape
     num_groups = num_columns // _GROUP
     grouped = num_groups * _GROUP

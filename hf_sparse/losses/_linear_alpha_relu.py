@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ..functional import alpha_relu
-from ..functional._newton import exponent_of, power
 from ..kernels import chosen
-from ._alpha_relu_rows import relu_loss, relu_mass, support_above
+from ._alpha_relu_rows import relu_loss, relu_mass, relu_rows
 from ._linear_head import LinearHead
 from ._linear_loss import linear_loss, refuse_triton
 from ._linear_rows import TILE, LinearLoss, Tile, TiledLoss, worth_listing
@@ -93,14 +92,14 @@ def _forward(
             z = head.logits(hidden[rows], tile.columns, buffer)
             here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
-            listed = support_above(z, alpha, tau, chosen(impl, z))
-            if listed is None or not worth_listing(len(listed[0]), z):
+            found = relu_rows(z, alpha, tau, chosen(impl, z))
+            row, place = (found[1] != 0).nonzero(as_tuple=True) if found else (None, None)
+            if found is None or not worth_listing(len(row), z):
                 mass[rows] += relu_mass(z.to(dtype) * (alpha - 1) - tau, alpha).sum(-1)
                 dense.append(tile)
                 continue
-            row, column, u = listed
-            p = power(u, exponent_of(alpha))
-            mass.index_add_(0, row + start, (p * u).double())
-            value = head.chain(p, (u + tau) / (alpha - 1))
-            support.append(SupportEntries(row + start, column + begin, value))
+            columns, p, own_mass = found
+            column = columns[row, place]
+            mass[rows] += own_mass
+            support.append(SupportEntries(row + start, column + begin, head.chain(p[row, place], z[row, column])))
     return TiledLoss(relu_loss(mass, gold, alpha, tau).to(dtype), gold, support, dense)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..functional import entmax
-from ..functional._candidates import LONG_ROW, solve_long_rows
+from ..functional._candidates import LONG_ROW
 from ..kernels import chosen
-from ._entmax_rows import support_conjugate, support_weights
+from ._entmax_rows import support_rows
 from ._linear_head import LinearHead
 from ._linear_loss import linear_loss, refuse_triton
 from ._linear_rows import FULL_SPEED, TILE, LinearLoss, Tile, TiledLoss, worth_listing
@@ -123,20 +123,19 @@ def _forward(
         z = head.logits(hidden[tile.rows], tile.columns, buffer)
         gold = z.gather(1, y[tile.rows, None])[:, 0]
         golds.append(gold.to(torch.float64 if z.dtype == torch.float64 else torch.float32))
-        solved = solve_long_rows(z, alpha, chosen(impl, z, alpha)) if listed else None
+        solved = support_rows(z, alpha, chosen(impl, z, alpha)) if listed else None
         if solved is None or bool(solved.wide.any()):
             counted = torch.ones_like(gold, dtype=torch.bool)
             losses.append(row_losses(z, y[tile.rows], counted, "entmax", {"alpha": alpha}, impl))
             dense.append(tile)
             continue
-        p = support_weights(solved, alpha)
-        top = solved.top.masked_fill(solved.top == -torch.inf, 0.0)[:, 0]
-        losses.append((support_conjugate(solved, p, alpha) - (gold.to(p.dtype) - top)).to(golds[-1].dtype))
+        p, top = solved.p, solved.top.masked_fill(solved.top == -torch.inf, 0.0)[:, 0]
+        losses.append((solved.conjugate - (gold.to(p.dtype) - top)).to(golds[-1].dtype))
         row, place = (p != 0).nonzero(as_tuple=True)
         if not worth_listing(len(row), z):
             dense.append(tile)
             continue
-        column, value = solved.columns[row, place], p[row, place]
-        value = head.chain(value, solved.x[row, place] / (alpha - 1) + top[row])
+        column = solved.columns[row, place]
+        value = head.chain(p[row, place], z[row, column])
         support.append(SupportEntries(row + start, column, value.to(golds[-1].dtype)))
     return TiledLoss(torch.cat(losses), torch.cat(golds), support, dense)

@@ -7,7 +7,6 @@ import torch
 
 from hf_sparse import kernels
 from hf_sparse.functional import entmax, entmax15, sparsemax
-from hf_sparse.functional._candidates import solve_long_rows
 from hf_sparse.losses import (
     alpha_relu_loss,
     entmax15_loss,
@@ -16,7 +15,6 @@ from hf_sparse.losses import (
     linear_entmax_loss,
     sparsemax_loss,
 )
-from hf_sparse.losses._entries_above import entries_above
 from tests.reference import entmax_by_bisection
 from tests.tolerances import GRADIENT, WEIGHT
 
@@ -185,20 +183,65 @@ def test_fused_losses_are_those_of_the_specification(num_classes, scale, loss):
 def test_a_row_that_is_mostly_support_leaves_the_others_listed():
     z = scores(3, 8192, 10.0)
     z[1] = 0.5
-    solved = solve_long_rows(z, 1.5, "cpp")
-    assert solved.wide.tolist() == [False, True, False]
-    close((solved.u**2).sum(1), torch.tensor([1.0, 0.0, 1.0]), 1e-5)
-    assert bool((solved.bound[[0, 2]] <= -solved.u[[0, 2]].amax(1, keepdim=True)).all())
+    found = kernels.entmax_supports(z, 1.5, 2.0)
+    assert found.wide.tolist() == [False, True, False]
+    close(found.p.sum(1), torch.tensor([1.0, 0.0, 1.0]), 1e-6)
+    expected = entmax_by_bisection(z, 1.5)[[0, 2]]
+    close(expected.gather(1, found.columns[[0, 2]]), found.p[[0, 2]], WEIGHT[torch.float32])
 
 
-def test_entries_above_a_threshold_are_all_of_them_in_order():
+def test_the_conjugate_of_one_weight_is_exactly_zero_and_else_that_of_the_specification():
+    z = scores(5, 6000, 2.0)
+    z[0, 77] = 50.0
+    for alpha in (1.1, 1.3, 1.5, 2.0):
+        found = kernels.entmax_supports(z, alpha, 1 / (alpha - 1))
+        wide = z.double() - z.double().amax(1, keepdim=True)
+        p = entmax_by_bisection(z, alpha).double()
+        expected = (p * wide).sum(1) - (p.pow(alpha).sum(1) - 1) / (alpha * (alpha - 1))
+        assert float(found.conjugate[0]) == 0
+        close(found.conjugate, expected, 2e-6)
+
+
+def test_the_support_of_alpha_relu_is_all_that_lies_above_its_threshold():
     z = scores(4, 3001, 1.0)
     z[2, 17] = torch.nan
-    row, column, value = entries_above(z, 2.5, "cpp")
-    expected = (~(z <= 2.5)).nonzero()
-    assert torch.equal(torch.stack([row, column], 1), expected)
-    assert torch.equal(value.nan_to_num(9.0), z[~(z <= 2.5)].nan_to_num(9.0))
-    assert entries_above(z, -10.0, "cpp") is None
+    columns, p, mass = kernels.relu_supports(z, 1.5, 2.0, 1.25)
+    for row in (0, 1, 3):
+        u = (z[row].double() / 2 - 1.25).clamp(min=0)
+        used = p[row] > 0
+        assert torch.equal(columns[row, used], u.nonzero()[:, 0])
+        close(p[row, used], u[u > 0] ** 2, 1e-6)
+        close(mass[row], (u**3).sum(), 1e-6)
+    assert bool(mass[2].isnan())
+    assert bool(p[2, 0].isnan())
+    assert kernels.relu_supports(z, 1.5, 2.0, -5.0) is None
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("num_rows", [3, 3000])  # the larger result is written past the caches
+def test_rows_are_written_with_weights_less_the_target(dtype, num_rows):
+    length, generator = 4001, torch.Generator().manual_seed(0)
+    columns = torch.stack([torch.randperm(length, generator=generator)[:40].sort()[0] for _ in range(num_rows)])
+    values = torch.rand(num_rows, 40, generator=generator)
+    values[1, 5:], columns[1, 5:] = 0, 0
+    values[2, 3] = torch.nan
+    target = torch.randint(length, (num_rows,), generator=generator)
+    target[0] = columns[0, 7]
+    factor = torch.randn(num_rows, generator=generator)
+    factor[2] = 0.0
+    out = kernels.write_rows(columns, values, length, dtype, target, factor)
+    expected = torch.zeros(num_rows, length).scatter_add_(1, columns, values.nan_to_num(0))
+    close(kernels.write_rows(columns, values.nan_to_num(0), length, dtype), expected.to(dtype), 0)
+    expected = (expected.scatter_add_(1, target[:, None], -torch.ones(num_rows, 1)) * factor[:, None]).to(dtype)
+    close(out, expected, torch.finfo(dtype).eps)
+    assert bool((out[2] == 0).all())
+
+
+def test_half_precision_gradients_overflow_and_underflow_as_torch_rounds_them():
+    values = torch.tensor([[65519.0, 65520.0, 1e-8, 3e-8, 6.1e-5, 1.0, -70000.0, -3e-6]])
+    columns = torch.arange(8)[None]
+    for dtype in HALVES:
+        assert torch.equal(kernels.write_rows(columns, values, 8, dtype), values.to(dtype))
 
 
 def test_results_do_not_depend_on_the_number_of_threads():
@@ -208,7 +251,7 @@ def test_results_do_not_depend_on_the_number_of_threads():
         for threads in (1, 3):
             torch.set_num_threads(threads)
             p = entmax15(z, impl="cpp")
-            results.append((p, kernels.jacobian_product(p, upstream, 1.5), *kernels.entmax_places(z, 1.5, 2.0)))
+            results.append((p, kernels.jacobian_product(p, upstream, 1.5), *kernels.entmax_supports(z, 1.5, 2.0)))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(*results))
