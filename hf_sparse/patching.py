@@ -32,6 +32,7 @@ from .config import KINDS, MapConfig, SparseConfig
 from .example import example_inputs
 from .head import SparseModel, distribution, sparse_class
 from .losses import fused_maps
+from .visible_loss import restore_losses, show_losses
 
 Model = TypeVar("Model", bound=nn.Module)
 logger = logging.getLogger(__name__)
@@ -202,6 +203,7 @@ def attach(model: PreTrainedModel, config: SparseConfig, block: dict[str, Any]) 
             follow_cache(module, site)
         divert(model)
         constrained = frozenset(site.kind for site in sites if site.is_constrained)
+    show_losses(model)
     model._sparse_config = config
     model._sparsity_figures = {}
     model._dense_tags = model.model_tags
@@ -243,6 +245,7 @@ def _dense_attention(model: PreTrainedModel, config: PreTrainedConfig) -> str:
 
 def _detach(model: PreTrainedModel) -> None:
     restore(model)
+    restore_losses(model)
     _remove_sites(model)
     for path, implementation in _take_off(model).items():
         cast(Any, model.get_submodule(path)).config._attn_implementation_internal = implementation
