@@ -207,10 +207,11 @@ def cache_difference(model: Any, inputs: Mapping[str, Any]) -> float | None:
         return None
     key, length = tokens
     rest = {name: value for name, value in inputs.items() if name not in (key, "labels", "past_key_values")}
-    if "mm_token_type_ids" in rest:
-        rest["mm_token_type_ids"] = rest["mm_token_type_ids"][:, : length - 2]
     if key == "input_ids":
         rest.pop("attention_mask", None)
+        for name, value in rest.items():  # what says something of every token
+            if torch.is_tensor(value) and value.shape == inputs[key].shape:
+                rest[name] = value[:, : length - 2]
     cache, steps = None, []
     for ids in (inputs[key][:, : length - 2], *inputs[key][:, length - 2 :].split(1, dim=1)):
         torch.manual_seed(0)

@@ -23,7 +23,7 @@ from .card import update_card
 from .config import MapConfig, SparseConfig
 from .linear_logits import LinearLogits
 from .source_fertility import source_bounds
-from .visible_loss import with_visible_loss
+from .visible_loss import visible_methods, with_visible_loss
 
 # Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
 OFF_SUPPORT = -1e4
@@ -231,7 +231,7 @@ def forward(
         loss = HeadLoss(choice, head, num_items, label_smoothing, self.training and self._sparse_config.fused_loss)
         with loss:
             output = self._dense_forward(self, *args, **kwargs)
-        _check_asked(loss, type(self).__name__, output)
+        _check_asked(loss, type(self).__name__, output, self._takes_any_keyword)
     else:
         output = self._dense_forward(self, *args, **kwargs)
     if log_probs:
@@ -266,17 +266,24 @@ def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str,
     return arguments
 
 
-def _check_asked(loss: HeadLoss, name: str, output: Any) -> None:
-    """Refuse a loss that was computed past ``HeadLoss``: it would be dense without a word."""
+def _check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -> None:
+    """Refuse a loss that was computed past ``HeadLoss``: it would be dense, or a mean, without a word.
+
+    With a dense head a model that was handed ``num_items_in_batch`` is trusted with it.
+    """
     first = output[0]  # a loss comes first in every output, and has no axes
-    dense_asked_for = loss.choice is None and not loss.label_smoothing
-    if loss.asked or dense_asked_for or not torch.is_tensor(first) or first.dim() > 0:
+    if loss.asked or not torch.is_tensor(first) or first.dim() > 0:
         return
-    raise NotImplementedError(
-        f"{name} computed a loss in which no cross-entropy over the classes of its head was seen, so that no sparse "
-        "loss can stand in; compute the loss from output.logits, pass head=None or, where this only happens under "
-        "torch.compile, compile the parts of the model"
-    )
+    unseen = f"{name} computed a loss in which no cross-entropy over the classes of its head was seen, so that"
+    in_parts = "where this only happens under torch.compile, compile the parts of the model"
+    if loss.choice is not None or loss.label_smoothing:
+        raise NotImplementedError(
+            f"{unseen} no sparse loss can stand in; compute the loss from output.logits, pass head=None or, {in_parts}"
+        )
+    if loss.num_items is not None and not takes_num_items:
+        raise NotImplementedError(
+            f"{unseen} it is not divided by num_items_in_batch; compute the loss from output.logits or, {in_parts}"
+        )
 
 
 def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -331,6 +338,7 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
         )
         overrides += [override for override in decoding if hasattr(dense, override.__name__)]
     body: dict[str, Any] = {
+        **visible_methods(dense, PreTrainedModel),
         "_dense_class": dense,
         "_takes_any_keyword": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
         "_dense_forward": staticmethod(with_visible_loss(dense.forward)),

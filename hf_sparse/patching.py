@@ -33,6 +33,7 @@ from .example import example_inputs
 from .head import SparseModel, distribution, sparse_class
 from .losses import fused_maps
 from .source_fertility import SourceFertility, drop_source, keep_source, source_for
+from .visible_loss import restore_losses, show_losses
 
 Model = TypeVar("Model", bound=nn.Module)
 logger = logging.getLogger(__name__)
@@ -215,6 +216,7 @@ def attach(
         divert(model)
         constrained = frozenset(site.kind for site in sites if site.is_constrained)
     model._attention_of = [(part, dense[id(part)], part._attn_implementation) for part in configs]
+    show_losses(model)
     model._sparse_config = config
     model._sparsity_figures = {}
     model._dense_tags = model.model_tags
@@ -254,6 +256,7 @@ def _dense_attention(model: PreTrainedModel, config: PreTrainedConfig) -> str:
 def _detach(model: PreTrainedModel) -> None:
     restore(model)
     keep_source(model, None)
+    restore_losses(model)
     _remove_sites(model)
     for config, before, now in _take_off(model):
         if config._attn_implementation == now:  # else it was chosen since

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from accelerate import Accelerator
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 from .attention import observe
@@ -36,19 +37,26 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
 class _Sparsity:
     """Running means of what the logs show."""
 
+    names = ("attention_support", "attention_zero_rate", "head_support", "head_zero_rate")
+
     def __init__(self) -> None:
-        self.sums: dict[str, list[float]] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        self.sums = dict.fromkeys(self.names, (0.0, 0.0))
 
     def add(self, name: str, total: float, count: float) -> None:
-        entry = self.sums.setdefault(name, [0.0, 0.0])
-        entry[0] += total
-        entry[1] += count
+        old_total, old_count = self.sums[name]
+        self.sums[name] = (old_total + total, old_count + count)
 
-    def take(self) -> dict[str, float]:
-        """The means since the last call."""
-        means = {name: total / count for name, (total, count) in self.sums.items() if count}
-        self.sums.clear()
-        return means
+    def take(self, accelerator: Accelerator) -> dict[str, float]:
+        """The means since the last call, over what all processes saw."""
+        sums = list(self.sums.values())
+        self.clear()
+        if accelerator.num_processes > 1:
+            seen_here = torch.tensor(sums, dtype=torch.float64, device=accelerator.device)
+            sums = cast(Any, accelerator.reduce(seen_here)).tolist()
+        return {name: total / count for name, (total, count) in zip(self.names, sums) if count}
 
 
 class SparseTrainer(Trainer):
@@ -137,14 +145,14 @@ class SparseTrainer(Trainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the sparsity seen since the last training log."""
         if "loss" in logs:
-            logs = logs | self._sparsity.take()
+            logs = logs | self._sparsity.take(self.accelerator)
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate, with the sparsity on the evaluation data among the metrics."""
-        self._sparsity.take()
+        self._sparsity.clear()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        figures = self._sparsity.take()
+        figures = self._sparsity.take(self.accelerator)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
         if figures:
             cast(Any, transformers_model(self.model))._sparsity_figures = figures  # for the model card

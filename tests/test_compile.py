@@ -96,20 +96,43 @@ class LossOfNN(LossByAttribute):
         return MaskedLMOutput(loss=loss, logits=logits)
 
 
-class LossElsewhere(LossByAttribute):
+class LossInAMethod(LossByAttribute):
     def loss(self, z, y):
         return nn.CrossEntropyLoss()(z, y)
+
+
+class LossKept(LossByAttribute):
+    def loss(self, z, y):
+        return self.kept(z, y)
+
+
+def loss_in_a_function(z, y):
+    return nn.CrossEntropyLoss()(z, y)
+
+
+class LossElsewhere(LossByAttribute):
+    def loss(self, z, y):
+        return loss_in_a_function(z, y)
 
 
 def bert_of(cls):
     model = tiny_model("bert", num_hidden_layers=1)
     model.__class__ = cls
+    model.kept = nn.CrossEntropyLoss()
     return model
 
 
-@pytest.mark.parametrize("cls", [LossByAttribute, LossOfNN])
+@pytest.mark.parametrize("cls", [LossByAttribute, LossOfNN, LossKept])
 def test_a_loss_is_seen_however_the_forward_names_it(cls):
     assert_compiles_to_the_same(sparsify(bert_of(cls), head="entmax15"))
+
+
+def test_a_dense_loss_in_a_method_is_divided_compiled_or_not():
+    model = sparsify(bert_of(LossInAMethod), attn="sparsemax")
+    inputs = labelled(model)
+    mean, divided = model(**inputs).loss, model(**inputs, num_items_in_batch=29).loss
+    torch.testing.assert_close(divided, mean * (inputs["labels"] != -100).sum() / 29)
+    assert_compiles_to_the_same(model, num_items_in_batch=29)
 
 
 def test_a_loss_that_a_compiled_model_hides_is_refused_and_never_dense():

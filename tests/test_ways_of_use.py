@@ -1,6 +1,9 @@
 """What people do with a Transformers model, done with a sparse one."""
 
+import json
 import os
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -238,7 +242,7 @@ for module in model.modules():
     if isinstance(getattr(module, "dropout", None), float):
         module.dropout = 0.0
 world = int(sys.argv[2])
-args = arguments(sys.argv[1], per_device_train_batch_size=ROWS // world, max_steps=2, ddp_backend="gloo")
+args = arguments(sys.argv[1], per_device_train_batch_size=ROWS // world, max_steps=2)
 trainer = SparseTrainer(model, args, train_dataset=rows_of_uneven_length())
 trainer.train()
 if trainer.accelerator.is_main_process:
@@ -279,27 +283,58 @@ os._exit(0)
 """
 
 
-def launch(path, script, *arguments, processes):
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def launch(path, script, *arguments):
+    """Run a script in two processes, without GPUs."""
     path.write_text(script + LEAVE)
-    root = Path(__file__).resolve().parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    options = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *options, str(path), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    options = ["--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
+    command = [sys.executable, "-m", "accelerate.commands.launch", *options, str(path), *map(str, arguments)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr[-2000:]
 
 
+@pytest.fixture
+def run_here(monkeypatch):
+    """Run a script in this process, without GPUs."""
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+
+    def run(path, script, *arguments):
+        path.write_text(script)
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
+        runpy.run_path(str(path))
+
+    return run
+
+
 @pytest.mark.slow
 def test_a_sharded_model_has_the_loss_and_gradients_of_the_whole(tmp_path):
-    launch(tmp_path / "shard.py", SHARDED, processes=2)
+    launch(tmp_path / "shard.py", SHARDED)
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path):
-    for world in (1, 2):
-        launch(tmp_path / "train.py", TWO_PROCESSES, tmp_path, world, processes=world)
+def test_two_processes_train_as_one(run_here, tmp_path):
+    run_here(tmp_path / "one.py", TWO_PROCESSES, tmp_path, 1)
+    launch(tmp_path / "two.py", TWO_PROCESSES, tmp_path, 2)
     one, two = torch.load(tmp_path / "1.pt"), torch.load(tmp_path / "2.pt")
     start = dict(sparsify(tiny_model("bart"), **BOTH).named_parameters())
     assert max(float((one[n] - start[n].detach()).abs().max()) for n in one) > 1e-3
     for name in one:
         torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_script_for_accelerate_launch_trains_and_logs_the_same_in_two_processes(run_here, tmp_path):
+    script = re.search(r"```python\n(# train\.py\n.*?)```", (ROOT / "docs" / "using.md").read_text(), re.DOTALL)[1]
+    run_here(tmp_path / "one.py", script, tmp_path / "1")
+    launch(tmp_path / "two.py", script, tmp_path / "2")
+    one, two = (load_file(tmp_path / world / "model.safetensors") for world in "12")
+    assert any("sparse_alpha" in name for name in one)
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=1e-4)
+    logs = [json.loads((tmp_path / world / "checkpoint-4/trainer_state.json").read_text()) for world in "12"]
+    for ours, theirs in zip(*(log["log_history"][:4] for log in logs), strict=True):
+        assert {"attention_support", "attention_zero_rate", "head_support", "head_zero_rate"} < set(ours)
+        assert theirs == pytest.approx(ours, rel=1e-4)

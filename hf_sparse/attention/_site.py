@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import pairwise
 from types import CodeType
 from typing import Any, cast
 
@@ -276,10 +278,17 @@ def heeded_arguments(cls: Any) -> frozenset[str]:
 
 @cache
 def goes_through_interface(cls: Any) -> bool:
-    """Whether the code of a module class asks Transformers' attention interface for its attention function."""
+    """Whether the code of a module class asks Transformers' attention interface for its attention function.
+
+    Kosmos-2.5's vision asks by ``getattr`` for what is an entry and no attribute, and gets its own eager attention.
+    """
     if issubclass(cls, PreTrainedModel):
         return False
-    return any("ALL_ATTENTION_FUNCTIONS" in code.co_names for code in inspected_functions(cls))
+    for code in inspected_functions(cls):
+        names = [instruction.argval for instruction in dis.get_instructions(code)]
+        if any(name == "ALL_ATTENTION_FUNCTIONS" and before != "getattr" for before, name in pairwise(names)):
+            return True
+    return False
 
 
 @cache
@@ -294,8 +303,8 @@ def through_interface(cls: Any) -> bool:
 
 @cache
 def calls_softmax(cls: Any) -> bool:
-    """Whether the code of a module class names softmax."""
-    names = {"softmax", "Softmax", "scaled_dot_product_attention"}
+    """Whether the code of a module class names softmax, or the function of its file that computes attention by it."""
+    names = {"softmax", "Softmax", "scaled_dot_product_attention", "eager_attention_forward"}
     return any(not names.isdisjoint(code.co_names) for code in inspected_functions(cls))
 
 

@@ -73,6 +73,8 @@ def spread(model: PreTrainedModel) -> PreTrainedModel:
             continue
         if not parameter.isfinite().all() or parameter.abs().max() > 1e4:
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+        elif parameter.dim() >= 2 and not parameter.any():  # tokens and biases that training fills
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
         elif parameter.dim() >= 4 and parameter.std() > 0:  # convolutions, or images fade on their way
             parameter.mul_(1.6 / parameter[0].numel() ** 0.5 / parameter.std())
         elif parameter.dim() >= 2 and 0 < parameter.std() < 0.1:

@@ -7,14 +7,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_sparse.example import example_inputs
-from tests.sweep.senses import with_senses
+from tests.sweep.senses import noise, ones, with_senses
 from tests.sweep.shrink import IMAGE
 
 LENGTH = 8
-
-
-def noise(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def ids(*shape: int) -> Tensor:
@@ -78,9 +74,9 @@ def _mllama(model: PreTrainedModel) -> dict[str, Tensor]:
     return {
         "input_ids": ids(2, LENGTH),
         "pixel_values": noise(2, 1, tiles, 3, IMAGE, IMAGE),
-        "aspect_ratio_ids": torch.ones(2, 1, dtype=torch.long),
-        "aspect_ratio_mask": torch.ones(2, 1, tiles, dtype=torch.long),
-        "cross_attention_mask": torch.ones(2, LENGTH, 1, tiles, dtype=torch.long),
+        "aspect_ratio_ids": ones(2, 1),
+        "aspect_ratio_mask": ones(2, 1, tiles),
+        "cross_attention_mask": ones(2, LENGTH, 1, tiles),
     }
 
 
@@ -96,20 +92,21 @@ def _pi0(model: PreTrainedModel) -> dict[str, Tensor]:
     return {
         "state": noise(2, config.max_state_dim),
         "input_ids": torch.cat([places, ids(2, LENGTH)], 1),
-        "attention_mask": torch.ones(2, 16 + LENGTH, dtype=torch.long),
+        "attention_mask": ones(2, 16 + LENGTH),
         "pixel_values": noise(2, 1, 3, IMAGE, IMAGE),
-        "pixel_attention_mask": torch.ones(2, 1, dtype=torch.bool),
+        "pixel_attention_mask": ones(2, 1).bool(),
         "noise": noise(2, config.chunk_size, config.max_action_dim),
         "timestep": torch.tensor([0.3, 0.6]),
     }
 
 
-def _flat_patches(model: PreTrainedModel) -> dict[str, Tensor]:
+def _flat_patches(model: PreTrainedModel) -> Tensor:
+    """Two images of sixteen patches, each after its row and its column."""
     places = torch.arange(1, 17).view(1, 16, 1).expand(2, 16, 2).float()
-    patches = torch.cat([places, noise(2, 16, model.config.vision_config.patch_embed_hidden_size)], -1)
-    return {"flattened_patches": patches, "decoder_input_ids": ids(2, LENGTH)}
+    return torch.cat([places, noise(2, 16, model.config.vision_config.patch_embed_hidden_size)], -1)
 
 
+IMAGE_PLACES = torch.tensor([[0, 1, 1, 1, 1, 0, 0, 0]] * 2)
 DECODERS = (
     "bart",
     "bigbird_pegasus",
@@ -133,16 +130,21 @@ INPUTS: dict[str, Any] = {
     "evolla": lambda model: {
         "input_ids": ids(2, LENGTH),
         "protein_input_ids": ids(2, LENGTH) % 20,
-        "protein_attention_mask": torch.ones(2, LENGTH, dtype=torch.long),
+        "protein_attention_mask": ones(2, LENGTH),
     },
     "instructblip": _queried(),
     "instructblipvideo": _queried(4),
     "kosmos-2": lambda model: {
         "input_ids": ids(2, LENGTH),
         "pixel_values": noise(2, 3, IMAGE, IMAGE),
-        "image_embeds_position_mask": torch.tensor([[0, 1, 1, 1, 1, 0, 0, 0]] * 2),
+        "image_embeds_position_mask": IMAGE_PLACES,
     },
-    "musicgen": _codebooks,
+    "kosmos-2.5": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "flattened_patches": _flat_patches(model),
+        "image_embeds_position_mask": IMAGE_PLACES,
+    },
+    "musicgen": lambda model: {**_codebooks(model), "encoder_hidden_states": noise(2, 5, model.config.hidden_size)},
     "musicgen_melody": _codebooks,
     "canary": _frames("frames first"),
     "cohere_asr": _frames("frames first"),
@@ -150,7 +152,7 @@ INPUTS: dict[str, Any] = {
     "idefics": lambda model: {
         "input_ids": ids(2, LENGTH),
         "pixel_values": noise(2, 1, 3, IMAGE, IMAGE),
-        "image_attention_mask": torch.ones(2, LENGTH, 1),
+        "image_attention_mask": ones(2, LENGTH, 1).float(),
     },
     "kyutai_speech_to_text": lambda model: {"input_ids": ids(2, LENGTH, model.config.num_codebooks + 1) % 30},
     "perceiver": _perceiver,
@@ -161,12 +163,12 @@ INPUTS: dict[str, Any] = {
         "input_features": noise(2, 16, 8 * LENGTH),
         "num_delay_tokens": 2,
     },
-    "pix2struct": _flat_patches,
+    "pix2struct": lambda model: {"flattened_patches": _flat_patches(model), "decoder_input_ids": ids(2, LENGTH)},
     "seamless_m4t": _seamless,
     "seamless_m4t_v2": _seamless,
     "siglip2": lambda model: {
         "pixel_values": noise(2, 16, 768),
-        "pixel_attention_mask": torch.ones(2, 16, dtype=torch.long),
+        "pixel_attention_mask": ones(2, 16),
         "spatial_shapes": torch.tensor([[4, 4], [4, 4]]),
     },
     "speech-encoder-decoder": lambda model: {"inputs": noise(2, 400), "decoder_input_ids": ids(2, LENGTH)},
@@ -184,7 +186,7 @@ def inputs_for(kind: str, model: PreTrainedModel) -> dict[str, Tensor]:
         made = INPUTS[kind](model)
     else:
         made = example_inputs(model, LENGTH)
-        if "input_ids" in made and made["input_ids"].shape[0] == 2 and "pixel_values" not in made:
+        if "input_ids" in made:
             made = with_senses(model, made)
     if made.get("decoder_input_ids") is not None and made["decoder_input_ids"].dim() == 2:
         made["decoder_input_ids"] = ids(made["decoder_input_ids"].shape[0], LENGTH)

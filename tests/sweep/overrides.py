@@ -39,6 +39,7 @@ def _speech_encoder_decoder() -> SpeechEncoderDecoderConfig:
 
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16}
 AUDIO_TOKENIZER = {"num_filters": 2}
+FIRST_LAYER = {"insert_layer_id": 0}
 FULL = {"attention_type": "original_full"}
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
 GLM = {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}}
@@ -61,6 +62,7 @@ OVERRIDES: dict[str, Any] = {
     "instructblip": {"image_token_index": 98, "num_query_tokens": 4},
     "instructblipvideo": {"video_token_index": 98, "num_query_tokens": 4},
     "kosmos-2": {"latent_query_num": 4},
+    "kosmos-2.5": {"latent_query_num": 4},
     "llama4": {"vision_config": {"intermediate_size": 256, "projector_input_dim": 64, "projector_output_dim": 64}},
     "longcat_flash": {"qk_head_dim": 32},
     "mistral_large4": {
@@ -127,7 +129,7 @@ OVERRIDES: dict[str, Any] = {
     "dots3_note": {
         "text_config": {"head_dim": 32},
         "vision_config": {"adapter_out_dim": 64},
-        "audio_config": {"adapter_out_dim": 64},
+        "audio_config": {"adapter_out_dim": 64, "conv_output_size": 128},
     },
     "dots3_note_text": {"head_dim": 32},
     "gemma4_assistant": {"text_config": {"num_kv_shared_layers": 3, "num_hidden_layers": 3}},
@@ -136,7 +138,7 @@ OVERRIDES: dict[str, Any] = {
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8.0}},
     "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2},
     "efficientnet": {"width_coefficient": 0.2, "depth_coefficient": 0.3, "hidden_dim": 256},
-    "emu3": {"vocabulary_map": VOCABULARY, "vq_config": {"base_channels": 32, "codebook_size": 8}},
+    "emu3": {"vocabulary_map": VOCABULARY, "vq_config": {"base_channels": 32, "hidden_size": 128, "codebook_size": 8}},
     "encoder-decoder": _encoder_decoder,
     "ernie4_5_vl_moe": {
         "text_config": {
@@ -162,8 +164,17 @@ OVERRIDES: dict[str, Any] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longformer": {"attention_window": 4},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1},
-    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
+    "minicpm_ocr": FIRST_LAYER,
+    "minicpmv4_6": FIRST_LAYER,
+    "minicpmv4_7": FIRST_LAYER,
+    "molmo2": {
+        "vision_config": {"num_position_embeddings": 16},
+        "adapter_config": {"vision_feature_layer": [1, 0]},
+    },
     "moonshine_streaming": {"num_key_value_heads": 4},
+    "phi4_multimodal": {
+        "audio_config": {"input_size": 80, "ext_pw_out_channel": 64, "depthwise_separable_out_channel": 64}
+    },
     "perceiver": {"num_cross_attention_heads": 1, "num_self_attention_heads": 4, "d_latents": 64, "d_model": 64},
     "qwen4_exp": {
         "text_config": {

@@ -15,6 +15,12 @@ from tests.sweep.architectures import MAPPINGS
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 JSON, TABLE = DOCS / "support.json", DOCS / "support.md"
 RESULTS = ("interface", "inline", "mixed", "refused", "cannot be built", "cannot be run", "FAILED")
+LISTS = {
+    "in parts": "What a forward call of the whole leaves out (towers, codecs) runs in calls of these parts.",
+    "one key": "Modules that have a single key on so small an input, which no map can take weight from.",
+    "without zeros": "Modules in which no weight became zero.",
+    "not reached": "Modules that ran in no call.",
+}
 Found = dict[tuple[str, str, str], dict[str, Any]]
 
 
@@ -46,8 +52,9 @@ def table() -> str:
         f"Made by `python -m tests.sweep` with transformers {data['transformers']} and torch {data['torch']}.",
         "A tiny random model of every entry in Transformers' mappings is made sparse, `attn='entmax15'`, and checked.",
         "*interface*: through Transformers' attention interface; *inline*: the softmax inside the attention module is",
-        "replaced there; *mixed*: both. Every check is listed, entry by entry, in `support.json`; what the dense",
-        "model itself does not satisfy is not asked of the sparse one.",
+        "replaced there; *mixed*: both. Attention modules that never ran, or never had an exact zero, would be listed",
+        "below. Every check is in `support.json`, entry by entry; what the dense model itself does not satisfy is not",
+        "asked of the sparse one.",
         "",
         "| mapping | entries | " + " | ".join(RESULTS) + " |",
         "|---|" + "---|" * (len(RESULTS) + 1),
@@ -67,15 +74,11 @@ def table() -> str:
             lines += [f"| {name} | {reason.replace('|', ' ')} |" for name, reason in sorted(classes.items())]
         else:
             lines.append(", ".join(sorted({entry["class"] for entry in chosen})))
-    idle = sorted({(entry["class"], ", ".join(entry["not reached"])) for entry in entries if entry.get("not reached")})
-    lines += [
-        "",
-        "## Not reached",
-        "",
-        "Attention modules that would be sparse but did not run on the input of the sweep.",
-        "",
-    ]
-    lines += ["| class | modules |", "|---|---|", *(f"| {name} | {modules} |" for name, modules in idle)]
+    for key, text in LISTS.items():
+        rows = sorted({(entry["class"], ", ".join(entry[key])) for entry in entries if entry.get(key)})
+        if rows:
+            lines += ["", f"## {key.capitalize()}", "", text, "", f"| class | {key} |", "|---|---|"]
+            lines += [f"| {name} | {modules} |" for name, modules in rows]
     heads = Counter(entry["head"].partition(" (")[0].partition(":")[0] for entry in entries if "head" in entry)
     lines += ["", "## Heads", "", 'Loss and log-probabilities with `head="entmax15"`, for language models.', ""]
     lines += ["| result | entries |", "|---|---|"]
