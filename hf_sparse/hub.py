@@ -96,15 +96,15 @@ def fresh_folder(path: Path) -> Iterator[Path]:
 
 
 def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> Any:
-    settings = cached_file(path, ADAPTER_SETTINGS, **_absent_is_none(kwargs))
-    if settings is None:
+    saved = cached_file(path, ADAPTER_SETTINGS, **_absent_is_none(kwargs))
+    if saved is None:
         raise ValueError(
             f"{path} holds an adapter without {ADAPTER_SETTINGS}, so its base's maps are not known: save it with "
             "hf_sparse.save_pretrained(model, path), or make the base sparse yourself and load it with PEFT"
         )
     from peft import PeftConfig, PeftModel
 
-    config = SparseConfig.from_dict(json.loads(Path(settings).read_text(encoding="utf-8")))
+    config = SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
     base_path = PeftConfig.from_pretrained(path, **_where(kwargs)).base_model_name_or_path
     base_config = AutoConfig.from_pretrained(base_path)
     if config.attn is not None and getattr(base_config, "hf_sparse", None):
@@ -112,10 +112,10 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     base = (auto_class or _class_of(base_config)).from_pretrained(base_path, **kwargs)
     if not isinstance(base, SparseModel):
         source = load_source(*(cached_file(path, name, **_absent_is_none(kwargs)) for name in SOURCE_FILES))
-        kept: dict[str, Any] = (
-            {} if source is None else {"fertility": source.source, "training_fertility": source.while_training}
-        )
-        sparsify(base, **{role: choice for role, choice in config.to_dict().items() if role != "version"}, **kept)
+        settings = {role: choice for role, choice in config.to_dict().items() if role != "version"}
+        if source is not None:
+            settings |= {"fertility": source.source, "training_fertility": source.while_training}
+        sparsify(base, **settings)
     elif base._sparse_config != config:
         raise ValueError(
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
