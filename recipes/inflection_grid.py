@@ -2,8 +2,8 @@
 
     <german><V><...>: one model for all languages, told by a token which one a word is of
 
-The grid is that of Peters, Niculae and Martins 2019, Table 1: alpha 1 (softmax), 1.5 and 2 (sparsemax) at the output and
-in attention; alpha-ReLU at the output is added to it. Each model is trained from scratch. Reported are accuracy by
+The grid is that of Peters, Niculae and Martins 2019, Table 1: alpha 1 (softmax), 1.5 and 2 (sparsemax) at the output
+and in attention; alpha-ReLU at the output is added to it. Each model is trained from scratch. Reported are accuracy by
 language, the share of words with a single form of nonzero probability, the share for which beam search saw every form
 there is, supports, and ensembles of several seeds that average probabilities at every step.
 

@@ -19,7 +19,7 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -54,8 +54,12 @@ class Sweep(Settings):
     train_rows: int = setting(0, "206,112 of de-en", "Peters et al. 2019, 4.2")  # 0: all
     test_rows: int = setting(200)
     vocabulary: int = setting(4000, "32k merges, joint", "Peters et al. 2019, 4.2")
-    head: Any = setting(None, "softmax, 1.5-entmax, sparsemax; 1.5-ReLU", "Peters et al. 2019, 4; Tezekbayev et al. 3")
-    attention: Any = setting(None, "that of the head; softmax", "Peters et al. 2019, Table 2; Tezekbayev et al. 3")
+    head: str | Mapping[str, Any] | None = setting(
+        None, "softmax, 1.5-entmax, sparsemax; 1.5-ReLU", "Peters et al. 2019, 4; Tezekbayev et al. 2022, 3"
+    )
+    attention: str | Mapping[str, Any] | None = setting(
+        None, "that of the head; softmax", "Peters et al. 2019, Table 2; Tezekbayev et al. 2022, 3"
+    )
     label_smoothing: float = setting(0.0, "0", "Peters et al. 2019, 4")
     steps: int = setting(320, "100,000", "Peters et al. 2019, 4.2")
     batch_size: int = setting(32, "64", "Peters et al. 2019, 4")
@@ -67,8 +71,7 @@ class Sweep(Settings):
 
 def entmax(alpha: float) -> Any:
     """The map of the entmax family at ``alpha``; None for softmax, which is left as it is."""
-    named = {1: None, 1.5: "entmax15", 2: "sparsemax"}
-    return named[alpha] if alpha in named else {"name": "entmax", "alpha": alpha}
+    return {1: None, 1.5: "entmax15", 2: "sparsemax"}.get(alpha, {"name": "entmax", "alpha": alpha})
 
 
 def runs() -> dict[str, Sweep]:
