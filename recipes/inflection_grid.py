@@ -39,7 +39,7 @@ from inflection import tokenize as with_ids
 from inflection_grid_report import report
 from study import Settings, main, setting
 from training import train
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 from translation_training import Collator
 
 import hf_sparse
@@ -188,7 +188,7 @@ def ensemble(settings: Grid, folder: Path) -> hf_sparse.Ensemble:
             raise FileNotFoundError(
                 f"{path}: an ensemble needs its members; do --only {settings.members} --seeds {settings.member_seeds}"
             )
-        members.append(hf_sparse.from_pretrained(path))
+        members.append(AutoModelForSeq2SeqLM.from_pretrained(path))
     return hf_sparse.Ensemble(members)
 
 
