@@ -4,12 +4,13 @@ A decoder-only model of two layers learns to copy, to reverse, or to recall valu
 to 32 times the longest training length. Only the map of its attention differs between runs: softmax, scalable
 softmax, entmax15, adaptive-scalable entmax.
 
-The first layer sees the token before and the second everything, without positions. One way to all three tasks is to take
-up the neighbour in the first and to look for the same symbol in the second: that works at every length, as long as
-attention stays on what it looks for. Trained on short sequences, softmax need not keep it there.
+The first layer sees the token before and the second everything, without positions. One way to all three tasks is to
+take up the neighbour in the first and to look for the same symbol in the second: that works at every length, as long
+as attention stays on what it looks for.
 
 The maps are those of Vasylenko et al. 2025, "Long-Context Generalization with Sparse Attention", and the factor of
-scalable softmax that of Nakanishi 2025. In the paper beta and gamma depend on the query; here each head learns its own.
+scalable softmax that of Nakanishi 2025. In the paper beta and gamma depend on the query; here each head learns its
+own.
 """
 
 from __future__ import annotations
