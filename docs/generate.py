@@ -1,11 +1,15 @@
-"""Fill the marked blocks of every page from committed results: `python docs/generate.py`; `--check` only compares."""
+"""Fill the marked blocks of every page from committed results, and write the model cards: `python docs/generate.py`.
+
+`--check` only compares.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
-from blocks import BLOCKS, ROOT
+from blocks import BLOCKS, CARDS, ROOT
 
 PAGES = sorted(page for folder in (".", "benchmarks", "docs", "recipes") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
@@ -16,13 +20,17 @@ def filled(text: str) -> str:
     return BLOCK.sub(lambda match: f"{match[1]}{BLOCKS[match[2]]().strip()}\n{match[3]}", text)
 
 
+def generated() -> dict[Path, str]:
+    """Every generated file as it must be."""
+    pages = {path: filled(path.read_text(encoding="utf-8")) for path in PAGES}
+    return pages | {ROOT / "model_cards" / f"{card.name}.md": card.text() for make in CARDS for card in make()}
+
+
 def main(arguments: list[str]) -> int:
-    """Write all pages, or with ``--check`` tell whether they are up to date."""
+    """Write all pages and cards, or with ``--check`` tell whether they are up to date."""
     stale = []
-    for path in PAGES:
-        current = path.read_text(encoding="utf-8")
-        made = filled(current)
-        if made != current:
+    for path, made in generated().items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != made:
             stale.append(str(path.relative_to(ROOT)))
             if arguments != ["--check"]:
                 path.write_text(made, encoding="utf-8")

@@ -117,23 +117,25 @@ def dense_model(task: Task, options: Any, folder: Path) -> PreTrainedModel:
     return type(task.build(0)).from_pretrained(folder)
 
 
-def convert(task: Task, options: Any, folder: Path, place: str, way: str) -> list[dict[str, Any]]:
-    """One conversion: the points of its curve, the last of which is its result."""
+def convert(
+    task: Task, options: Any, folder: Path, place: str, way: str
+) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
+    """One conversion: the model, and the points of its curve, the last of which is its result."""
     maps = {part: {"name": "entmax", "alpha": options.alpha} for part in PLACES[place]}
     if way == "scratch":
         model = hf_sparse.sparsify(task.build(options.seed), **maps)
         points = train(model, task, options, options.steps)
-        return points + train(model, task, options, options.conversion_steps, options.steps)
+        return model, points + train(model, task, options, options.conversion_steps, options.steps)
     model = hf_sparse.sparsify(dense_model(task, options, folder), **maps)
     callbacks = []
     if way in ("calibrate", "anneal", "distil"):
         hf_sparse.calibrate(model, task.loader(task.train.select(range(options.calibration_rows)), options.batch_size))
     if way in ("swap", "calibrate"):
-        return [{"step": options.steps, **evaluate(model, task, options.batch_size)}]
+        return model, [{"step": options.steps, **evaluate(model, task, options.batch_size)}]
     if way in ("anneal", "distil"):
         callbacks = [hf_sparse.AnnealingCallback(options.anneal_over)]
     teacher = dense_model(task, options, folder) if way == "distil" else None
-    return train(model, task, options, options.conversion_steps, options.steps, teacher, callbacks)
+    return model, train(model, task, options, options.conversion_steps, options.steps, teacher, callbacks)
 
 
 def units(options: Any) -> list[tuple[str, str, str]]:
@@ -154,7 +156,8 @@ def run(unit: tuple[str, str, str], task: Task, options: Any) -> dict[str, Any]:
         else:
             points = train(model, task, options, options.conversion_steps, options.steps)
     else:
-        points = convert(task, options, folder, place, way)
+        model, points = convert(task, options, folder, place, way)
+    model.save_pretrained(options.out / "models" / "-".join(unit))
     return {
         "model": name,
         "place": place,

@@ -201,6 +201,7 @@ def transformer(folder: Path, rows: int, steps: int, seed: int = 0) -> dict[str,
         model = BertForSequenceClassification(config)
         trainer = Trainer(model, arguments, train_dataset=train, compute_loss_func=loss)
         trainer.train()
+        trainer.save_model(str(folder / name))
         predict = partial(_probabilities_of_scores, pair=pair, setting=setting)
         chosen_on, reported = (_scored(trainer, part) for part in (validation, test))
         f1 = {on: micro_f1(chosen_on.labels, predict(chosen_on.features) > on) for on in pair.on_above}

@@ -28,6 +28,7 @@ import torch
 import transformers
 from environment import environment
 from study import write
+from training import train
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 from translation_corpus import Corpus, Pair, build_tokenizer, read_dataset, read_folder, read_scenes, read_table, words
 from translation_report import comparison, data_text, draw, example_text, most_repeated, rep_without_worst
@@ -43,7 +44,7 @@ from translation_systems import (
     translate,
     with_fertility,
 )
-from translation_training import build_model, encode, train
+from translation_training import Collator, build_model, encode
 
 import hf_sparse
 from hf_sparse import CoveragePenalty, FertilityPredictor, GuidedFertility, WordAligner
@@ -90,6 +91,7 @@ class Run:
         """Train, and write down the log and the seconds, those of the last piece where training was interrupted."""
         started, checkpoints = time.perf_counter(), self.out / "checkpoints" / name
         schedule |= {"batch_size": self.options.batch_size, "seed": self.options.seed}
+        schedule["collator"] = Collator(self.tokenizer, model)
         log = train(model, self.tokenizer, rows, checkpoints, **schedule)
         record = {"training_seconds": round(time.perf_counter() - started, 1), "training_log": log}
         write(self.out / "logs" / f"{name}.json", record)

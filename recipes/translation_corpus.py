@@ -120,12 +120,39 @@ def read_dataset(path: str, source: str, target: str) -> Corpus:
     return Corpus(*parts)
 
 
-def read_scenes() -> Corpus:
-    """The embedded sample, German to English; of every ten rows one goes to development and one to test."""
+def divided(pairs: Sequence[Pair]) -> Corpus:
+    """One list in three parts: of every ten rows one goes to development and one to test."""
     parts: tuple[list[Pair], ...] = ([], [], [])
-    for index, pair in enumerate(read_table(SCENES)):
+    for index, pair in enumerate(pairs):
         parts[{3: 1, 7: 2}.get(index % 10, 0)].append(pair)
     return Corpus(*parts)
+
+
+def read_scenes() -> Corpus:
+    """The embedded sample, German to English."""
+    return divided(read_table(SCENES))
+
+
+def read_named(data: str, source: str, target: str) -> Corpus:
+    """The corpus that one word of a command line names.
+
+    Args:
+        data: a table (see ``read_table``), which is divided here; a folder of aligned files; anything else that
+            ``datasets.load_dataset`` takes; or empty for the embedded sample.
+        source: the source language, for a folder or a data set.
+        target: the target language.
+
+    Raises:
+        ValueError: see ``read_table``, ``read_folder``, ``read_dataset``.
+    """
+    path = Path(data)
+    if not data:
+        return read_scenes()
+    if path.is_file():
+        return divided(read_table(path))
+    if path.is_dir() and any(path.glob(f"train.{source}*")):
+        return read_folder(path, source, target)
+    return read_dataset(data, source, target)
 
 
 def build_tokenizer(pairs: Sequence[Pair], vocabulary: int) -> PreTrainedTokenizerFast:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ._blocks import block, read
+from ._cards import Card, Measure, cards
 
 CONVERSIONS = ("swap", "calibrate", "train", "anneal", "distil", "scratch")
 
@@ -60,3 +63,52 @@ def conversion() -> str:
         f"{versions['torch']}, transformers {versions['transformers']}, commit {commit}.",
     ]
     return "\n".join(lines)
+
+
+PLACES = {"attention": ("attn",), "head": ("head",), "both": ("attn", "head")}
+NAMES = {"gpt2": "GPT-2", "bart": "BART"}
+
+
+@cards
+def converted_models() -> Iterator[Card]:
+    """A card for each model and place that is sparse, of the way that trains with alpha annealed."""
+    result = read("recipes/results/conversion.json")
+    settings = result["settings"]
+    choice = {"name": "entmax", "alpha": settings["alpha"]}
+    for model, data in result["data"].items():
+        found = {(row["place"], row["way"]): row for row in result["rows"] if row["model"] == model}
+        for place, parts in PLACES.items():
+            rows = {"dense, trained on": found["none", "continue"]}
+            rows |= {way: found[place, way] for way in CONVERSIONS}
+            config = {"version": 1, "attn": None, "head": None, "fused_loss": False} | dict.fromkeys(parts, choice)
+            where = {"attention": "attention", "head": "the head", "both": "attention and the head"}[place]
+            yield Card(
+                name=f"conversion-{model}-{place}",
+                title=f"A {NAMES[model]}-like model converted to entmax in {where}",
+                task="text-generation" if model == "gpt2" else "text2text-generation",
+                what=f"A model of {data['parameters']:,} parameters, trained with softmax and then on with entmax "
+                f"(alpha {settings['alpha']:g}) in {where}, while alpha moves there from 1 after a calibration "
+                "(`anneal`). Beside it the other ways to convert, for as many steps.",
+                data=f"{data['what']}: {data['train_rows']:,} rows to train on, {data['dev_rows']:,} held out; "
+                f"{settings['steps']} and {settings['conversion_steps']} steps of {settings['batch_size']} rows; seed "
+                f"{settings['seed']}.",
+                measures=(
+                    Measure("loss (eps-perplexity, nats a token)", "loss", ".3f", "lower"),
+                    Measure("accuracy", "accuracy", ".1%", "higher"),
+                    Measure("sparsemax score", "sparsemax_score", ".3f", "higher"),
+                    Measure("gold token impossible", "missed", ".1%", "lower"),
+                    Measure("tokens possible", "support", ".0f"),
+                ),
+                rows=rows,
+                own="anneal",
+                dense="dense, trained on",
+                command=f"python recipes/conversion.py --models {model} --places {place} --ways anneal"
+                + (" --text wikitext2/valid.txt" if model == "gpt2" else "")
+                + (" --source multi30k/train.de.gz --target multi30k/train.en.gz" if model == "bart" else ""),
+                weights=f"out/conversion/models/{model}-{place}-anneal",
+                limits="A model of this size, trained for minutes, shows what a conversion costs, and no more. One "
+                "run: differences of a hundredth mean nothing.",
+                result=result,
+                config=config,
+                support={"head_support": found[place, "anneal"]["support"]} if "head" in parts else {},
+            )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ._blocks import block, read
+from ._cards import Card, Measure, cards
 
 
 @block
@@ -59,3 +61,33 @@ def _where(result: dict[str, Any]) -> str:
         f"{hardware['cores']} cores ({hardware['device']}), torch {versions['torch']}, transformers "
         f"{versions['transformers']}, commit {(result['commit'] or 'unknown')[:10]}."
     )
+
+
+@cards
+def classifiers() -> Iterator[Card]:
+    """A card for each sparse loss of the Transformers classifier."""
+    result = read("recipes/results/multilabel.json")
+    rows = result["transformer"]
+    for pair in rows:
+        if pair == "softmax+log":
+            continue
+        yield Card(
+            name=f"multilabel-{pair.replace('+', '-')}",
+            title=f"Multilabel classification with {pair}",
+            task="text-classification",
+            what=f"A BERT-like classifier of documents, trained with the pair of map and loss {pair} (Laha et al. "
+            "2018). A label is on where its probability is not zero; there is no threshold to tune.",
+            data="Made-up documents: drawn as in the paper's Appendix A.6, with one to three labels of ten.",
+            measures=(
+                Measure("micro F1", "micro_f1", ".1%", "higher"),
+                Measure("Jensen-Shannon divergence (nats)", "jensen_shannon", ".3f", "lower"),
+                Measure("labels of nonzero probability", "support_size", ".2f"),
+            ),
+            rows=rows,
+            own=pair,
+            dense="softmax+log",
+            command="python recipes/multilabel.py",
+            weights=f"out/multilabel/trainer/{pair}",
+            limits="The documents are bags of words drawn by a program: the model knows no language. One run.",
+            result=result,
+        )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ._blocks import block, read
+from ._cards import Card, Measure, cards
 
 
 @block
@@ -54,3 +57,43 @@ def translation() -> str:
         *(f"| {name} | {text} |" for name, text in example["translations"].items()),
     ]
     return "\n".join(lines)
+
+
+@cards
+def translation_models() -> Iterator[Card]:
+    """A card for every model with sparse or constrained cross-attention."""
+    result = read("recipes/results/multi30k.json")
+    rows = {row["system"]: row for row in result["systems"]}
+    data, settings = result["data"], result["settings"]
+    for name, row in rows.items():
+        if row["attention"] == "softmax" or row["penalty"]:
+            continue
+        bounds = {None: "", "guided": ", with guided fertilities", "predicted": ", with predicted fertilities"}
+        fertility = bounds.get(row["fertility"], f", with a fertility of {row['fertility']} for every token")
+        yield Card(
+            name=f"translation-{name}",
+            title=f"Translation with {row['attention']} cross-attention{fertility}",
+            task="translation",
+            what=f"A small encoder-decoder ({row['architecture']}, {row['parameters']:,} parameters) from German to "
+            f"English, with {row['attention']} in place of softmax in cross-attention{fertility} (Malaviya et al. "
+            "2018). It goes on from a model trained with softmax.",
+            data=f"Multi30k: {data['train_rows']:,} pairs to train on, {data['test_rows']:,} to test on; "
+            f"{settings['base_steps']:,} steps with softmax, {settings['steps']} with its own attention, of "
+            f"{settings['batch_size']} pairs; {settings['beams']} beams; seed {settings['seed']}.",
+            measures=(
+                Measure("BLEU", "bleu", ".2f", "higher"),
+                Measure("chrF", "chrf", ".2f", "higher"),
+                Measure("REP (repetition)", "rep", ".2f", "lower"),
+                Measure("DROP (omission)", "drop", ".2f", "lower"),
+                Measure("source tokens attended a step", "attended_at_a_step", ".1f"),
+            ),
+            rows=rows,
+            own=name,
+            dense="softmax",
+            command=f"python recipes/translation.py --folder multi30k --systems softmax {name}",
+            weights=f"out/translation/systems/{name}/model",
+            limits="One run, trained in minutes on captions of photographs: half a point of BLEU means nothing, and "
+            "the model is no use as a translator. All systems share their beginning, which favours softmax.",
+            result=result,
+            config=row["settings"],
+        )

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -175,37 +174,6 @@ def test_foreign_folders_and_other_settings_are_refused(recipe, tmp_path, capsys
     with pytest.raises(SystemExit):
         recipe.parse_arguments(["--out", str(tmp_path / "mine")])
     assert "holds something else than an earlier run" in capsys.readouterr().err
-
-
-def test_training_goes_on_from_its_last_checkpoint(corpus, tmp_path):
-    training = load("translation_training")
-    pairs = corpus.read_scenes().train[:64]
-    tokenizer = corpus.build_tokenizer(pairs, 120)
-    rows = training.encode(pairs, tokenizer)
-    settings = {"steps": 5, "schedule_steps": 7, "lr": 1e-3, "batch_size": 8, "seed": 0}
-    whole = training.build_model(tokenizer, 0)
-    training.train(whole, tokenizer, rows, tmp_path / "whole", **settings)
-
-    class Interrupted(Exception):
-        pass
-
-    model = training.build_model(tokenizer, 0)
-    calls = []
-
-    def stop_at_fourth(module, args):
-        calls.append(1)
-        if len(calls) == 4:
-            raise Interrupted
-
-    handle = model.register_forward_pre_hook(stop_at_fourth)
-    with pytest.raises(Interrupted):
-        training.train(model, tokenizer, rows, tmp_path / "parts", **settings)
-    handle.remove()
-    resumed = training.build_model(tokenizer, 0)
-    training.train(resumed, tokenizer, rows, tmp_path / "parts", **settings)
-    for name, parameter in whole.named_parameters():
-        torch.testing.assert_close(resumed.get_parameter(name), parameter, msg=name)
-    assert not (tmp_path / "parts").exists()
 
 
 @pytest.mark.slow

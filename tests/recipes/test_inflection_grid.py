@@ -1,0 +1,126 @@
+"""The inflection grid: its rows, its certificates against enumeration, its ensembles."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import hf_sparse
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+LINES = {
+    "german-train-medium": "gehen\tging\tV;PST\nsehen\tsah\tV;PST\n",
+    "german-dev": "stehen\tstand\tV;PST\nlesen\tlas\tV;PST\ngeben\tgab\tV;PST\n",
+    "turkish-train-medium": "ev\tevler\tN;PL\n",
+    "turkish-dev": "el\teller\tN;PL\n",
+}
+
+
+@pytest.fixture(scope="module")
+def recipe() -> ModuleType:
+    sys.path.insert(0, str(RECIPES))
+    try:
+        return importlib.import_module("inflection_grid")
+    finally:
+        sys.path.remove(str(RECIPES))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sigmorphon")
+    for name, text in LINES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def task(recipe, data):
+    return recipe.prepared(str(data), "german,turkish", "medium", 2)
+
+
+def test_the_language_is_a_token_before_the_tags(recipe, task):
+    assert [recipe.source_text(row["lemma"], row["tags"]) for row in task.train][::2] == [
+        "gehen<german><V><PST>",
+        "ev<turkish><N><PL>",
+    ]
+    assert [row["form"] for row in task.dev] == ["stand", "las", "eller"]
+    assert "<turkish>" in task.tokenizer.get_vocab()
+
+
+def test_the_grid_is_that_of_the_paper_and_one_more(recipe):
+    trained = {name: (run.head, run.attention) for name, run in recipe.runs().items() if not run.members}
+    maps = ("", "entmax15", "sparsemax")
+    assert set(trained.values()) == {(a, b) for a in maps for b in maps} | {("alpha_relu", "entmax15")}
+    assert {run.members for run in recipe.runs().values()} - {""} == set(trained)
+
+
+def test_what_beam_search_proves_is_what_enumeration_finds(recipe, task):
+    model = recipe.build_model("softmax", task.tokenizer, 3, seed=0)
+    model.generation_config.max_new_tokens = 3
+    with torch.no_grad():
+        model.lm_head.weight.mul_(8)  # few candidates a step
+        model.final_logits_bias[0, task.tokenizer.eos_token_id] = 3.0
+    model = hf_sparse.sparsify(model, head="sparsemax").eval()
+    found = recipe.search(model, task.tokenizer, task.dev, beams=60)
+    assert any(found["exhausted"])
+    for index, row in enumerate(task.dev):
+        inputs = task.tokenizer(recipe.source_text(row["lemma"], row["tags"]), return_tensors="pt")
+        forms = hf_sparse.enumerate_support(model, inputs, 5000, 3)
+        if found["exhausted"][index]:
+            assert forms.complete
+            assert found["counts"][index] == len(forms.sequences)
+            best = task.tokenizer.decode(forms.sequences[0], skip_special_tokens=True)
+            assert found["forms"][index] == best
+            assert found["certified"][index]
+
+
+def test_a_softmax_model_never_sees_every_form(recipe, task):
+    model = recipe.build_model("softmax", task.tokenizer, 3, seed=0)
+    found = recipe.search(model, task.tokenizer, task.dev, beams=3)
+    assert not any(found["exhausted"])
+    assert len(found["forms"]) == 3
+
+
+def test_accuracy_is_averaged_over_languages(recipe, task, monkeypatch):
+    searched = {"forms": ["stand", "x", "eller"], "exhausted": [True, True, False], "counts": [1, 2, 1],
+                "certified": [True, True, True]}  # fmt: skip
+    monkeypatch.setattr(recipe, "search", lambda *arguments: searched)
+    model = recipe.build_model("softmax", task.tokenizer, 3, seed=0)
+    figures = recipe.measured(model, task, 2)
+    assert figures["accuracy_by_language"] == {"german": 0.5, "turkish": 1.0}
+    assert figures["accuracy"] == 0.75
+    assert (figures["one_form"], figures["all_forms_seen"], figures["certified"]) == (1 / 3, 2 / 3, 1)
+
+
+def test_quick_runs_and_their_ensemble(recipe, data, tmp_path):
+    runs = {name: recipe.runs()[name] for name in ("output-1.5-attention-1.5", "ensemble-output-1.5-attention-1.5")}
+    arguments = ["--quick", "--out", str(tmp_path), "--data", str(data)]
+    arguments += ["--set", "languages=german,turkish", "member_seeds=2", "steps=2"]
+
+    def go(*more):
+        return recipe.main("grid", "", runs, recipe.perform, recipe.report, recipe.QUICK, [*arguments, *more])
+
+    with pytest.raises(FileNotFoundError, match="an ensemble needs its members; do --only output"):
+        go("--only", "ensemble*")
+    go("--only", "output*", "--seeds", "2")
+    results = go("--only", "ensemble*")
+    assert [(record["run"], record["settings"]["seed"]) for record in results["runs"]] == [
+        ("output-1.5-attention-1.5", 0),
+        ("output-1.5-attention-1.5", 1),
+        ("ensemble-output-1.5-attention-1.5", 0),
+    ]
+    assert set(results["runs"][2]["figures"]["accuracy_by_language"]) == {"german", "turkish"}
+    assert (tmp_path / "inflection_grid.png").is_file()
+
+
+def test_an_ensemble_of_dense_models_is_one(recipe, task, tmp_path):
+    for seed in range(2):
+        recipe.build_model("softmax", task.tokenizer, 3, seed).save_pretrained(tmp_path / f"softmax-{seed}" / "model")
+    made = recipe.ensemble(recipe.Grid(members="softmax", member_seeds=2), tmp_path / "ensemble")
+    assert len(made.members) == 2
+    assert len(recipe.search(made, task.tokenizer, task.dev, beams=2)["forms"]) == 3

@@ -1,0 +1,86 @@
+"""How the recipes train: interrupted and resumed, with smoothed targets, and along the schedule."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+import hf_sparse
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+SETTINGS = {"steps": 5, "lr": 1e-3, "batch_size": 8, "seed": 0}
+
+
+def load(name: str) -> ModuleType:
+    sys.path.insert(0, str(RECIPES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(RECIPES))
+
+
+@pytest.fixture(scope="module")
+def task() -> SimpleNamespace:
+    corpus, translation, training = map(load, ("translation_corpus", "translation_training", "training"))
+    pairs = corpus.read_scenes().train[:64]
+    tokenizer = corpus.build_tokenizer(pairs, 120)
+    rows = translation.encode(pairs, tokenizer)
+
+    def build():
+        return translation.build_model(tokenizer, 0)
+
+    def train(model, folder, **settings):
+        collator = translation.Collator(tokenizer, model)
+        return training.train(model, tokenizer, rows, folder, collator=collator, **(SETTINGS | settings))
+
+    return SimpleNamespace(build=build, train=train, callback=load("progress").ProgressCallback)
+
+
+def test_training_goes_on_from_its_last_checkpoint(task, tmp_path):
+    whole = task.build()
+    task.train(whole, tmp_path / "whole", schedule_steps=7)
+
+    class Interrupted(Exception):
+        pass
+
+    model = task.build()
+    calls = []
+
+    def stop_at_fourth(module, args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise Interrupted
+
+    handle = model.register_forward_pre_hook(stop_at_fourth)
+    with pytest.raises(Interrupted):
+        task.train(model, tmp_path / "parts", schedule_steps=7)
+    handle.remove()
+    resumed = task.build()
+    task.train(resumed, tmp_path / "parts", schedule_steps=7)
+    for name, parameter in whole.named_parameters():
+        torch.testing.assert_close(resumed.get_parameter(name), parameter, msg=name)
+    assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.parametrize("head", [None, "entmax15"])
+def test_smoothed_targets_reach_the_loss_of_dense_and_sparse_models(task, head, tmp_path):
+    losses = []
+    for smoothing in (0.0, 0.2):
+        model = task.build() if head is None else hf_sparse.sparsify(task.build(), head=head)
+        losses.append(task.train(model, tmp_path / "run", label_smoothing=smoothing, steps=1)[0]["loss"])
+    assert losses[0] != pytest.approx(losses[1], abs=1e-3)
+
+
+@pytest.mark.parametrize(("schedule_steps", "last"), [(None, 0.5 * (1 + math.cos(math.pi * 3 / 4))), (9, None)])
+def test_the_rate_falls_to_zero_only_at_the_end_of_the_schedule(task, schedule_steps, last, tmp_path):
+    rates = [log["learning_rate"] for log in task.train(task.build(), tmp_path / "run", schedule_steps=schedule_steps)
+             if "learning_rate" in log]  # fmt: skip
+    expected = 0.5 * (1 + math.cos(math.pi * 3 / 8)) if last is None else last
+    assert rates[0] == 0
+    assert rates[-1] == pytest.approx(1e-3 * expected)

@@ -1,0 +1,180 @@
+"""The translation sweep: its runs, its data, and its figures against others counted by hand."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+import hf_sparse
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+def load(name: str) -> ModuleType:
+    sys.path.insert(0, str(RECIPES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(RECIPES))
+
+
+@pytest.fixture(scope="module")
+def recipe() -> ModuleType:
+    return load("translation_sweep")
+
+
+@pytest.fixture(scope="module")
+def made(recipe) -> SimpleNamespace:
+    corpus, tokenizer, rows = recipe.prepared("", "de", "en", False, 100, 150)
+
+    def build(**maps):
+        model = recipe.build_model(tokenizer, 0)
+        return (hf_sparse.sparsify(model, **maps) if maps else model).eval()
+
+    return SimpleNamespace(corpus=corpus, tokenizer=tokenizer, rows=rows, build=build)
+
+
+def test_runs_cover_what_the_papers_compare(recipe):
+    runs = recipe.runs()
+    assert runs["softmax"].head is runs["softmax"].attention is None
+    assert (runs["entmax15"].head, runs["entmax15"].attention) == ("entmax15", "entmax15")
+    assert (runs["output-alpha_relu"].head, runs["output-alpha_relu"].attention) == ("alpha_relu", None)
+    assert (runs["output-1"].head, runs["output-1"].attention) == (None, "entmax15")
+    assert (runs["attention-2"].head, runs["attention-2"].attention) == ("entmax15", "sparsemax")
+    assert runs["cross-sparsegen_lin--1"].attention == {"cross": {"name": "sparsegen_lin", "lam": -1.0}}
+    assert runs["en-de-sparsemax"].reverse
+    assert runs["entmax15-smoothed"].label_smoothing > 0
+    assert runs["output-alpha_relu-tau-5"].head["tau"] == 5
+    assert len({json.dumps(recipe.dataclasses.asdict(settings)) for settings in runs.values()}) == len(runs)
+
+
+def test_every_kind_of_data_gives_a_corpus(recipe, tmp_path):
+    named = load("translation_corpus").read_named
+    lines = [f"s{index}\tt{index}\n" for index in range(20)]
+    (tmp_path / "table.tsv").write_text("".join(lines), encoding="utf-8")
+    table = named(str(tmp_path / "table.tsv"), "de", "en")
+    assert [pair.source for pair in table.dev] == ["s3", "s13"]
+    assert [pair.source for pair in table.test] == ["s7", "s17"]
+    assert len(table.train) == 16
+    for part in ("train", "val", "test"):
+        for language in ("de", "en"):
+            (tmp_path / f"{part}.{language}").write_text(f"{part} {language}\n", encoding="utf-8")
+    assert named(str(tmp_path), "en", "de").test == [("test en", "test de")]
+    for part in ("train", "validation", "test"):
+        (tmp_path / "set").mkdir(exist_ok=True)
+        (tmp_path / "set" / f"{part}.jsonl").write_text('{"de": "a", "en": "b"}\n', encoding="utf-8")
+    assert named(str(tmp_path / "set"), "de", "en").dev == [("a", "b")]
+    assert len(named("", "de", "en").train) == 2400
+
+
+def test_a_reversed_corpus_has_its_sides_exchanged(recipe, made):
+    turned, _, rows = recipe.prepared("", "de", "en", True, 100, 150)
+    assert turned.test[0] == made.corpus.test[0][::-1]
+    assert rows[0]["labels"][-1] == made.tokenizer.eos_token_id
+    assert len(turned.train) == len(made.corpus.train) == 100
+
+
+@pytest.mark.parametrize(
+    "maps",
+    [{}, {"attn": {"cross": "sparsemax"}}, {"attn": "entmax15", "head": "entmax15"}, {"head": "alpha_relu"}],
+    ids=["dense", "cross", "both", "alpha_relu"],
+)
+def test_supports_are_those_of_the_single_forward_passes(recipe, made, maps):
+    model, pairs = made.build(**maps), made.corpus.test[:3]
+    figures = recipe.forced_figures(model, made.tokenizer, pairs)
+    if "attn" not in maps:
+        model.set_attn_implementation("eager")
+    supports, sums, attended = [], [], []
+    for source, target in pairs:
+        inputs = made.tokenizer(source, return_tensors="pt")
+        labels = made.tokenizer(target, return_tensors="pt").input_ids
+        with torch.no_grad():
+            output = model(**inputs, labels=labels, output_attentions=True)
+        z = output.logits[0].double()
+        if maps.get("head") == "alpha_relu":
+            p = (z / 2 - hf_sparse.sparse_config(model).to_dict()["head"]["tau"]).clamp(min=0) ** 2
+        else:
+            p = hf_sparse.probabilities(model, z) if maps else z.softmax(-1)
+        supports += (p > 0).sum(-1).tolist()
+        sums += p.sum(-1).tolist()
+        for weights in output.cross_attentions:
+            attended += (weights > 0).sum(-1).flatten().tolist()
+    assert figures["head_support"] == pytest.approx(sum(supports) / len(supports), rel=1e-3)
+    assert sum(figures["head_support_histogram"].values()) == len(supports)
+    assert figures["head_support_histogram"].get("1", 0) == supports.count(1)
+    assert figures["head_sum"]["mean"] == pytest.approx(sum(sums) / len(sums), rel=1e-4)
+    assert figures["attended"] == pytest.approx(sum(attended) / len(attended), rel=1e-4)
+    assert (figures["attended_share"] == 1) == ("attn" not in maps)
+
+
+def test_the_empty_string_is_counted_where_it_is_likelier_than_the_translation(recipe, made):
+    model, sources = made.build(), [pair.source for pair in made.corpus.test[:3]]
+    end = made.tokenizer.eos_token_id
+    with torch.no_grad():
+        model.final_logits_bias[0, end] = 50.0
+    texts, empty = recipe.decode(model, made.tokenizer, sources, beams=2)
+    assert (texts, empty) == ([""] * 3, {"empty_preferred": 0.0, "empty_found": 1.0})
+    with torch.no_grad():
+        model.final_logits_bias[0, end] = -50.0
+    texts, empty = recipe.decode(model, made.tokenizer, sources, beams=2)
+    assert all(texts)
+    assert empty["empty_found"] == 0
+
+
+def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(recipe, made):
+    model = made.build(head="entmax15")
+    collator = recipe.Collator(made.tokenizer, model)
+    state, batch = SimpleNamespace(global_step=0, log_history=[]), collator(list(made.rows.select(range(4))))
+    recipe.Curve(batch, every=2).on_train_begin(None, state, None, model=model)
+    (point,) = state.log_history
+    assert model.training
+    with torch.no_grad():
+        z = model.eval()(**batch).logits[batch["labels"] != -100].double()
+    low, high = z.amax(-1) / 2 - 1, z.amax(-1) / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        above = ((z / 2 - middle[:, None]).clamp(min=0) ** 2).sum(-1) > 1
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    assert point["threshold"] == pytest.approx(float(low.mean()), rel=1e-4)
+    assert point["logit_norm"] == pytest.approx(float(z.norm(dim=-1).mean()), rel=1e-4)
+    assert point["head_support"] == pytest.approx(float((z / 2 > low[:, None]).sum(-1).double().mean()), rel=1e-2)
+
+
+def test_metrics(recipe):
+    pytest.importorskip("sacrebleu")
+    pytest.importorskip("rouge_score")
+    assert recipe.scores("bleu", ["the cat sat on it"], ["the cat sat on it"])["bleu"] == pytest.approx(100)
+    rouge = recipe.scores("rouge", ["the cat", "dogs"], ["the cat sat down", "dogs"])
+    assert rouge["rouge1"] == pytest.approx(100 * (2 / 3 + 1) / 2)
+    assert rouge["rouge2"] == pytest.approx(100 * (2 * 1 / 3 / (4 / 3)) / 2)
+    with pytest.raises(ValueError, match="metric must be bleu or rouge, was 'meteor'"):
+        recipe.scores("meteor", ["a"], ["a"])
+
+
+def test_a_quick_run_gives_figures_and_pictures(recipe, tmp_path):
+    pytest.importorskip("rouge_score")
+    runs = {name: recipe.runs()[name] for name in ("softmax", "output-alpha_relu", "cross-sparsegen_lin-0.5")}
+    arguments = ["--quick", "--out", str(tmp_path), "--set", "metric=rouge", "steps=2", "test_rows=3"]
+    results = recipe.main("sweep", "", runs, recipe.perform, recipe.report, recipe.QUICK, arguments)
+    for record in results["runs"]:
+        figures = record["figures"]
+        assert 0 <= figures["rouge1"] <= 100
+        assert figures["tokens_per_cpu_second"] > 0
+        assert [point["step"] for point in figures["curve"]] == [0, 1, 2]
+        assert all(math.isclose(sum(row), 1, abs_tol=0.01) for row in figures["example"]["weights"])
+        assert len(figures["example"]["weights"]) == len(figures["example"]["queries"])
+        folder = tmp_path / "runs" / f"{record['run']}-0" / "model"
+        config = record["figures"]["config"]
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+        assert (hf_sparse.sparse_config(model).to_dict() if hf_sparse.is_sparse(model) else None) == config
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "training.png", "supports.png", "controlled_attention.png",
+    }  # fmt: skip
