@@ -23,21 +23,13 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from datasets import Dataset
 from matplotlib.figure import Figure
-from progress import Progress
 from sequence_tasks import MARK, PAD, TASKS, collate, rows
 from study import Settings, main, setting
 from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedModel,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
-from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import get_last_checkpoint
+from training import train
+from transformers import PreTrainedModel, SmolLM3Config, SmolLM3ForCausalLM, set_seed
 
 import hf_sparse
 from hf_sparse.attention import attention_sites, observe
@@ -96,36 +88,6 @@ def build(settings: LengthSettings) -> PreTrainedModel:
     return model if attention is None else hf_sparse.sparsify(model, attn=attention)
 
 
-def train(model: PreTrainedModel, settings: LengthSettings, folder: Path) -> None:
-    """Train in place, from the last checkpoint in ``folder`` where there is one."""
-    sparse = hf_sparse.is_sparse(model)
-    trainer_class: Any = hf_sparse.SparseTrainer if sparse else Trainer
-    arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else TrainingArguments
-    arguments = arguments_class(
-        output_dir=str(folder),
-        max_steps=settings.steps,
-        per_device_train_batch_size=settings.batch_size,
-        learning_rate=settings.lr,
-        warmup_steps=max(settings.steps // 10, 1),
-        lr_scheduler_type="cosine",
-        seed=settings.seed,
-        logging_steps=max(settings.steps // 5, 1),
-        save_steps=max(settings.steps // 4, 1),
-        save_total_limit=1,
-        report_to=settings.report_to,
-        disable_tqdm=False,
-        dataloader_pin_memory=False,
-        remove_unused_columns=False,
-    )
-    lengths = range(settings.shortest, settings.longest + 1)
-    count = settings.steps * settings.batch_size
-    data = list(rows(settings.task, lengths, count, settings.symbols, f"train {settings.seed}"))
-    trainer = trainer_class(model, arguments, collate, train_dataset=data)
-    trainer.remove_callback(ProgressCallback)
-    trainer.add_callback(Progress)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
-
-
 @torch.no_grad()
 def test(model: PreTrainedModel, settings: LengthSettings, length: int) -> dict[str, Any]:
     """How well ``model`` does at one length.
@@ -165,7 +127,20 @@ def learned(model: PreTrainedModel) -> dict[str, list[list[float]]]:
 def perform(settings: LengthSettings, folder: Path) -> dict[str, Any]:
     """Train and test one model."""
     model = build(settings)
-    train(model, settings, folder / "training")
+    trained = range(settings.shortest, settings.longest + 1)
+    count = settings.steps * settings.batch_size
+    train(
+        model,
+        None,
+        Dataset.from_list(list(rows(settings.task, trained, count, settings.symbols, f"train {settings.seed}"))),
+        folder / "training",
+        collator=collate,
+        steps=settings.steps,
+        lr=settings.lr,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        report_to=settings.report_to,
+    )
     lengths = [settings.longest * multiple for multiple in settings.multiples]
     figures = {"parameters": model.num_parameters(), "learned": learned(model)}
     return figures | {"lengths": [test(model, settings, length) for length in lengths]}
