@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 PAD, MARK = 0, 1
 FIRST = 2  # token ids from here on are symbols
-QUERIES = 8  # questions asked about one list of pairs
+QUERIES = 16  # questions asked about one list of pairs
 
 Row = dict[str, list[int]]
 

@@ -24,7 +24,7 @@ import hf_sparse
 
 def train(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     rows: Dataset,
     folder: Path,
     *,
@@ -42,7 +42,7 @@ def train(
 
     Args:
         model: dense or sparse, of any task; a sparse one is trained with its own loss.
-        tokenizer: saved beside the checkpoints.
+        tokenizer: saved beside the checkpoints; None where the rows are no text.
         rows: what ``collator`` makes batches of; rows of like length come together where a column ``length`` says it.
         folder: for checkpoints; gone when training has ended.
         collator: makes a batch of rows.
