@@ -3,7 +3,16 @@
 from ._build import KernelUnavailable
 from ._choice import HIGHEST_ALPHA, IMPLS, LOWEST_ALPHA, chosen
 from ._entmax import LONG_ROW, entmax_places, entmax_weights, jacobian_product, places_above
-from ._triton import triton_is_automatic, triton_jacobian_product, triton_loss_gradients, triton_solve, triton_weights
+from ._triton import (
+    triton_is_automatic,
+    triton_jacobian_product,
+    triton_list_support,
+    triton_listing,
+    triton_loss_gradients,
+    triton_multiply,
+    triton_solve,
+    triton_weights,
+)
 from ._triton_attention import (
     LOWEST_ATTENTION_ALPHA,
     triton_attention,
@@ -30,7 +39,10 @@ __all__ = [
     "triton_decode_values",
     "triton_is_automatic",
     "triton_jacobian_product",
+    "triton_list_support",
+    "triton_listing",
     "triton_loss_gradients",
+    "triton_multiply",
     "triton_solve",
     "triton_weights",
 ]
