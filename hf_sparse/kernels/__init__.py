@@ -4,7 +4,15 @@ from ._build import KernelUnavailable
 from ._choice import HIGHEST_ALPHA, IMPLS, LOWEST_ALPHA, chosen
 from ._entmax import LONG_ROW, Supports, entmax_supports, entmax_weights, jacobian_product, relu_supports, write_rows
 from ._self_check import triton_is_automatic
-from ._triton import triton_jacobian_product, triton_loss_gradients, triton_solve, triton_weights
+from ._triton import (
+    triton_jacobian_product,
+    triton_list_support,
+    triton_listing,
+    triton_loss_gradients,
+    triton_multiply,
+    triton_solve,
+    triton_weights,
+)
 from ._triton_attention import (
     LOWEST_ATTENTION_ALPHA,
     triton_attention,
@@ -32,7 +40,10 @@ __all__ = [
     "triton_decode_values",
     "triton_is_automatic",
     "triton_jacobian_product",
+    "triton_list_support",
+    "triton_listing",
     "triton_loss_gradients",
+    "triton_multiply",
     "triton_solve",
     "triton_weights",
     "write_rows",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,3 +94,49 @@ def triton_loss_gradients(
     from .gpu.row_ops import row_loss_gradients
 
     return row_loss_gradients(z.detach(), *solved, grad.detach(), target, alpha, exponent)
+
+
+def triton_listing(num_entries: int, num_chunks: int, device: torch.device) -> Any:
+    """Room for ``num_entries`` of the supports of rows that come in chunks; see ``triton_list_support``."""
+    from .gpu._support import Listing
+
+    return Listing.empty(num_entries, num_chunks, device)
+
+
+def triton_list_support(
+    z: Tensor,
+    listing: Any,
+    chunk: int,
+    first_row: int,
+    most: int,
+    alpha: float,
+    exponent: float,
+    tau: float | None,
+    softcap: float | None,
+    factor: float,
+) -> tuple[Tensor, Tensor]:
+    """Solve a chunk of rows z (N, V) and list its support, unless that has more than ``most`` entries.
+
+    Listed are rows, counted from ``first_row``, columns, and ``factor p``, times ``1 - (z / softcap)^2`` where there
+    is a softcap.
+
+    Returns:
+        conjugate: (N,) float32 as ``triton_solve``.
+        top: (N,) the row's maximum for entmax, 0 for a fully masked row and for alpha-ReLU.
+    """
+    from .gpu._rows import solve
+    from .gpu._support import list_support
+
+    solved = solve(z, alpha, exponent, tau, counting=True)
+    list_support(z, solved, listing, chunk, first_row, most, alpha, exponent, softcap, factor)
+    return solved.conjugate, solved.solution[:, 0]
+
+
+def triton_multiply(
+    row: Tensor, column: Tensor, value: Tensor, table: Tensor, num_rows: int, dtype: torch.dtype
+) -> Tensor:
+    """A sparse matrix, its entries (M,) in any order, times ``table`` (K, D): (num_rows, D) in ``dtype``."""
+    from .gpu._attention import unit
+    from .gpu._support import multiply
+
+    return multiply(row, column, value, unit(table), num_rows, dtype)

@@ -12,7 +12,7 @@ from ..functional import alpha_relu
 from ..kernels import chosen
 from ._alpha_relu_rows import relu_loss, relu_mass, relu_rows
 from ._linear_head import LinearHead
-from ._linear_loss import linear_loss, refuse_triton
+from ._linear_loss import linear_loss
 from ._linear_rows import TILE, LinearLoss, Tile, TiledLoss, worth_listing
 from ._linear_support import SupportEntries
 from ._row_losses import checked_settings
@@ -63,18 +63,19 @@ def linear_alpha_relu_loss(
     >>> linear_alpha_relu_loss(hidden, weight, torch.tensor([0, 1]), alpha=1.5, tau=0.5)
     tensor(0.)
     """
-    refuse_triton(impl)
     settings = checked_settings("alpha_relu", {"alpha": alpha, "tau": tau})
-    rows = LinearLoss(partial(_forward, **settings, chunk_size=chunk_size, impl=impl), partial(_weights, **settings))
-    return linear_loss(hidden, weight, target, bias, rows, "alpha_relu", settings, chunk_size=chunk_size, **options)
+    rows = LinearLoss(partial(_forward, **settings), partial(_slopes, **settings))
+    return linear_loss(
+        hidden, weight, target, bias, rows, "alpha_relu", settings, chunk_size=chunk_size, impl=impl, **options
+    )
 
 
-def _weights(z: Tensor, alpha: float, tau: float) -> Tensor:
-    return alpha_relu(z if z.dtype == torch.float64 else z.float(), alpha, tau)
+def _slopes(z: Tensor, grad: Tensor, impl: str, alpha: float, tau: float) -> Tensor:
+    return alpha_relu(z if z.dtype == torch.float64 else z.float(), alpha, tau) * grad[:, None]
 
 
 def _forward(
-    hidden: Tensor, y: Tensor, head: LinearHead, alpha: float, tau: float, chunk_size: int | None, impl: str
+    hidden: Tensor, y: Tensor, head: LinearHead, impl: str, chunk_size: int | None, alpha: float, tau: float
 ) -> TiledLoss:
     """Blocks of rows, chunks of classes: every tile adds its own part to the losses of its rows."""
     num_rows, num_classes = len(hidden), len(head.weight)
@@ -93,12 +94,12 @@ def _forward(
             here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
             found = relu_rows(z, alpha, tau, chosen(impl, z))
-            row, place = (found[1] != 0).nonzero(as_tuple=True) if found else (None, None)
-            if found is None or not worth_listing(len(row), z):
+            listed = None if found is None else (found[1] != 0).nonzero(as_tuple=True)
+            if found is None or listed is None or not worth_listing(len(listed[0]), z):
                 mass[rows] += relu_mass(z.to(dtype) * (alpha - 1) - tau, alpha).sum(-1)
                 dense.append(tile)
                 continue
-            columns, p, own_mass = found
+            (columns, p, own_mass), (row, place) = found, listed
             column = columns[row, place]
             mass[rows] += own_mass
             support.append(SupportEntries(row + start, column + begin, head.chain(p[row, place], z[row, column])))

@@ -13,7 +13,7 @@ from ..functional._candidates import LONG_ROW
 from ..kernels import chosen
 from ._entmax_rows import support_rows
 from ._linear_head import LinearHead
-from ._linear_loss import linear_loss, refuse_triton
+from ._linear_loss import linear_loss
 from ._linear_rows import FULL_SPEED, TILE, LinearLoss, Tile, TiledLoss, worth_listing
 from ._linear_support import SupportEntries
 from ._row_losses import checked_settings, row_losses
@@ -53,7 +53,8 @@ def linear_entmax_loss(
         scale: factor on the logits, finite.
         chunk_size: rows whose logits are held at a time; by default as many as make about sixteen million logits, and
             for large V up to 256 while their logits take at most a quarter of the memory of W.
-        impl: what finds the supports, ``"auto"``, ``"torch"`` or ``"cpp"``, as in ``hf_sparse.functional.entmax``.
+        impl: what finds the supports, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
+            ``hf_sparse.functional.entmax``. Triton's gradients are summed in the same order every time.
 
     Returns:
         A scalar, or (...) for ``reduction="none"``; float32, or float64 for float64 inputs. Half-precision inputs
@@ -75,15 +76,12 @@ def linear_entmax_loss(
     >>> linear_entmax_loss(hidden, weight, torch.tensor([0, 1]))
     tensor(0.)
     """
-    refuse_triton(impl)
     alpha = checked_settings("entmax", {"alpha": alpha})["alpha"]
-    rows = LinearLoss(
-        partial(_forward, alpha=alpha, chunk_size=chunk_size, impl=impl), partial(_weights, alpha=alpha, impl=impl)
-    )
+    rows = LinearLoss(partial(_forward, alpha=alpha), partial(_slopes, alpha=alpha))
     return linear_loss(
         hidden, weight, target, bias, rows, "entmax", {"alpha": alpha}, ignore_index=ignore_index,
         reduction=reduction, label_smoothing=label_smoothing, num_items=num_items, softcap=softcap, scale=scale,
-        chunk_size=chunk_size,
+        chunk_size=chunk_size, impl=impl,
     )  # fmt: skip
 
 
@@ -103,12 +101,12 @@ def linear_sparsemax_loss(
     return linear_entmax_loss(hidden, weight, target, 2.0, bias, **options)
 
 
-def _weights(z: Tensor, alpha: float, impl: str) -> Tensor:
-    return entmax(z if z.dtype == torch.float64 else z.float(), alpha, impl=impl)
+def _slopes(z: Tensor, grad: Tensor, impl: str, alpha: float) -> Tensor:
+    return entmax(z if z.dtype == torch.float64 else z.float(), alpha, impl=impl) * grad[:, None]
 
 
 def _forward(
-    hidden: Tensor, y: Tensor, head: LinearHead, alpha: float, chunk_size: int | None, impl: str
+    hidden: Tensor, y: Tensor, head: LinearHead, impl: str, chunk_size: int | None, alpha: float
 ) -> TiledLoss:
     """Chunks of rows, every class at once: an entmax threshold needs the whole row."""
     num_classes = len(head.weight)

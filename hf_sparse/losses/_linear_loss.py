@@ -12,19 +12,10 @@ from torch import Tensor
 
 from ..functional import get_map
 from ._linear_rows import LinearLoss, linear_rows
+from ._linear_solved import solved_linear_loss
 from ._reduce import check_reduction, reduce_rows
+from ._row_losses import chosen_for
 from ._targets import class_targets
-
-
-def refuse_triton(impl: str) -> None:
-    """Raise ValueError where a fused loss is asked of Triton, whose kernels know none.
-
-    ``impl="auto"`` on a GPU finds the supports in torch, and takes the row kernels for chunks that are mostly support.
-    """
-    if impl == "triton":
-        raise ValueError(
-            'impl="triton" knows no fused linear loss; use impl="auto" or impl="torch", or the loss of the logits'
-        )
 
 
 def linear_loss(
@@ -36,7 +27,8 @@ def linear_loss(
     name: str,
     settings: Mapping[str, Any],
     *,
-    chunk_size: int | None,
+    chunk_size: int | None = None,
+    impl: str = "auto",
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
@@ -44,7 +36,10 @@ def linear_loss(
     softcap: float | None = None,
     scale: float = 1.0,
 ) -> Tensor:
-    """The loss ``rows`` computes of a linear layer, over the targets that count; see ``linear_entmax_loss``."""
+    """The loss of a linear layer's output under a map, over the targets that count; see ``linear_entmax_loss``.
+
+    ``rows`` computes it where the Triton kernels do not.
+    """
     check_reduction(reduction, num_items)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be in [0, 1], was {label_smoothing}")
@@ -69,11 +64,15 @@ def linear_loss(
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must be of shape ({len(weight)},), one a class, was {tuple(bias.shape)}")
-    # Only the shape of the logits is looked at, and an expanded scalar has it for free.
-    y, counted = class_targets(hidden.new_empty(()).expand(*hidden.shape[:-1], len(weight)), target, ignore_index)
     device = weight.device.type
     # Under autocast the product is done in its dtype, as torch.nn.functional.linear would, and the rest is not.
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    # Only dtype, device and shape of the logits are looked at, and an expanded scalar has them for free.
+    logits = hidden.new_empty((), dtype=dtype).expand(*hidden.shape[:-1], len(weight))
+    y, counted = class_targets(logits, target, ignore_index)
+    impl = chosen_for(name, settings, logits, impl)
+    if impl == "triton":
+        rows = solved_linear_loss(**settings)
     h, weight = hidden.reshape(-1, weight.shape[1]).to(dtype), weight.to(dtype)
     loss_dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
     kept = counted.nonzero()[:, 0]
@@ -86,7 +85,9 @@ def linear_loss(
     bias = None if bias is None else bias.to(dtype)
     rows_kept = h if every else h[kept]
     with torch.autocast(device, enabled=False):
-        loss = linear_rows(rows_kept, weight, bias, y[kept], float(scale), softcap, float(label_smoothing), rows)
+        loss = linear_rows(
+            rows_kept, weight, bias, y[kept], float(scale), softcap, float(label_smoothing), rows, impl, chunk_size
+        )
     if label_smoothing > 0:
         loss = loss + _smoothing_constant(len(weight), loss, label_smoothing, name, settings)
     if not every:

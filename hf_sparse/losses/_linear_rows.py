@@ -55,12 +55,14 @@ class LinearLoss(NamedTuple):
     """How a map's loss is computed tile by tile.
 
     Attributes:
-        forward: (hidden, y, head) -> TiledLoss.
-        weights: logits of one tile -> their weights p.
+        forward: (hidden, y, head, impl, chunk_size) -> TiledLoss.
+        slopes: (logits of one tile, a factor for each of its rows, impl) -> the factor times the weights p.
+        product: a sparse matrix times one side of the layer, as ``gather_sum``.
     """
 
-    forward: Callable[[Tensor, Tensor, LinearHead], TiledLoss]
-    weights: Callable[[Tensor], Tensor]
+    forward: Callable[[Tensor, Tensor, LinearHead, str, int | None], TiledLoss]
+    slopes: Callable[[Tensor, Tensor, str], Tensor]
+    product: Callable[[SupportEntries, Tensor, int, torch.dtype], Tensor] = gather_sum
 
 
 class _LinearRows(torch.autograd.Function):
@@ -77,15 +79,18 @@ class _LinearRows(torch.autograd.Function):
         softcap: float | None,
         eps: float,
         linear_loss: LinearLoss,
+        impl: str,
+        chunk_size: int | None,
     ) -> Tensor:
         head = LinearHead(weight, bias, scale, softcap)
-        tiled = linear_loss.forward(hidden, y, head)
+        tiled = linear_loss.forward(hidden, y, head, impl, chunk_size)
         loss = tiled.loss
         if eps > 0:
             center = weight.mean(0, dtype=loss.dtype)
             mean = (hidden.to(loss.dtype) @ center + (0 if bias is None else bias.mean(dtype=loss.dtype))) * scale
             loss = loss + eps * (tiled.gold - mean)
-        ctx.scale, ctx.softcap, ctx.eps, ctx.linear_loss, ctx.dense = scale, softcap, eps, linear_loss, tiled.dense
+        ctx.scale, ctx.softcap, ctx.eps, ctx.linear_loss, ctx.impl = scale, softcap, eps, linear_loss, impl
+        ctx.dense = tiled.dense
         gold_slope = head.chain(torch.full_like(tiled.gold, eps - 1), tiled.gold)
         target = SupportEntries(torch.arange(len(y), device=y.device), y, gold_slope)
         ctx.save_for_backward(hidden, weight, bias, *SupportEntries.joined([*tiled.support, target]))
@@ -102,21 +107,24 @@ class _LinearRows(torch.autograd.Function):
         num_classes = len(weight)
         matrix = SupportEntries(row, column, torch.where(grad[row] == 0, 0.0, value * grad[row]))
         for_hidden, for_weight, for_bias = ctx.needs_input_grad[:3]
-        d_hidden = gather_sum(matrix, weight, len(hidden)) if for_hidden else None
-        d_weight = gather_sum(matrix.transposed(), hidden, num_classes) if for_weight else None
-        d_bias = torch.bincount(column, matrix.value.double(), num_classes).to(grad.dtype) if for_bias else None
+        product, by_class = ctx.linear_loss.product, matrix.transposed()
+        # What more is to be added is added in full precision.
+        dtype = grad.dtype if ctx.dense or ctx.eps > 0 else hidden.dtype
+        d_hidden = product(matrix, weight, len(hidden), dtype) if for_hidden else None
+        d_weight = product(by_class, hidden, num_classes, dtype) if for_weight else None
+        d_bias = product(by_class, grad.new_ones(len(hidden), 1), num_classes, grad.dtype)[:, 0] if for_bias else None
         buffer = hidden.new_empty(max(((t.rows.stop - t.rows.start) * num_classes for t in ctx.dense), default=0))
         for tile in ctx.dense:
             h, columns = hidden[tile.rows], tile.columns
             z = head.logits(h, columns, buffer)
-            r = head.chain(ctx.linear_loss.weights(z).to(grad.dtype) * grad[tile.rows, None], z)
+            r = head.chain(ctx.linear_loss.slopes(z, grad[tile.rows], ctx.impl), z)
             half = r.to(hidden.dtype)
             if d_hidden is not None:
                 d_hidden[tile.rows] += half @ weight[columns]
             if d_weight is not None:
                 d_weight[columns] += half.t() @ h
             if d_bias is not None:
-                d_bias[columns] += r.sum(0)
+                d_bias[columns] += r.sum(0, dtype=grad.dtype)
         if ctx.eps > 0:  # smoothing takes the same eps / V off every class's derivative
             share = grad * (-ctx.eps * ctx.scale)
             if d_hidden is not None:
@@ -129,7 +137,7 @@ class _LinearRows(torch.autograd.Function):
             None if d_hidden is None else d_hidden.to(hidden.dtype),
             None if d_weight is None else d_weight.to(weight.dtype),
             None if d_bias is None else d_bias.to(weight.dtype),
-            *(None for _ in range(5)),
+            *(None for _ in range(7)),
         )
 
 

@@ -37,13 +37,14 @@ class SupportEntries(NamedTuple):
         return SupportEntries(self.column, self.row, self.value)
 
 
-def gather_sum(matrix: SupportEntries, table: Tensor, num_rows: int) -> Tensor:
-    """The product ``matrix @ table`` (num_rows, D) in the dtype of the matrix's values.
+def gather_sum(matrix: SupportEntries, table: Tensor, num_rows: int, dtype: torch.dtype) -> Tensor:
+    """The product ``matrix @ table`` (num_rows, D), added up in the dtype of the matrix's values.
 
     Args:
         matrix: entries of a (num_rows, K) matrix.
         table: (K, D), any floating-point dtype; half precision is widened for the rows touched only.
         num_rows: rows of the result.
+        dtype: of the result.
 
     Cost: a sort of the entries and one weighted row of ``table`` an entry.
     """
@@ -57,7 +58,7 @@ def gather_sum(matrix: SupportEntries, table: Tensor, num_rows: int) -> Tensor:
     rank = torch.arange(len(row), device=row.device) - starts[row]
     early = rank < _RUN
     if bool(early.all()):
-        return F.embedding_bag(index, table, starts, mode="sum", per_sample_weights=value)
+        return F.embedding_bag(index, table, starts, mode="sum", per_sample_weights=value).to(dtype)
     counts = counts.clamp(max=_RUN)
     total = F.embedding_bag(
         index[early], table, counts.cumsum(0) - counts, mode="sum", per_sample_weights=value[early]
@@ -67,4 +68,4 @@ def gather_sum(matrix: SupportEntries, table: Tensor, num_rows: int) -> Tensor:
     later = F.embedding_bag(index, table, begins, mode="sum", per_sample_weights=value)
     long, owner = row[begins].unique_consecutive(return_inverse=True)
     total[long] = total[long].double().index_add_(0, owner, later.double()).to(total.dtype)
-    return total
+    return total.to(dtype)

@@ -23,29 +23,33 @@ from hf_sparse.kernels.gpu import _attention_backward as back
 from hf_sparse.kernels.gpu import _attention_forward as front
 from hf_sparse.kernels.gpu import _decode as decode
 from hf_sparse.kernels.gpu import _row_kernels as rows
+from hf_sparse.kernels.gpu import _support as support
 from hf_sparse.kernels.gpu._attention import tiles_for
 
 ARCHITECTURES = (80, 90, 100)
 TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Arguments by name: capitals are pointers, to the tensors' own dtype unless it is given here; the others are int32.
 DTYPES = {
-    **dict.fromkeys(
-        ("P", "SCORES", "PARTS", "PEAKS", "SOLUTION", "CONJUGATE", "GRAD", "TAU", "DELTA", "DALPHA", "ALPHA", "SINKS"),
-        "fp32",
-    ),
-    **dict.fromkeys(("LIST", "COUNT"), "i32"),
+    **dict.fromkeys("P SCORES PARTS PEAKS SOLUTION CONJUGATE GRAD TAU DELTA DALPHA ALPHA SINKS VALUE".split(), "fp32"),
+    **dict.fromkeys(("LIST", "COUNT", "ROW", "COLUMN"), "i32"),
     **dict.fromkeys(("LIVE", "MASK"), "i8"),
-    "TARGET": "i64",
+    **dict.fromkeys(("TARGET", "START", "INDEX"), "i64"),
 }
-FLOATS = {"alpha", "exponent", "tau", "tolerance", "scaling", "softcap", "lowest"}
+FLOATS = {"alpha", "exponent", "tau", "tolerance", "scaling", "softcap", "factor", "lowest"}
 
 
 def row_variants():
     for dtype, exponent in (("bf16", 2), ("fp32", 0)):
         shape = {"EXPONENT": exponent, "BLOCK": 1024}
-        yield rows.solve_rows, dtype, shape | {"SOLVE": True, "BLOCKS": 256}
+        yield rows.solve_rows, dtype, shape | {"SOLVE": True, "COUNTING": True, "BLOCKS": 256}
+        yield support.list_rows, dtype, shape | {"CAPPED": exponent == 0}
         yield rows.write_rows, dtype, shape | {"HAS_TARGET": exponent == 2, "HAS_GRAD": exponent == 2}
-    yield rows.solve_rows, "fp16", {"EXPONENT": 1, "BLOCK": 1024, "SOLVE": False, "BLOCKS": 64}
+    yield (
+        rows.solve_rows,
+        "fp16",
+        {"EXPONENT": 1, "BLOCK": 1024, "SOLVE": False, "COUNTING": False, "COUNT": None, "BLOCKS": 64},
+    )
+    yield support.sum_rows, "bf16", {"ENTRIES": 8, "COLUMNS": 512, "STEPS": 32}
     yield rows.multiply_by_jacobian, "bf16", {"BLOCK": 1024}
     yield decode.multiply_keys, "bf16", {"GROUP": 16, "HEAD": 128, "KEYS": 64}
     yield decode.multiply_values, "bf16", {"GROUP": 16, "VALUE": 128, "KEYS": 64}

@@ -15,7 +15,6 @@ from hf_sparse.losses import (
     entmax15_loss,
     entmax_loss,
     fenchel_young_loss,
-    linear_alpha_relu_loss,
     linear_entmax_loss,
 )
 
@@ -64,12 +63,6 @@ def test_losses_refuse_what_the_kernel_does_not_know():
     known = "'alpha_relu', 'entmax', 'entmax15', 'sparsemax'"
     with pytest.raises(ValueError, match=f"impl=\"cpp\" knows {known}, not 'sparsegen_lin'"):
         fenchel_young_loss(Z, Y, "sparsegen_lin", impl="cpp")
-
-
-def test_fused_losses_are_not_asked_of_triton():
-    for loss in (linear_entmax_loss, lambda *arguments, impl: linear_alpha_relu_loss(*arguments, 1.5, 0.3, impl=impl)):
-        with pytest.raises(ValueError, match='impl="triton" knows no fused linear loss; use impl="auto"'):
-            loss(Z, torch.eye(3), Y, impl="triton")
 
 
 @needs_compiler

@@ -48,6 +48,24 @@ def decoding(package):
     torch.testing.assert_close(kernels.decode_values(p, v), v.mean(2, keepdim=True).expand(1, 2, 1, 16))
 
 
+def listing(package):
+    """A capped row whose support is in two of its blocks; a sum over more entries than one run."""
+    solver, support = (importlib.import_module(f"{package}.{name}") for name in ("_rows", "_support"))
+    z = torch.linspace(0, 3, 1100, device=DEVICE)[None] * 20
+    solved = solver.solve(z, 1.5, 2.0, counting=True)
+    found = support.Listing.empty(2200, 1, z.device)
+    support.list_support(z, solved, found, 0, 7, 1100, 1.5, 2.0, softcap=100.0)
+    p = entmax15(z.double(), impl="torch")
+    expected = torch.zeros_like(p)
+    size = int(found.sizes[0])
+    expected[0, found.column[:size].long()] = found.value[:size].double()
+    torch.testing.assert_close(expected, p * (1 - (z.double() / 100).square()), atol=1e-6, rtol=0)
+    assert set(found.row[:size].tolist()) == {7}
+    one = torch.ones(300, device=DEVICE)
+    total = support.multiply(one.int(), torch.arange(300, device=DEVICE), one, one.cumsum(0)[:, None], 3, one.dtype)
+    assert total.tolist() == [[0], [45_150], [0]]
+
+
 FORWARD, BACKWARD = "_attention_forward", "_attention_backward"
 GROUPED, LEARNED = "shared keys (4 heads to 2)", "an alpha a head, with gradient"
 MUTATIONS = {
@@ -66,6 +84,10 @@ MUTATIONS = {
     "sink without weight": (BACKWARD, "total += w_sink", "total += 0 * w_sink", "sinks, with gradient"),
     "block skipped too eagerly": ("_row_kernels", "shift > 0:", "shift > 0.3:", rows),
     "wrong class": ("_row_kernels", "entry == tl.load(TARGET + row)", "entry == tl.load(TARGET + row) + 1", rows),
+    "support counted short": ("_row_kernels", "(u > 0).to(tl.int32)", "(u > 0.1).to(tl.int32)", listing),
+    "columns of another block": ("_support", "block * BLOCK + tl", "tl", listing),
+    "softcap of a listed weight": ("_support", "1 - (z / softcap)", "1 + (z / softcap)", listing),
+    "a run left out of a sum": ("_support", "total += tl.sum(part, 0)", "total = tl.sum(part, 0)", listing),
     "values passed over": ("_decode", "(p != 0)", "(p > 0.1)", decoding),
 }
 
@@ -100,5 +122,5 @@ def test_a_planted_mistake_is_caught(name, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("forget")
 def test_an_unchanged_copy_passes(tmp_path, monkeypatch):
     copied(tmp_path, monkeypatch, "unchanged")
-    for case in (attention_case("causal"), rows, decoding):
+    for case in (attention_case("causal"), rows, decoding, listing):
         case("unchanged")

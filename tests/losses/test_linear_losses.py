@@ -211,7 +211,7 @@ def test_gather_sum_is_the_sparse_product(dtype):
     table = torch.randn(50, 3, generator=generator).to(dtype)
     value = torch.randn(3000, generator=generator, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
     dense = torch.zeros(9, 50, dtype=torch.float64).index_put_((row, column), value.double(), accumulate=True)
-    product = _linear_support.gather_sum(_linear_support.SupportEntries(row, column, value), table, 9)
+    product = _linear_support.gather_sum(_linear_support.SupportEntries(row, column, value), table, 9, value.dtype)
     torch.testing.assert_close(product.double(), dense @ table.double(), atol=1e-5, rtol=1e-5)
 
 
@@ -220,7 +220,7 @@ def test_fifty_thousand_equal_terms_do_not_drift():
     entries = _linear_support.SupportEntries(
         torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.long), torch.full((count,), 0.1)
     )
-    total = _linear_support.gather_sum(entries, torch.full((1, 1), 0.3), 1)
+    total = _linear_support.gather_sum(entries, torch.full((1, 1), 0.3), 1, torch.float32)
     assert total.item() == pytest.approx(count * 0.03, rel=1e-5)
 
 

@@ -17,7 +17,8 @@ from ._newton import rise, slope_power
 
 
 @triton.jit
-def _scores(Z, block, length, BLOCK: tl.constexpr):
+def row_scores(Z, block, length, BLOCK: tl.constexpr):
+    """One block of the row at Z in float32, ``-inf`` beyond its end."""
     entry = block * BLOCK + tl.arange(0, BLOCK)
     return tl.load(Z + entry, mask=entry < length, other=float("-inf")).to(tl.float32)
 
@@ -28,6 +29,7 @@ def solve_rows(
     CONJUGATE,
     SOLUTION,
     PEAKS,
+    COUNT,
     stride,
     length,
     num_blocks,
@@ -37,15 +39,17 @@ def solve_rows(
     tolerance,
     max_steps,
     SOLVE: tl.constexpr,
+    COUNTING: tl.constexpr,
     EXPONENT: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """One row a program: its peaks, its solution ``(base, shift, mass)`` and its conjugate.
+    """One row a program: its peaks, its solution ``(base, shift, mass)``, its conjugate and the size of its support.
 
     The conjugate is ``Omega*(z) - max z`` for entmax. With ``rise = 1 + tau`` it is
     ``rise / (alpha - 1) + (sum p (u - 1) + mass - 1) / alpha``: the dual objective, stationary in tau, so that what is
-    left of Newton's error enters squared. For alpha-ReLU it is ``sum u^(P + 1)``.
+    left of Newton's error enters squared. For alpha-ReLU it is ``sum u^(P + 1)``. A row with a NaN or an infinity is
+    counted as one entry.
     """
     row = tl.program_id(0).to(tl.int64)
     Z += row * stride
@@ -54,7 +58,7 @@ def solve_rows(
     top = float("-inf")
     strange = tl.zeros((BLOCK,), tl.int32)
     for block in range(num_blocks):
-        z = _scores(Z, block, length, BLOCK)
+        z = row_scores(Z, block, length, BLOCK)
         strange = strange | (~(z < float("inf"))).to(tl.int32)
         peak = tl.max(z, 0)
         tl.store(PEAKS + block, peak)
@@ -79,6 +83,7 @@ def solve_rows(
 
     mass = 0.0
     powers = 0.0
+    count = tl.where(is_strange, 1, 0)
     step = 0.0
     num_steps = 0
     going = not is_strange
@@ -86,15 +91,18 @@ def solve_rows(
         mass = 0.0
         powers = 0.0
         slope = 0.0
+        count = 0
         risen += step
         if SOLVE:
             shift = 1 - risen
         for block in range(num_blocks):
             if (tl.load(PEAKS + block) - base) * scale + shift > 0:
-                u = tl.maximum((_scores(Z, block, length, BLOCK) - base) * scale + shift, 0.0)
+                u = tl.maximum((row_scores(Z, block, length, BLOCK) - base) * scale + shift, 0.0)
                 slopes = slope_power(u, exponent, EXPONENT)
                 mass += tl.sum(slopes * u, 0)
                 slope += tl.sum(slopes, 0)
+                if COUNTING:
+                    count += tl.sum((u > 0).to(tl.int32), 0)
                 if SOLVE:
                     powers += tl.sum(slopes * u * (u - 1), 0)
                 else:
@@ -113,6 +121,8 @@ def solve_rows(
     tl.store(SOLUTION + row * 3, base)
     tl.store(SOLUTION + row * 3 + 1, shift)
     tl.store(SOLUTION + row * 3 + 2, tl.where(is_strange, float("nan"), mass))
+    if COUNTING:
+        tl.store(COUNT + row, count)
 
 
 @triton.jit
@@ -142,7 +152,7 @@ def write_rows(
     entry = block * BLOCK + tl.arange(0, BLOCK)
     p = tl.zeros((BLOCK,), tl.float32)
     if (tl.load(PEAKS + row * num_blocks + block) - base) * (alpha - 1) + shift > 0:
-        u = tl.maximum((_scores(Z + row * stride, block, length, BLOCK) - base) * (alpha - 1) + shift, 0.0)
+        u = tl.maximum((row_scores(Z + row * stride, block, length, BLOCK) - base) * (alpha - 1) + shift, 0.0)
         p = slope_power(u, exponent, EXPONENT) * u
     p = p / mass
     if HAS_TARGET:

@@ -24,18 +24,23 @@ class RowSolutions(NamedTuple):
             NaN or ``inf``.
         solution: (N, 3) base, shift and mass: the weights are ``[(alpha - 1) (z - base) + shift]_+^P / mass``.
         peaks: (N, blocks) the largest score of each block of the row.
+        support_size: (N,) int32, where it was asked for; 1 for a row that holds a NaN or ``inf``.
     """
 
     conjugate: Tensor
     solution: Tensor
     peaks: Tensor
+    support_size: Tensor | None = None
 
 
-def _block(length: int, block: int) -> int:
+def block_of(length: int, block: int = BLOCK) -> int:
+    """Scores of which one peak is kept, in rows of ``length``."""
     return min(block, max(16, triton.next_power_of_2(length)))
 
 
-def solve(z: Tensor, alpha: float, exponent: float, tau: float | None = None, block: int = BLOCK) -> RowSolutions:
+def solve(
+    z: Tensor, alpha: float, exponent: float, tau: float | None = None, counting: bool = False, block: int = BLOCK
+) -> RowSolutions:
     """Solve rows of scores.
 
     Args:
@@ -43,26 +48,28 @@ def solve(z: Tensor, alpha: float, exponent: float, tau: float | None = None, bl
         alpha: in [1.1, 2] where tau is None, else above 1.
         exponent: ``1 / (alpha - 1)``.
         tau: the threshold of alpha-ReLU; None solves for that of entmax.
+        counting: whether the sizes of the supports are wanted.
         block: scores of which one peak is kept, a power of two.
 
     Cost: one read of z, and reads of the blocks that can hold support, three to ten times.
     """
     num_rows, length = z.shape
-    block = _block(length, block)
+    block = block_of(length, block)
     num_blocks = triton.cdiv(length, block)
     conjugate, solution, peaks = (
         torch.empty(shape, dtype=torch.float32, device=z.device)
         for shape in ((num_rows,), (num_rows, 3), (num_rows, num_blocks))
     )
+    count = torch.empty(num_rows, dtype=torch.int32, device=z.device) if counting else None
     if num_rows:
         with on_device_of(z):
             solve_rows[(num_rows,)](
-                z, conjugate, solution, peaks, z.stride(0), length, num_blocks, alpha, exponent, tau or 0.0,
+                z, conjugate, solution, peaks, count, z.stride(0), length, num_blocks, alpha, exponent, tau or 0.0,
                 # Twice what float32 sums are off by, at an exponent that multiplies it.
-                4e-7 * max(2.0, exponent), _MAX_STEPS, SOLVE=tau is None, EXPONENT=whole(exponent), BLOCK=block,
-                BLOCKS=triton.next_power_of_2(num_blocks),
+                4e-7 * max(2.0, exponent), _MAX_STEPS, SOLVE=tau is None, COUNTING=counting,
+                EXPONENT=whole(exponent), BLOCK=block, BLOCKS=triton.next_power_of_2(num_blocks),
             )  # fmt: skip
-    return RowSolutions(conjugate, solution, peaks)
+    return RowSolutions(conjugate, solution, peaks, count)
 
 
 def write(
@@ -89,7 +96,7 @@ def write(
     """
     num_rows, length = z.shape
     out = torch.empty((num_rows, length), dtype=z.dtype, device=z.device)
-    block = _block(length, block)
+    block = block_of(length, block)
     num_blocks = triton.cdiv(length, block)
     if num_rows:
         with on_device_of(z):
@@ -108,7 +115,7 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float, block: int = BLOCK) 
     """
     out = torch.empty_like(p)
     num_rows, length = p.shape
-    block = _block(length, block)
+    block = block_of(length, block)
     if num_rows:
         with on_device_of(p):
             multiply_by_jacobian[(num_rows,)](

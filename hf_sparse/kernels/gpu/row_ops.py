@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ._rows import BLOCK, RowSolutions, jacobian_product, solve, write
+from ._rows import RowSolutions, block_of, jacobian_product, solve, write
 
 
 @torch.library.custom_op("hf_sparse::entmax_rows", mutates_args=())
@@ -35,16 +35,16 @@ def _(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 @torch.library.custom_op("hf_sparse::solve_rows", mutates_args=())
 def solved_rows(z: Tensor, alpha: float, exponent: float, tau: float | None) -> tuple[Tensor, Tensor, Tensor]:
     """``RowSolutions`` of z (N, V): of entmax, or of alpha-ReLU where tau is given."""
-    conjugate, solution, peaks = solve(z.contiguous(), alpha, exponent, tau)
+    conjugate, solution, peaks, _ = solve(z.contiguous(), alpha, exponent, tau)
     return conjugate, solution, peaks
 
 
 @solved_rows.register_fake
 def _(z: Tensor, alpha: float, exponent: float, tau: float | None) -> tuple[Tensor, Tensor, Tensor]:
     num_rows, length = z.shape
-    block = min(BLOCK, max(16, triton.next_power_of_2(length)))
+    num_blocks = triton.cdiv(length, block_of(length))
     conjugate = z.new_empty((num_rows,), dtype=torch.float32)
-    return conjugate, conjugate.new_empty((num_rows, 3)), conjugate.new_empty((num_rows, triton.cdiv(length, block)))
+    return conjugate, conjugate.new_empty((num_rows, 3)), conjugate.new_empty((num_rows, num_blocks))
 
 
 @torch.library.custom_op("hf_sparse::row_loss_gradients", mutates_args=())
