@@ -15,6 +15,7 @@ class Case:
         baseline: the candidate the others are divided by.
         candidates: by name, what to time: a call without arguments.
         targets: by name, the ratio to the baseline a candidate should not exceed.
+        parts: by candidate and name, pieces of what it does, timed alone in the same rounds: where its time goes.
         rounds: how often each candidate is timed.
         threads: intra-op threads of torch.
     """
@@ -23,6 +24,7 @@ class Case:
     baseline: str
     candidates: Mapping[str, Callable[[], object]]
     targets: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, Callable[[], object]]] = field(default_factory=dict)
     rounds: int = 11
     threads: int = 2
 
@@ -42,6 +44,7 @@ class Row:
         target: what the ratio should not exceed, or None.
         rounds: number of rounds behind the ratio.
         disturbed: how many of them other processes took more than a tenth of the machine in.
+        part: name of the piece of the candidate that was timed alone; empty for all of it.
     """
 
     case: str
@@ -54,6 +57,7 @@ class Row:
     target: float | None
     rounds: int
     disturbed: int
+    part: str = ""
 
     @property
     def verdict(self) -> str:

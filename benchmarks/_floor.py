@@ -1,5 +1,5 @@
-"""What no loss or map with a dense gradient can go below: reading its scores once and writing zeros once for each
-dense result. The ratio to it is what is left to gain on this machine."""
+"""What no loss or map with a dense gradient, made of torch's operations, can go below: reading its scores once and
+writing zeros once for each dense result. Only a kernel that writes past the caches can."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ def line(row: Row) -> str:
     spread = "" if row.rounds == 1 else f" [{low:.2f}, {high:.2f}]"
     target = "" if row.target is None else f"{row.target:.2f} {row.verdict}"
     noise = f"  ({row.disturbed}/{row.rounds} rounds disturbed)" if row.disturbed else ""
-    return f"  {row.candidate:<34}{row.value:>10.1f} {row.unit}{row.ratio:>8.2f}{spread:<16}{target}{noise}".rstrip()
+    name = f"  of which {row.part}" if row.part else row.candidate
+    return f"  {name:<34}{row.value:>10.1f} {row.unit}{row.ratio:>8.2f}{spread:<16}{target}{noise}".rstrip()
 
 
 def heading(row: Row) -> str:

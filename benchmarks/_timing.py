@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -17,6 +17,8 @@ STAT = Path("/proc/stat")
 DISTURBED = 0.1
 SECONDS_A_CASE = 15.0
 MIN_ROUNDS = 2
+# The share of the machine that others had meanwhile, and seconds by candidate and part.
+Round = tuple[float, dict[tuple[str, str], float]]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -37,26 +39,36 @@ def measure(case: Case, clock: str = "wall") -> list[Row]:
     before = torch.get_num_threads()
     torch.set_num_threads(case.threads if clock == "wall" else 1)
     try:
-        for call in case.candidates.values():
+        calls = _calls(case)
+        for call in calls.values():
             call()
-        rounds: list[tuple[float, dict[str, float]]] = []
+        rounds: list[Round] = []
         end = time.perf_counter() + SECONDS_A_CASE
         while len(rounds) < MIN_ROUNDS or (
             sum(clock == "cpu" or share <= DISTURBED for share, _ in rounds) < case.rounds
             and time.perf_counter() < end
         ):
-            rounds.append(_round(case, CLOCKS[clock]))
+            rounds.append(_round(calls, CLOCKS[clock]))
     finally:
         torch.set_num_threads(before)
     kept = sorted(rounds, key=lambda r: r[0])[: case.rounds]
-    return [_row(case, name, kept) for name in case.candidates]
+    return [_row(case, *name, kept) for name in calls]
 
 
-def _round(case: Case, now: Callable[[], float]) -> tuple[float, dict[str, float]]:
-    """The share of the machine that others had, and seconds by candidate."""
+def _calls(case: Case) -> dict[tuple[str, str], Callable[[], object]]:
+    """What is timed, by candidate and part; the whole is the part without a name, and comes first."""
+    calls = {}
+    for name, whole in case.candidates.items():
+        calls[name, ""] = whole
+        calls |= {(name, part): call for part, call in case.parts.get(name, {}).items()}
+    return calls
+
+
+def _round(calls: Mapping[tuple[str, str], Callable[[], object]], now: Callable[[], float]) -> Round:
+    """Time every call once."""
     own, machine, start = sum(os.times()[:4]), _machine_seconds(), time.perf_counter()
     seconds = {}
-    for name, call in case.candidates.items():
+    for name, call in calls.items():
         begin = now()
         call()
         seconds[name] = now() - begin
@@ -65,18 +77,19 @@ def _round(case: Case, now: Callable[[], float]) -> tuple[float, dict[str, float
     return others / (wall * (os.cpu_count() or 1)), seconds
 
 
-def _row(case: Case, name: str, rounds: list[tuple[float, dict[str, float]]]) -> Row:
-    ratios = [seconds[name] / seconds[case.baseline] for _, seconds in rounds]
+def _row(case: Case, name: str, part: str, rounds: list[Round]) -> Row:
+    ratios = [seconds[name, part] / seconds[case.baseline, ""] for _, seconds in rounds]
     low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return Row(
         case=case.title,
         candidate=name,
-        value=1e3 * statistics.median(seconds[name] for _, seconds in rounds),
+        value=1e3 * statistics.median(seconds[name, part] for _, seconds in rounds),
         unit="ms",
         baseline=case.baseline,
         ratio=middle,
         quartiles=(low, high),
-        target=case.targets.get(name),
+        target=None if part else case.targets.get(name),
         rounds=len(rounds),
         disturbed=sum(share > DISTURBED for share, _ in rounds),
+        part=part,
     )

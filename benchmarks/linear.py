@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import entmax as package
+import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from hf_sparse.losses import entmax15_loss, linear_alpha_relu_loss, linear_entmax_loss, linear_sparsemax_loss
 from hf_sparse.metrics import threshold
@@ -35,6 +37,13 @@ if kernel():
     TARGETS |= {f"{name}, cpp": 0.3 for name in TARGETS}
 
 
+def products(hidden: Tensor, weight: Tensor, num_rows: int = 335) -> None:
+    """The forward product alone, in chunks as the fused losses take them."""
+    out = hidden.new_empty(num_rows, len(weight))
+    for rows in hidden.split(num_rows):
+        torch.mm(rows, weight.t(), out=out[: len(rows)])
+
+
 def fused(kind: str, num_rows: int = 2048, width: int = 512, num_classes: int = 50_000) -> Case:
     hidden, weight, y = linear_layer(kind, num_rows, width, num_classes)
     tau = float(threshold(hidden[:16] @ weight.t()).mean())
@@ -43,6 +52,7 @@ def fused(kind: str, num_rows: int = 2048, width: int = 512, num_classes: int = 
         baseline="linear + cross_entropy",
         candidates={name: loss_step(loss, hidden, weight, y) for name, loss in candidates(tau).items()},
         targets=TARGETS if kind == "trained" else {},
+        parts={name: {"forward product": partial(products, hidden, weight)} for name in TARGETS},
         rounds=5,
     )
 

@@ -16,6 +16,7 @@ from ._floor import NAME as FLOOR
 from ._floor import loss_floor
 from ._impls import impls
 from ._inputs import logits, targets
+from ._parts import loss_parts
 from ._step import loss_step
 
 TARGETS = {
@@ -41,6 +42,10 @@ def sparse_losses(kind: str, num_rows: int = 256, num_classes: int = 50_000) -> 
     if kind == "trained":  # at the start of training alpha 1.3 keeps thousands of classes: see flat_loss
         own["entmax 1.3"] = partial(entmax_loss, alpha=1.3)
     ours, targets_of = impls(own, TARGETS[kind], BEST[kind])
+    parts = {**loss_parts("entmax15", z, y, 1.5), **loss_parts("sparsemax", z, y, 2.0)}
+    parts |= loss_parts("alpha-ReLU", z, y, 1.5, tau)
+    if "entmax 1.3" in own:
+        parts |= loss_parts("entmax 1.3", z, y, 1.3)
     losses = {
         "cross_entropy": F.cross_entropy,
         **ours,
@@ -53,6 +58,7 @@ def sparse_losses(kind: str, num_rows: int = 256, num_classes: int = 50_000) -> 
         baseline="cross_entropy",
         candidates={name: loss_step(loss, z, y) for name, loss in losses.items()},
         targets=targets_of,
+        parts=parts,
     )
 
 
@@ -97,6 +103,7 @@ def bfloat16_loss(num_rows: int = 256, num_classes: int = 50_000) -> Case:
         baseline="cross_entropy",
         candidates={name: loss_step(loss, z, y) for name, loss in losses.items()},
         targets=targets_of,
+        parts=loss_parts("entmax15", z, y, 1.5),
         rounds=7,
     )
 

@@ -7,13 +7,15 @@ from functools import partial
 import entmax as package
 import torch
 
+from hf_sparse import kernels
 from hf_sparse.functional import entmax15, sparsemax
 
 from ._case import Case
 from ._floor import NAME as FLOOR
 from ._floor import map_floor
-from ._impls import impls
+from ._impls import impls, kernel
 from ._inputs import logits
+from ._parts import attention_parts, output_map_parts
 from ._step import map_step
 
 
@@ -32,6 +34,7 @@ def output_map(num_rows: int = 256, num_classes: int = 50_000) -> Case:
         baseline="softmax",
         candidates={name: map_step(function, z, upstream) for name, function in maps.items()},
         targets=targets,
+        parts=output_map_parts("entmax15", z, 1.5),
     )
 
 
@@ -49,6 +52,7 @@ def attention_map(length: int, num_heads: int) -> Case:
         baseline="softmax",
         candidates={name: map_step(function, z, upstream) for name, function in maps.items()},
         targets=targets,
+        parts=attention_parts("entmax15", z, upstream, 1.5),
         rounds=5,
     )
 
@@ -74,11 +78,18 @@ def decode_map(num_classes: int = 50_000) -> Case:
 
         return call
 
+    parts = {}
+    if kernel():
+        for name, alpha in (("entmax15, cpp", 1.5), ("sparsemax, cpp", 2.0)):
+            alone = partial(kernels.entmax_weights, alpha=alpha, exponent=1 / (alpha - 1))
+            parts[name] = {"kernel without checks": forward(alone)}
+
     return Case(
         title=f"decode map, forward, 1 x {num_classes}, one thread, 20 calls",
         baseline="softmax",
         candidates={name: forward(function) for name, function in maps.items()},
         targets=targets,
+        parts=parts,
         threads=1,
     )
 

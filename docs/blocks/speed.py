@@ -12,13 +12,25 @@ def speed() -> str:
 
 
 @block
+def speed_parts() -> str:
+    """Where the time of the missed targets goes, with an allocator that keeps its blocks."""
+    return _parts("warm-wall")
+
+
+@block
+def speed_cold_parts() -> str:
+    """The same with the default allocator."""
+    return _parts("cold-wall")
+
+
+@block
 def speed_cold() -> str:
     """With the default allocator, where every fresh large block costs page faults."""
     return _ratios("cold-wall")
 
 
 def _ratios(name: str) -> str:
-    """Every measured ratio that has a target, whether it was met, and what could not be gone below in that case."""
+    """Every measured ratio that has a target, whether it was met, and the floor of that case."""
     result = read(f"benchmarks/results/{name}.json")
     machine, rows = result["machine"], result["rows"]
     floors = {row["case"]: row["ratio"] for row in rows if row["candidate"].startswith("floor")}
@@ -38,4 +50,25 @@ def _ratios(name: str) -> str:
         f"allocator, load {machine['load']:.1f} at the start, {disturbed / rounds:.0%} of the rounds disturbed by "
         f"other processes; torch {machine['torch']}, commit {machine['commit']}.",
     ]
+    return "\n".join(lines)
+
+
+def _parts(name: str) -> str:
+    """The missed targets, each with the pieces of it that were timed alone in the same rounds, and what they leave."""
+    rows = read(f"benchmarks/results/{name}.json")["rows"]
+    parts: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        if row.get("part"):
+            parts.setdefault((row["case"], row["candidate"]), {})[row["part"]] = row["ratio"]
+    missed = [row for row in rows if row["verdict"] == "MISSED"]
+    if not missed:
+        return "No target is missed."
+    lines = ["| case | candidate | ratio | target | of which | rest |", "|---|---|---|---|---|---|"]
+    for row in missed:
+        own = parts.get((row["case"], row["candidate"]), {})
+        pieces = ", ".join(f"{part} {ratio:.2f}" for part, ratio in own.items()) or "not taken apart"
+        rest = f"{row['ratio'] - sum(own.values()):.2f}" if own else ""
+        lines.append(
+            f"| {row['case']} | {row['candidate']} | {row['ratio']:.2f} | {row['target']:.3g} | {pieces} | {rest} |"
+        )
     return "\n".join(lines)

@@ -35,14 +35,16 @@ class Setting:
         """Return ``value`` as a float (or one of the words, or a bool); raise if the setting cannot take it."""
         if isinstance(value, str) and value in self.words:
             return value
-        allowed = " or ".join([self.allowed, *(f'"{word}"' for word in self.words)])
         if isinstance(value, bool) == (self.holds is not None) or not isinstance(value, int | float):
-            raise TypeError(f"{name} must be {allowed}, was {value!r}")
+            raise TypeError(f"{name} must be {self._in_words()}, was {value!r}")
         if self.holds is None:
             return value
         if not self.holds(value):
-            raise ValueError(f"{name} must be {allowed}, was {value}")
+            raise ValueError(f"{name} must be {self._in_words()}, was {value}")
         return float(value)
+
+    def _in_words(self) -> str:
+        return " or ".join([self.allowed, *(f'"{word}"' for word in self.words)])
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def entmax_weights(z: Tensor, alpha: float, exponent: float) -> Tensor:
     length = z.shape[-1]
     num_rows, threads = z.numel() // max(length, 1), torch.get_num_threads()
     if length > LONG_ROW:
-        p = torch.empty_like(z, requires_grad=False)
+        p = torch.empty_like(z)
         kind = DTYPES.index(z.dtype)
         library().hf_sparse_map(z.data_ptr(), p.data_ptr(), kind, num_rows, length, alpha, exponent, threads)
         return p

@@ -233,6 +233,18 @@ double write_powers(const float* x, float* p, int64_t n, float tau, double expon
     return write_powers<0>(x, p, n, tau, exponent);
 }
 
+// sum p x; where p is 0, x may be anything. Both are read up to a multiple of LANES.
+double dot(const float* p, const float* x, int64_t n) {
+    double total = 0;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        Floats part = {};
+        for (int64_t i = start; i < std::min(n, start + BLOCK); i += LANES)
+            part += load(p + i) > 0.0f ? load(p + i) * load(x + i) : Floats{};
+        total += sum(part);
+    }
+    return total;
+}
+
 // ---- One streaming read of a long row ---------------------------------------------------------------------------
 
 struct Found {
@@ -252,35 +264,38 @@ Found& room_for(int64_t length) {
     return found;
 }
 
-// Lists the entries z[begin:end] above the threshold, and NaNs.
+// Lists the entries z[begin:end] above the threshold, and NaNs. First the groups that hold any, with no branch to
+// mispredict, then their entries.
 template <class T> void list_above(const T* z, int64_t begin, int64_t end, float threshold, Found& found) {
+    constexpr int GROUP = 4 * LANES;
     const Floats t = all(threshold);
     float* value = found.value.data();
     int32_t* column = found.column.data();
-    int64_t n = found.count, i = begin;
-    for (; i + 4 * LANES <= end; i += 4 * LANES) {
-        uint64_t bits = 0;
-        for (int k = 0; k < 4; k++) bits |= static_cast<uint64_t>(beyond(load(z + i + k * LANES), t)) << (k * LANES);
-        for (; __builtin_expect(bits != 0, 0); bits &= bits - 1) {
-            column[n] = static_cast<int32_t>(i + __builtin_ctzll(bits));
-            value[n] = load_one(z + column[n]);
-            n++;
+    int64_t n = found.count;
+    while (begin + GROUP <= end) {
+        int64_t first[BLOCK / GROUP], groups = 0;
+        uint64_t above[BLOCK / GROUP];
+        for (const int64_t stop = std::min(end, begin + BLOCK); begin + GROUP <= stop; begin += GROUP) {
+            uint64_t bits = 0;
+            for (int k = 0; k < 4; k++)
+                bits |= static_cast<uint64_t>(beyond(load(z + begin + k * LANES), t)) << (k * LANES);
+            first[groups] = begin;
+            above[groups] = bits;
+            groups += bits != 0;
         }
+        for (int64_t k = 0; k < groups; k++)
+            for (uint64_t bits = above[k]; bits; bits &= bits - 1, n++) {
+                column[n] = static_cast<int32_t>(first[k] + __builtin_ctzll(bits));
+                value[n] = load_one(z + column[n]);
+            }
     }
-    for (; i < end; i++) {
-        const float v = load_one(z + i);
+    for (; begin < end; begin++) {
+        const float v = load_one(z + begin);
         value[n] = v;
-        column[n] = static_cast<int32_t>(i);
+        column[n] = static_cast<int32_t>(begin);
         n += !(v <= threshold);
     }
     found.count = n;
-}
-
-// The largest value; NaN if there is one.
-float top_of(const float* value, int64_t n) {
-    float top = -INF;
-    for (int64_t i = 0; i < n; i++) top = value[i] > top || value[i] != value[i] ? value[i] : top;
-    return top;
 }
 
 // The maxima of PARTS * LANES parts of a row, and of all of it (NaN if it has one). Masked parts give -inf.
@@ -360,7 +375,7 @@ template <class T> Threshold scan(const T* z, int64_t length, float scale, doubl
         const int64_t before = found.count;
         list_above(z, begin, std::min(length, begin + BLOCK), threshold, found);
         if (found.count == before) continue;
-        const float highest = top_of(found.value.data() + before, found.count - before);
+        const float highest = tops_of<1>(found.value.data() + before, found.count - before).all;
         if (!(highest < INF)) {
             found.count = 0;
             return {highest, 0};
@@ -536,17 +551,16 @@ struct Support {
 
 // Keeps the positive ones of found.value, divided by `mass`, as the row's weights, unless they are more than `most`.
 void keep_weights(const Found& found, double mass, int64_t most, Support& support) {
+    const float share = static_cast<float>(mass);
+    support.column.resize(found.count), support.weight.resize(found.count);
     int64_t n = 0;
-    for (int64_t i = 0; i < found.count; i++) n += found.value[i] > 0;
+    for (int64_t i = 0; i < found.count; i++) {
+        support.column[n] = found.column[i];
+        support.weight[n] = found.value[i] / share;
+        n += found.value[i] > 0;
+    }
     support.wide = n > most;
-    if (support.wide) return;
-    support.column.resize(n), support.weight.resize(n);
-    n = 0;
-    for (int64_t i = 0; i < found.count; i++)
-        if (found.value[i] > 0) {
-            support.column[n] = found.column[i];
-            support.weight[n++] = found.value[i] / static_cast<float>(mass);
-        }
+    support.column.resize(support.wide ? 0 : n), support.weight.resize(support.wide ? 0 : n);
 }
 
 // A row without a finite maximum has NaN in one place, so that nobody takes it for a row without weights.
@@ -565,15 +579,13 @@ void entmax_rows(const T* z, int64_t num_rows, int64_t length, double alpha, dou
             if (!(solved.top < INF)) supports[row] = NO_WEIGHTS_BUT_NAN;
             if (found.count == 0) continue;
             const double mass = write_powers(found.x.data(), found.value.data(), found.count, solved.tau, exponent);
-            double mean = 0;  // of x, with the weights p
-            int64_t n = 0;
-            for (int64_t i = 0; i < found.count; i++)
-                if (found.value[i] > 0) mean += static_cast<double>(found.value[i]) * found.x[i] / mass, n++;
+            const double mean = dot(found.value.data(), found.x.data(), found.count) / mass;  // of x, weighted by p
+            keep_weights(found, mass, most, supports[row]);
             // <p, x> / (alpha - 1) - Omega(p), where p^(alpha - 1) = (x - tau) mass^(1 - alpha). One entry has no x,
             // and must come out as nothing at all.
-            const double share = n == 1 ? -1 / static_cast<double>(solved.tau) : std::pow(mass, 1 - alpha);
+            const bool one = supports[row].column.size() == 1;
+            const double share = one ? -1 / static_cast<double>(solved.tau) : std::pow(mass, 1 - alpha);
             conjugate[row] = static_cast<float>((alpha * mean + 1 - share * (mean - solved.tau)) / (alpha * (alpha - 1)));
-            keep_weights(found, mass, most, supports[row]);
         }
     });
 }
@@ -588,7 +600,7 @@ void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, doubl
         for (int64_t row = first; row < last; row++) {
             found.count = 0;
             list_above(z + row * length, 0, length, threshold, found);
-            const float top = top_of(found.value.data(), found.count);
+            const float top = tops_of<1>(found.value.data(), found.count).all;
             mass[row] = top < INF ? 0 : top;
             if (!(top < INF)) {
                 supports[row] = NO_WEIGHTS_BUT_NAN;
@@ -597,8 +609,7 @@ void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, doubl
             for (int64_t i = 0; i < found.count; i++) found.x[i] = found.value[i] * scale - static_cast<float>(tau);
             std::fill_n(found.x.begin() + found.count, LANES, -INF);
             write_powers(found.x.data(), found.value.data(), found.count, 0, exponent);
-            for (int64_t i = 0; i < found.count; i++)
-                if (found.x[i] > 0) mass[row] += static_cast<double>(found.value[i]) * found.x[i];
+            mass[row] = dot(found.value.data(), found.x.data(), found.count);
             keep_weights(found, 1, most, supports[row]);
         }
     });

@@ -54,11 +54,14 @@ def gather_sum(matrix: SupportEntries, table: Tensor, num_rows: int, dtype: torc
         touched, index = index.unique(return_inverse=True)
         table = table[touched].to(value.dtype)
     counts = torch.bincount(row, minlength=num_rows)
-    starts = counts.cumsum(0) - counts
+    starts = counts.cumsum(0).sub_(counts)
     rank = torch.arange(len(row), device=row.device) - starts[row]
     early = rank < _RUN
     if bool(early.all()):
-        return F.embedding_bag(index, table, starts, mode="sum", per_sample_weights=value).to(dtype)
+        # While the result is written, as little as possible of one number a row beside it: half of it in int32.
+        del counts
+        starts = starts.int()
+        return F.embedding_bag(index.int(), table, starts, mode="sum", per_sample_weights=value).to(dtype)
     counts = counts.clamp(max=_RUN)
     total = F.embedding_bag(
         index[early], table, counts.cumsum(0) - counts, mode="sum", per_sample_weights=value[early]
