@@ -94,6 +94,7 @@ def sounds(config: Any) -> Iterator[Arguments]:
             yield {
                 "input_features": features,
                 **dict.fromkeys(("input_features_mask", "feature_attention_mask", "attention_mask"), heard),
+                "padding_mask": heard,
                 **dict.fromkeys(("feature_lens", "audio_feature_lengths"), torch.full((2,), frames)),
                 "chunk_sample_lengths": torch.full((2,), 160 * frames),
             }
@@ -182,8 +183,9 @@ def num_vectors(features: Any) -> int:
 
 def _filled(model: PreTrainedModel, inputs: Arguments, token: int, vectors: int, given: Arguments) -> Arguments:
     ids = inputs["input_ids"]
-    places = torch.full((ids.shape[0], max(vectors // ids.shape[0], 1)), token)
-    ids = torch.cat([ids[:, :1], places, ids[:, 1:]], dim=1)
+    places = torch.full((len(ids), max(vectors // 2, 1)), token)  # of two images or sounds, in as many rows or in one
+    between = [places, ids[:, 1:2]] * (2 // len(ids))
+    ids = torch.cat([ids[:, :1], *between, ids[:, 2:]], dim=1)
     filled = {**inputs, **given, "input_ids": ids}
     if "mm_token_type_ids" in inspect.signature(type(model).forward).parameters:
         filled["mm_token_type_ids"] = (ids == token).long()
