@@ -156,8 +156,24 @@ def nucleus(p, mass, order):
 
 def typical(p, mass):
     surprise = torch.where(p > 0, -p.clamp(min=1e-300).log(), torch.inf)
-    entropy = (p[p > 0] * surprise[p > 0]).sum()
-    return nucleus(p, mass, (surprise - entropy).abs().argsort(stable=True))
+    return nucleus(p, mass, (surprise - entropy(p).sum()).abs().argsort(stable=True))
+
+
+def entropy(p):
+    """What each token adds to it, in nats."""
+    return torch.where(p > 0, -p * p.clamp(min=1e-300).log(), 0.0)
+
+
+def top_h(p, share):
+    """The likeliest tokens, as many as have ``share`` of the entropy together, and one at least."""
+    order = p.argsort(descending=True)
+    spent = entropy(p)[order].cumsum(0)
+    spent[0] = 0
+    return torch.zeros_like(p).scatter(0, order, (spent <= share * entropy(p).sum()).double())
+
+
+def eta(p, cutoff):
+    return p >= min(cutoff, cutoff**0.5 * float(torch.exp(-entropy(p).sum())), float(p.max()))
 
 
 TRUNCATIONS = {
@@ -168,6 +184,8 @@ TRUNCATIONS = {
     "min_p": ({"min_p": 0.3}, lambda p: by_probability(p, p >= 0.3 * p.max())),
     "typical_p": ({"typical_p": 0.6}, lambda p: by_probability(p, typical(p, 0.6))),
     "epsilon": ({"epsilon_cutoff": 0.2}, lambda p: by_probability(p, p >= 0.2)),
+    "eta": ({"eta_cutoff": 0.3}, lambda p: by_probability(p, eta(p, 0.3))),
+    "top_h": ({"top_h": 0.7}, lambda p: by_probability(p, top_h(p, 0.7))),
     "none": ({}, lambda p: p),
 }
 

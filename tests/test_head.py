@@ -5,11 +5,19 @@ import math
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification, ProphetNetConfig, ProphetNetForCausalLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    ProphetNetConfig,
+    ProphetNetForCausalLM,
+)
+from transformers.modeling_outputs import MaskedLMOutput
 
-from hf_sparse import losses, probabilities, sparsify
+from hf_sparse import losses, probabilities, sparsify, unsparsify
 from hf_sparse.config import MapConfig
 from hf_sparse.head import distribution, log_distribution
+from hf_sparse.visible_loss import VisibleCrossEntropyLoss
 from tests.tiny_models import ARCHITECTURES, CAUSAL, labelled, tiny_model, tokens
 
 HEADS = {
@@ -187,3 +195,27 @@ def test_a_loss_that_no_sparse_one_can_stand_in_for_is_refused():
     with pytest.raises(NotImplementedError, match="LlamaForCausalLM computed a loss in which no cross-entropy over"):
         model(**labelled(model))
     assert model(tokens()).loss is None
+
+
+class LossOfItsOwn(BertForMaskedLM):
+    def forward(self, input_ids, labels=None):
+        logits = self.cls(self.bert(input_ids)[0])
+        return MaskedLMOutput(loss=logits.logsumexp(-1).mean(), logits=logits)
+
+
+def test_a_dense_loss_that_nobody_divides_is_refused():
+    model = tiny_model("bert")
+    model.__class__ = LossOfItsOwn
+    inputs = labelled(sparsify(model, attn="entmax15"))
+    assert model(**inputs).loss > 0
+    with pytest.raises(NotImplementedError, match=r"LossOfItsOwn computed .* is not divided by num_items_in_batch"):
+        model(**inputs, num_items_in_batch=29)
+
+
+def test_a_loss_that_the_model_keeps_is_given_back():
+    model = tiny_model("bert")
+    model.kept = nn.CrossEntropyLoss()
+    sparsify(model, head="entmax15")
+    assert type(model.kept) is VisibleCrossEntropyLoss
+    unsparsify(model)
+    assert type(model.kept) is nn.CrossEntropyLoss

@@ -166,6 +166,8 @@ def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, An
     checks: dict[str, str] = {}
     sparsify(model, attn="entmax15", example=inputs)
     sites = [site for _, site in attention_sites(model)]
+    if not all(site.choice for site in sites):
+        raise CheckFailed("a site kept softmax")
     with watching(model) as rows:
         sparse = outputs_of(model, inputs, calls)
     left = softmax_left(model, inputs)

@@ -7,7 +7,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_sparse.example import example_inputs
-from tests.sweep.senses import noise, ones, with_senses
+from tests.sweep.deliveries import noise, ones
+from tests.sweep.senses import with_senses
 from tests.sweep.shrink import IMAGE
 
 LENGTH = 8

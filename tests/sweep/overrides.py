@@ -95,6 +95,7 @@ OVERRIDES: dict[str, Any] = {
     "step3p7": {"text_config": {"sliding_window": 4}},
     "swin": {"window_size": 2},
     "swinv2": {"window_size": 2},
+    "t5gemma2": {"encoder": {"mm_tokens_per_image": 4}},
     "vipllava": {"vision_feature_layers": [-1, -2]},
     "xmod": {"default_language": "en_XX"},
     "zamba2": {

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from hf_sparse.attention import observe
 from hf_sparse.diagnosis import logits_of
-from tests.sweep.senses import Arguments, argument_sets
+from tests.sweep.deliveries import Arguments, argument_sets
 
 # Codecs and image tokenizers have no forward, or one that leaves half of them out.
 METHODS = ("forward", "encode", "decode", "get_image_features", "get_audio_features")

@@ -46,6 +46,7 @@ LAYERS = re.compile(
     r"(num_(hidden_|encoder_|decoder_|text_)?layers|n_layers?|depth|(encoder|decoder)_layers|num_blocks|num_hidden_layers)"
 )
 TOKEN = re.compile(r".*(token_id|token_index|_token_idx|token_ids|_id)")
+PLACEHOLDER = re.compile(r"(image|audio|video)_token_(id|index)")
 IMAGE_SIZE = re.compile(r"(.*_)?(image_size|img_size|input_size)")
 PATCH_SIZE = re.compile(r"(.*_)?patch_size")
 
@@ -68,12 +69,13 @@ def shrink(config: dict[str, Any], overrides: dict[str, Any] | None = None) -> d
     layers.sort()
     small: dict[str, Any] = {}
     for name, value in config.items():
-        if name in overrides and not (isinstance(overrides[name], dict) and isinstance(value, dict)):
+        inner = isinstance(value, dict) and ("model_type" in value or name.endswith(("config", "rope_parameters")))
+        if name in overrides and not (inner and isinstance(overrides[name], dict)):
             small[name] = overrides[name]
         elif name == "per_layer_config" and value:
             by_layer = {int(layer): setting for layer, setting in value.items()}
             small[name] = {i: shrink(by_layer[layer]) for i, layer in enumerate(layers) if layer in by_layer}
-        elif isinstance(value, dict) and ("model_type" in value or name.endswith(("config", "rope_parameters"))):
+        elif inner:
             small[name] = shrink(value, overrides.get(name))
         elif KEY_VALUE_HEADS.fullmatch(name) and isinstance(value, int):
             small[name] = min(value, HEADS if value == config.get("num_attention_heads") else HEADS // 2)
@@ -91,6 +93,10 @@ def _setting(name: str, value: Any, tokens: Any) -> Any:
         return 0 if isinstance(value, int) else None
     if name == "head_dim" and value is None:
         return HIDDEN // HEADS
+    if name == "image_grid_pinpoints":
+        return [[IMAGE, IMAGE]]
+    if value is None and PLACEHOLDER.fullmatch(name):
+        return next(tokens)
     if name == "num_feat_extract_layers" or isinstance(value, bool) or value is None or isinstance(value, str | float):
         return value
     if TOKEN.fullmatch(name) and isinstance(value, int):

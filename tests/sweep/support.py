@@ -17,7 +17,7 @@ JSON, TABLE = DOCS / "support.json", DOCS / "support.md"
 RESULTS = ("interface", "inline", "mixed", "refused", "cannot be built", "cannot be run", "FAILED")
 LISTS = {
     "in parts": "What a forward call of the whole leaves out (towers, codecs) runs in calls of these parts.",
-    "one key": "Modules that have a single key on so small an input, which no map can take weight from.",
+    "one key": "Modules in which every query sees a single key on so small an input: there is nothing to make zero.",
     "without zeros": "Modules in which no weight became zero.",
     "not reached": "Modules that ran in no call.",
 }
