@@ -55,7 +55,7 @@ class LengthSettings(Settings):
     width: int = setting(64)
     heads: int = setting(2)
     window: int = setting(2)
-    steps: int = setting(500)
+    steps: int = setting(600)
     batch_size: int = setting(64)
     lr: float = setting(5e-3)
     test_rows: int = setting(64)
