@@ -55,10 +55,10 @@ class LengthSettings(Settings):
     width: int = setting(64)
     heads: int = setting(2)
     window: int = setting(2)
-    steps: int = setting(600)
+    steps: int = setting(400)
     batch_size: int = setting(64)
     lr: float = setting(5e-3)
-    test_rows: int = setting(64)
+    test_rows: int = setting(40)
     report_to: str = setting("none")
 
 
