@@ -42,9 +42,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
             different = run["figures"]["written"][decoding]["distinct"]["2"]
             style = "none" if run["settings"]["head"] == "softmax" else "full"
             for axes, x, y in ((left, different, row["jensen_shannon"]), (right, row["wrep"], row["sparsemax_score"])):
-                axes.plot(
-                    x, y, marker, label=name, fillstyle="full" if run["settings"]["head"] != "softmax" else "none"
-                )
+                axes.plot(x, y, marker, label=name, fillstyle=style)
     if runs:
         human = runs[0]["figures"]
         left.axvline(human["written"]["human"]["distinct"]["2"], color="grey", linestyle=":", label="human text")
