@@ -13,7 +13,7 @@ from conversion_data import read_lines
 from transformers import PreTrainedTokenizerFast
 
 SCENES = Path(__file__).resolve().parent / "data" / "scenes_de_en.tsv"
-HEADING = re.compile(r"= [^=].*[^=] =")  # of an article in WikiText; those of its sections have more signs
+HEADING = re.compile(r"= [^=](.*[^=])? =")  # of an article in WikiText; those of its sections have more signs
 HELD_OUT = 10  # of so many articles, the first and each that many later, is for testing
 
 

@@ -239,6 +239,8 @@ def perform(settings: LanguageSettings, folder: Path) -> dict[str, Any]:
     """Train or convert one model, measure it and let it write."""
     corpus = Corpus(settings)
     model = corpus.model(folder)
+    model.save_pretrained(folder / "model")
+    corpus.tokenizer.save_pretrained(folder / "model")
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     return {
         "data": corpus.what,

@@ -141,6 +141,7 @@ def perform(settings: LengthSettings, folder: Path) -> dict[str, Any]:
         seed=settings.seed,
         report_to=settings.report_to,
     )
+    model.save_pretrained(folder / "model")
     lengths = [settings.longest * multiple for multiple in settings.multiples]
     figures = {"parameters": model.num_parameters(), "learned": learned(model)}
     return figures | {"lengths": [test(model, settings, length) for length in lengths]}
