@@ -55,10 +55,10 @@ class LengthSettings(Settings):
     width: int = setting(64)
     heads: int = setting(2)
     window: int = setting(2)
-    steps: int = setting(500)
+    steps: int = setting(400)
     batch_size: int = setting(64)
     lr: float = setting(5e-3)
-    test_rows: int = setting(64)
+    test_rows: int = setting(40)
     report_to: str = setting("none")
 
 
@@ -141,6 +141,7 @@ def perform(settings: LengthSettings, folder: Path) -> dict[str, Any]:
         seed=settings.seed,
         report_to=settings.report_to,
     )
+    model.save_pretrained(folder / "model")
     lengths = [settings.longest * multiple for multiple in settings.multiples]
     figures = {"parameters": model.num_parameters(), "learned": learned(model)}
     return figures | {"lengths": [test(model, settings, length) for length in lengths]}

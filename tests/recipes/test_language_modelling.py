@@ -1,0 +1,187 @@
+"""The language-model recipe: its text, its measures against others counted by hand, and a small run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from hf_sparse import from_pretrained
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+def load(name: str) -> ModuleType:
+    sys.path.insert(0, str(RECIPES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(RECIPES))
+
+
+@pytest.fixture(scope="module")
+def recipe() -> ModuleType:
+    return load("language_modelling")
+
+
+@pytest.fixture(scope="module")
+def data() -> ModuleType:
+    return load("language_data")
+
+
+@pytest.fixture(scope="module")
+def measures() -> ModuleType:
+    return load("text_measures")
+
+
+def test_articles_begin_at_their_own_headings_only(data):
+    lines = ["", " = One = ", " text a ", "", " = = Part = = ", " 1 = 1 ", " = Two = ", " text b "]
+    assert data.articles(lines) == [" = One = \n text a \n = = Part = = \n 1 = 1 ", " = Two = \n text b "]
+    assert data.articles(["a", "", "b"]) == ["a", "b"]
+    assert data.articles(["before", "= One =", "a", "= Two ="]) == ["before\n= One =\na", "= Two ="]
+
+
+def test_one_article_in_ten_is_held_out(data):
+    train, test = data.split([str(number) for number in range(25)])
+    assert test == ["0", "10", "20"]
+    assert sorted(train + test, key=int) == [str(number) for number in range(25)]
+    with pytest.raises(ValueError, match="at least 2 articles, or lines, to hold one out, was 1"):
+        data.split(["all"])
+
+
+def test_text_is_read_from_a_file_a_folder_or_the_sample(data, tmp_path):
+    (tmp_path / "train.txt").write_text("= A =\none\n= B =\ntwo\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"must hold train\.txt and test\.txt or valid\.txt"):
+        data.read_text(str(tmp_path))
+    (tmp_path / "valid.txt").write_text("= C =\nthree\n", encoding="utf-8")
+    assert data.read_text(str(tmp_path)) == (["= A =\none", "= B =\ntwo"], ["= C =\nthree"], tmp_path.name)
+    text = data.read_text(str(tmp_path / "train.txt"))
+    assert (text.train, text.test) == (["= B =\ntwo"], ["= A =\none"])
+    scenes = data.read_text("scenes")
+    assert len(scenes.train) == 9 * len(scenes.test) == 2700
+    assert scenes.test[0] == "Under the bridge, the friendly tourists wash the keys and the dictionary."
+
+
+def test_rows_are_full_and_in_order(data):
+    tokenizer = load("conversion_data").learn_tokenizer(["ab ab", "abc"], 260)
+    ids = [token for row in tokenizer(["ab ab", "abc"]).input_ids for token in row]
+    rows = data.blocks(tokenizer, ["ab ab", "abc"], 3)
+    assert [token for row in rows for token in row] == ids[: 3 * (len(ids) // 3)]
+    assert data.blocks(tokenizer, ["ab ab", "abc"], 3, most=1) == rows[:1]
+    with pytest.raises(ValueError, match=f"{len(ids)} tokens are not enough for one row of 100"):
+        data.blocks(tokenizer, ["ab ab", "abc"], 100)
+
+
+P = torch.tensor([[0.1, 0.4, 0.3, 0.2], [0.97, 0.0, 0.02, 0.01]])
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, P.tolist()),
+        ({"top_k": 1}, [[0.0, 1, 0, 0], [1, 0, 0, 0]]),
+        ({"top_k": 2}, [[0, 4 / 7, 3 / 7, 0], [97 / 99, 0, 2 / 99, 0]]),
+        ({"top_p": 0.6}, [[0, 4 / 7, 3 / 7, 0], [1, 0, 0, 0]]),
+        ({"top_p": 0.75}, [[0, 4 / 9, 3 / 9, 2 / 9], [1, 0, 0, 0]]),
+    ],
+    ids=str,
+)
+def test_decodings_keep_the_likeliest_and_share_the_rest_out(measures, settings, expected):
+    torch.testing.assert_close(measures.Decoding(**settings).of(P), torch.tensor(expected))
+
+
+def test_decodings_cut_as_generate_does(measures):
+    from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+    logits = torch.randn(7, 40, generator=torch.Generator().manual_seed(0)) * 2
+    for decoding, warper in (
+        (measures.Decoding(top_k=10), TopKLogitsWarper(10)),
+        (measures.Decoding(top_p=0.9), TopPLogitsWarper(0.9)),
+    ):
+        torch.testing.assert_close(decoding.of(logits.softmax(-1)), warper(None, logits.clone()).softmax(-1))
+    assert measures.Decoding(top_k=1).arguments() == {"do_sample": False}
+    assert measures.SPARSE["sampling"].arguments() == {"do_sample": True, "top_k": 0, "top_p": 1.0}
+
+
+def test_fit_is_the_sum_of_the_papers_formulas(measures):
+    x, u = torch.tensor([1, 1]), 0.01
+    found = measures.fit(P, x, u)
+    assert found["eps_loss"] == pytest.approx(-math.log((1 - u) * 0.4 + u / 4) - math.log(u / 4), rel=1e-5)
+    assert found["loss"] == math.inf
+    assert found["missed"] == found["accuracy"] == 1
+    assert found["support"] == 7
+    first, second = 0.1**2 + 0.6**2 + 0.3**2 + 0.2**2, 0.97**2 + 1 + 0.02**2 + 0.01**2
+    assert found["sparsemax_score"] == pytest.approx(2 - (first + second) / 2, rel=1e-5)
+    mixed = math.log(2) - (1.4 * math.log(1.4) - 0.4 * math.log(0.4)) / 2
+    assert found["jensen_shannon"] == pytest.approx(mixed + math.log(2), rel=1e-5)
+    assert measures.fit(P[:1], x[:1], u)["loss"] == pytest.approx(-math.log(0.4))
+
+
+def test_repetitions_look_back_into_the_text_and_no_further_than_the_span(measures):
+    text = torch.tensor([[5, 6, 7, 5, 8]])
+    drawn = torch.tensor([[5, 5, 5, 5, 6]])
+    assert measures.repetitions(drawn, text, 1) == (1, 1)  # the second
+    assert measures.repetitions(drawn, text, 2) == (2, 2)  # and the third
+    assert measures.repetitions(drawn, text, 3) == (4, 3)  # the fourth too, which was written, and the last
+    assert measures.repetitions(text, text, 100) == (1, 0)
+
+
+def test_repetitions_by_a_second_count(measures):
+    random = torch.Generator().manual_seed(0)
+    drawn, text = (torch.randint(0, 6, (4, 9), generator=random) for _ in range(2))
+    before = [(d, y, set(row[max(0, place - 3) : place])) for line, row in zip(drawn.tolist(), text.tolist())
+              for place, (d, y) in enumerate(zip(line, row))]  # fmt: skip
+    expected = sum(d in seen for d, _, seen in before), sum(d in seen and d != y for d, y, seen in before)
+    assert measures.repetitions(drawn, text, 3) == expected
+
+
+def test_distinct_is_a_mean_over_texts(measures):
+    assert measures.distinct([[1, 1, 1, 1], [1, 2, 3, 4]], 1) == (0.25 + 1) / 2
+    assert measures.distinct([[1, 1, 1, 1], [7]], 2) == 1 / 3
+    with pytest.raises(ValueError, match="no text has 3 tokens"):
+        measures.distinct([[1, 2]], 3)
+
+
+def test_perplexity_is_that_of_the_models_own_loss_and_the_human_share_is_of_the_text(recipe):
+    settings = dataclasses.replace(recipe.RUNS["softmax"], **recipe.QUICK)
+    corpus = recipe.Corpus(settings)
+    model = recipe.build(settings, corpus.tokenizer).eval()
+    found = recipe.measure(model, corpus)
+    loss = model(input_ids=corpus.test_rows, labels=corpus.test_rows).loss
+    assert found["decodings"]["sampling"]["perplexity"] == pytest.approx(float(loss.detach().exp()), rel=1e-4)
+    assert found["decodings"]["greedy"]["perplexity"] is None
+    assert found["decodings"]["top-k 10"]["support"] == 10
+    text = corpus.test_rows[:, 1:].tolist()
+    seen = [token in row[max(0, place - 32) : place] for row in text for place, token in enumerate(row)]
+    assert found["human"]["rep"] == sum(seen) / len(seen)
+    assert found["tokens"] == len(seen)
+
+
+def test_a_quick_run_keeps_models_and_texts(recipe, tmp_path, capsys):
+    names = ["softmax", "alpha_relu-attention", "entmax15-none", "entmax15-lora", "entmax15-full"]
+    results = recipe.run(["--quick", "--only", *names, "--out", str(tmp_path)])
+    runs = {run["run"]: run["figures"] for run in results["runs"]}
+    assert set(runs) == set(names)
+    assert list(runs["softmax"]["decodings"]) == ["sampling", "greedy", "top-k 10", "nucleus 0.9"]
+    assert list(runs["alpha_relu-attention"]["decodings"]) == ["sampling"]
+    assert runs["softmax"]["keys"] is None
+    assert runs["entmax15-none"]["keys"] > 1
+    assert runs["entmax15-none"]["trained"] == 0
+    assert 0 < runs["entmax15-lora"]["trained"] < runs["entmax15-full"]["trained"] == runs["softmax"]["parameters"]
+    for figures in runs.values():
+        written = figures["written"]
+        assert len(written["beginnings"]) == len(written["sampling"]["examples"]) == 3
+        assert 0 < written["human"]["distinct"]["1"] <= written["human"]["distinct"]["3"] <= 1
+    scores = [runs[name]["decodings"]["sampling"]["eps_perplexity"] for name in names[2:]]
+    assert len(set(scores)) == 3
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    assert (tmp_path / "language_modelling.png").stat().st_size > 10_000
+    assert "softmax, nucleus 0.9" in capsys.readouterr().out
+    assert from_pretrained(tmp_path / "runs" / "alpha_relu-attention-0" / "model").num_parameters() > 0
