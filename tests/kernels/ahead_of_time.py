@@ -30,7 +30,8 @@ ARCHITECTURES = (80, 90, 100)
 TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Arguments by name: capitals are pointers, to the tensors' own dtype unless it is given here; the others are int32.
 DTYPES = {
-    **dict.fromkeys("P SCORES PARTS PEAKS SOLUTION CONJUGATE GRAD TAU DELTA DALPHA ALPHA SINKS VALUE".split(), "fp32"),
+    **dict.fromkeys(("P", "SCORES", "PARTS", "TAU", "DELTA", "DALPHA", "ALPHA", "SINKS"), "fp32"),
+    **dict.fromkeys(("PEAKS", "SOLUTION", "CONJUGATE", "GRAD", "VALUE"), "fp32"),
     **dict.fromkeys(("LIST", "COUNT", "ROW", "COLUMN"), "i32"),
     **dict.fromkeys(("LIVE", "MASK"), "i8"),
     **dict.fromkeys(("TARGET", "START", "INDEX"), "i64"),
