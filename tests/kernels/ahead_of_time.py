@@ -59,12 +59,10 @@ def row_variants():
 def attention_variants(head_dims: tuple[int, ...], dtypes: tuple[str, ...]):
     """Each kernel as it is launched for plain causal attention, and with everything that scores can have."""
     plain = {
-        "CAUSAL": True, "WINDOWED": False, "CAPPED": False, "BIASED": False, "MASKED": 0, "SINKING": False,
-        "LEARNED": False, "EXPONENT": 2,
+        "KIND": (True, False, False, False, 0), "SINKING": False, "LEARNED": False, "EXPONENT": 2,
     }  # fmt: skip
     everything = {
-        "CAUSAL": True, "WINDOWED": True, "CAPPED": True, "BIASED": True, "MASKED": 1, "SINKING": True,
-        "LEARNED": True, "EXPONENT": 0,
+        "KIND": (True, True, True, True, 1), "SINKING": True, "LEARNED": True, "EXPONENT": 0,
     }  # fmt: skip
     absent = {"BIAS": None, "MASK": None, "SINKS": None, "DALPHA": None}
     for dtype, head_dim in itertools.product(dtypes, head_dims):
