@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hf_sparse import sparsify
-from hf_sparse.attention import SITE, AttentionSite, observe, set_impl, sparse_attention
+from hf_sparse.attention import SITE, AttentionSite, keep_thresholds, observe, set_impl, sparse_attention
 from hf_sparse.config import MapConfig
 from tests.kernels.devices import DEVICE, needs_triton
 from tests.tiny_models import labelled, tiny_model
@@ -93,6 +93,37 @@ def test_flash_attention_is_one_graph_to_torch_compile_and_survives_checkpointin
         assert all(torch.equal(*pair) for pair in zip(slopes[0], other))
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_checkpointing_can_keep_the_thresholds(keep, monkeypatch):
+    from hf_sparse.kernels.gpu import attention_ops
+
+    searches = []
+    forward = attention_ops.forward
+    monkeypatch.setattr(attention_ops, "forward", lambda *x: searches.append(1) or forward(*x))
+    model = sparsify(tiny_model("llama").to(DEVICE), attn="entmax15").train()
+    set_impl(model, "triton")
+    inputs = {key: value.to(DEVICE) for key, value in labelled(model).items()}
+    expected = loss_and_gradients(model, inputs)
+    num_layers = len(searches)
+    options = {"use_reentrant": False} | ({"context_fn": keep_thresholds} if keep else {})
+    model.activation_checkpointing_enable(options)
+    found = loss_and_gradients(model, inputs)
+    assert len(searches) == num_layers * (2 if keep else 3)
+    assert torch.equal(found[0], expected[0])
+    assert all(torch.equal(found[1][name], gradient) for name, gradient in expected[1].items())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_under_autocast_attention_is_computed_and_returned_in_its_dtype(dtype):
+    q, k, v = qkv()
+    with torch.autocast(DEVICE, dtype):
+        ours, _ = sparse_attention(module(), q, k, v.to(dtype), is_causal=True)
+        expected, _ = sparse_attention(module(impl="torch"), q, k, v.to(dtype), is_causal=True)
+    assert ours.dtype == expected.dtype == dtype
+    if dtype == torch.float16 or DEVICE == "cuda":  # tl.dot of bfloat16 is wrong in the interpreter
+        torch.testing.assert_close(ours, expected, atol=2e-2, rtol=0)
+
+
 def test_the_operators_pass_torchs_own_checks():
     from hf_sparse.kernels.gpu.attention_ops import entmax_attention
 
@@ -145,7 +176,9 @@ def test_set_impl_refuses_what_it_cannot_do():
     with pytest.raises(ValueError, match="the model has no sparse attention"):
         set_impl(tiny_model("llama"), "torch")
     model = sparsify(tiny_model("llama"), attn="entmax15")
-    with pytest.raises(ValueError, match="impl must be one of 'auto', 'torch', 'triton', was 'cuda'"):
+    with pytest.raises(
+        ValueError, match="impl must be one of 'auto', 'torch', 'triton', 'flex', 'adasplash', was 'cuda'"
+    ):
         set_impl(model, "cuda")
 
 

@@ -1,6 +1,8 @@
 """Sparse attention: through Transformers' attention interface, or inside modules that do without it."""
 
+from ._checkpoint import keep_thresholds
 from ._credit import check_fertility, credit_refusal, follow_cache
+from ._flex import flex_entmax_attention
 from ._inline import attention_call, divert, is_softmax, refusal, restore
 from ._interface import NAME, sparse_attention
 from ._scores import attention_scores
@@ -36,9 +38,11 @@ __all__ = [
     "credit_refusal",
     "divert",
     "find_sites",
+    "flex_entmax_attention",
     "follow_cache",
     "inspected_functions",
     "is_softmax",
+    "keep_thresholds",
     "named_attention",
     "observe",
     "refusal",

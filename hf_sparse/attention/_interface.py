@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
+from ._call import AttentionCall
 from ._credit import constrained_weights
 from ._scores import attention_scores
 from ._site import SITE, weigh
-from ._tiers import AttentionCall, flash_output
+from ._tiers import output_without_weights
 
 NAME = "hf_sparse"
 
@@ -60,11 +61,11 @@ def sparse_attention(
 
     Returns:
         Output (batch, queries, heads, value_dim) and weights (batch, heads, queries, keys), which are None where a
-        flash kernel computed: then there are none. See ``set_impl``.
+        tier that never has them computed. See ``set_impl``.
 
     Raises:
         RuntimeError: ``module`` carries no site.
-        ValueError: ``set_impl`` insists on a kernel that cannot serve this call.
+        ValueError: ``set_impl`` insists on a tier that cannot serve this call.
         NotImplementedError: the model asks for something that would change the weights and is not honoured here.
     """
     site = module.__dict__.get(SITE)
@@ -82,15 +83,15 @@ def sparse_attention(
     causal = attention_mask is None and bool(is_causal) and query.shape[2] > 1
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     asked = others.get("output_attentions", getattr(getattr(module, "config", None), "output_attentions", False))
-    flash = flash_output(
+    output = output_without_weights(
         module,
         AttentionCall(
             query, key, value, attention_mask, scaling, causal, dropout if module.training else 0.0, softcap,
             position_bias, s_aux, sinks, indices, bool(asked),
         ),
     )  # fmt: skip
-    if flash is not None:
-        return flash, None
+    if output is not None:
+        return output, None
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)

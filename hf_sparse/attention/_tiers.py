@@ -1,11 +1,13 @@
-"""Which tier computes a call of attention: torch, which writes the scores down, or the flash kernels, which do not."""
+"""Which tier computes a call of attention: torch, which writes the scores down, or one that does not."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 
 from ..functional import entmax
 from ..functional._newton import exponent_of
@@ -19,47 +21,38 @@ from ..kernels import (
     triton_decode_values,
     triton_is_automatic,
 )
+from ._adasplash import adasplash_output, adasplash_problem
+from ._call import AttentionCall
+from ._flex import flex_output, flex_problem
 from ._scores import biased_scores
 from ._site import SITE, AttentionSite, attention_sites, settings_by_head
 
-IMPLS = ("auto", "torch", "triton")
 
-
-class AttentionCall(NamedTuple):
-    """One call of the attention interface, every argument with the meaning it has in ``sparse_attention``.
+class Tier(NamedTuple):
+    """A way to compute entmax attention without its weights.
 
     Attributes:
-        causal: hide later keys.
-        query_sinks: ``sinks`` of ``sparse_attention``.
-        wants_weights: whether somebody asked for the matrix of weights.
+        problem: (call, alpha) -> why it cannot serve the call, or None; alpha is a number, or (heads,).
+        output: (call, alpha) -> (batch, heads, queries, value_dim).
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Tensor | None
-    scaling: float
-    causal: bool
-    dropout: float
-    softcap: float | None
-    position_bias: Tensor | None
-    s_aux: Tensor | None
-    query_sinks: Tensor | None
-    indices: Tensor | None
-    wants_weights: bool
+    problem: Callable[[AttentionCall, Any], str | None]
+    output: Callable[[AttentionCall, Any], Tensor]
 
 
 def set_impl(model: nn.Module, impl: str) -> None:
-    """Say what computes the sparse attention of ``model``.
+    """Say what computes the sparse attention of ``model``; docs/gpu.md tells what each of them can serve.
 
     Args:
         model: what ``sparsify`` made sparse in its attention.
-        impl: ``"torch"`` writes all scores down and maps them, for any map, on any device, and returns the weights;
-            ``"triton"`` never holds them (see docs/gpu.md), and raises where it cannot serve a call; ``"auto"``, the
-            start, is Triton on a GPU where the kernels pass their check, for the calls they can serve, else torch.
+        impl: ``"torch"`` writes all scores down and maps them, for any map, on any device, and returns the weights.
+            ``"triton"``, ``"flex"`` (torch's FlexAttention) and ``"adasplash"`` (a package of its own) never hold
+            them, and raise where they cannot serve a call. ``"auto"``, the start, is Triton on a GPU where the
+            kernels pass their check, for the calls they can serve, else torch.
 
     Raises:
-        ValueError: an unknown ``impl``; no sparse attention; or ``"triton"`` for a module with a softmax of its own.
+        ValueError: an unknown ``impl``; no sparse attention; or a tier without weights for a module with a softmax of
+            its own.
     """
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, was {impl!r}")
@@ -67,44 +60,72 @@ def set_impl(model: nn.Module, impl: str) -> None:
     if not sites:
         raise ValueError("the model has no sparse attention; make it sparse first: sparsify(model, attn=...)")
     inline = [site.path for site in sites if site.inline]
-    if impl == "triton" and inline:
+    if impl in TIERS and inline:
         raise ValueError(
-            f'the attention at {inline[0]!r} computes its scores itself, which impl="triton" cannot replace; '
+            f'the attention at {inline[0]!r} computes its scores itself, which impl="{impl}" cannot replace; '
             'use impl="auto"'
         )
     for site in sites:
         site.impl = impl
 
 
-def flash_output(module: nn.Module, call: AttentionCall) -> Tensor | None:
-    """The output (batch, queries, heads, value_dim) by the flash kernels, or None where torch is to compute it.
+def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | None:
+    """The output (batch, queries, heads, value_dim) of the site's tier, or None where torch is to compute it.
 
     Raises:
-        ValueError: the site insists on ``"triton"``, which cannot serve this call; the message names the reason.
+        ValueError: the site insists on a tier that cannot serve this call; the message names the reason.
     """
     site: AttentionSite = module.__dict__[SITE]
-    if site.impl == "torch" or (site.impl == "auto" and call.query.device.type == "cpu"):
+    automatic = "torch" if call.query.device.type == "cpu" else "triton"
+    name = automatic if site.impl == "auto" else site.impl
+    if isinstance(call.mask, BlockMask) and name != "flex":
+        raise ValueError('attention_mask was a BlockMask, which FlexAttention takes: use set_impl(model, "flex")')
+    if name == "torch":
         return None
+    call = _cast(call)
     alpha = _alpha(module, call)
-    problem = _problem(site, call, alpha)
-    if problem is not None:
-        if site.impl == "auto":
-            return None
-        raise ValueError(f'impl="triton" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
-    if site.impl == "auto" and not triton_is_automatic("attention", call.query.device):
+    problem = _problem(site, call, alpha) or TIERS[name].problem(call, alpha)
+    if problem is not None and site.impl != "auto":
+        raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
+    if problem is not None or (site.impl == "auto" and not triton_is_automatic("attention", call.query.device)):
         return None
+    return TIERS[name].output(call, alpha).transpose(1, 2).contiguous()
+
+
+def _cast(call: AttentionCall) -> AttentionCall:
+    """Under autocast all three are of its dtype, as for torch's own attention; rotary embeddings leave them mixed."""
+    device = call.query.device.type
+    if not torch.is_autocast_enabled(device):
+        return call
+    dtype = torch.get_autocast_dtype(device)
+    return call._replace(query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
+
+
+def _triton_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     query, key, value = call.query, call.key, call.value
+    assert not isinstance(call.mask, BlockMask)
     differentiable = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if query.shape[2] == 1 and not differentiable and not torch.is_tensor(alpha) and alpha >= LOWEST_ALPHA:
-        return _one_query(call, alpha).transpose(1, 2)
+        return _one_query(call, alpha)
     return triton_attention(
         query, key, value, alpha, 0.0 if torch.is_tensor(alpha) else exponent_of(alpha), scaling=call.scaling,
         causal=call.causal, softcap=call.softcap, bias=call.position_bias, mask=call.mask, sinks=call.s_aux,
-    ).transpose(1, 2)  # fmt: skip
+    )  # fmt: skip
+
+
+def _triton_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
+    unseen = torch.is_tensor(alpha) and torch.compiler.is_compiling()  # a compiler cannot look at the values
+    if not unseen:
+        low, high = (alpha.min(), alpha.max()) if torch.is_tensor(alpha) else (alpha, alpha)
+        if not LOWEST_ATTENTION_ALPHA <= float(low) <= float(high) <= HIGHEST_ALPHA:
+            allowed = f"[{LOWEST_ATTENTION_ALPHA}, {HIGHEST_ALPHA}]"
+            return f"takes alpha in {allowed}, was {float(low):g} at least and {float(high):g} at most"
+    return triton_attention_problem(call.query, call.key, call.value)
 
 
 def _one_query(call: AttentionCall, alpha: float) -> Tensor:
     """Decoding (batch, heads, 1, value_dim): the scores of one query are a row, and few values have weight."""
+    assert not isinstance(call.mask, BlockMask)
     scores = triton_decode_scores(call.query, call.key, call.scaling)
     scores = biased_scores(scores, call.mask, call.softcap, call.position_bias)
     if call.s_aux is not None:
@@ -122,7 +143,7 @@ def _alpha(module: nn.Module, call: AttentionCall) -> Any:
 
 
 def _problem(site: AttentionSite, call: AttentionCall, alpha: Any) -> str | None:
-    """Why the flash kernels cannot serve a call, or None."""
+    """Why no tier without weights can serve a call, or None."""
     if alpha is None:
         name = "softmax" if site.choice is None else site.choice.name
         return f"computes maps of the entmax family, not {name}"
@@ -130,12 +151,6 @@ def _problem(site: AttentionSite, call: AttentionCall, alpha: Any) -> str | None
         return f"does not divide scores by a temperature, which was {site.choice.temperature}"
     if site.choice is not None and site.choice.scaled_by_length:
         return "does not scale scores by the number of keys (delta, beta, gamma)"
-    unseen = torch.is_tensor(alpha) and torch.compiler.is_compiling()  # a compiler cannot look at the values
-    if not unseen:
-        low, high = (alpha.min(), alpha.max()) if torch.is_tensor(alpha) else (alpha, alpha)
-        if not LOWEST_ATTENTION_ALPHA <= float(low) <= float(high) <= HIGHEST_ALPHA:
-            allowed = f"[{LOWEST_ATTENTION_ALPHA}, {HIGHEST_ALPHA}]"
-            return f"takes alpha in {allowed}, was {float(low):g} at least and {float(high):g} at most"
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
     if call.wants_weights or site.counts is not None or site.watch is not None:
@@ -145,6 +160,14 @@ def _problem(site: AttentionSite, call: AttentionCall, alpha: Any) -> str | None
     if call.indices is not None:
         return "does not take the keys that an indexer selected"
     for name, bias in (("position_bias", call.position_bias), ("attention_mask", call.mask)):
-        if bias is not None and bias.requires_grad and torch.is_grad_enabled():
+        if isinstance(bias, Tensor) and bias.requires_grad and torch.is_grad_enabled():
             return f"gives no gradient to {name}, which asks for one"
-    return triton_attention_problem(call.query, call.key, call.value)
+    return None
+
+
+TIERS = {
+    "triton": Tier(_triton_problem, _triton_output),
+    "flex": Tier(flex_problem, flex_output),
+    "adasplash": Tier(adasplash_problem, adasplash_output),
+}
+IMPLS = ("auto", "torch", *TIERS)

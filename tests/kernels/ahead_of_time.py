@@ -30,7 +30,8 @@ ARCHITECTURES = (80, 90, 100)
 TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Arguments by name: capitals are pointers, to the tensors' own dtype unless it is given here; the others are int32.
 DTYPES = {
-    **dict.fromkeys("P SCORES PARTS PEAKS SOLUTION CONJUGATE GRAD TAU DELTA DALPHA ALPHA SINKS VALUE".split(), "fp32"),
+    **dict.fromkeys(("P", "SCORES", "PARTS", "TAU", "DELTA", "DALPHA", "ALPHA", "SINKS"), "fp32"),
+    **dict.fromkeys(("PEAKS", "SOLUTION", "CONJUGATE", "GRAD", "VALUE"), "fp32"),
     **dict.fromkeys(("LIST", "COUNT", "ROW", "COLUMN"), "i32"),
     **dict.fromkeys(("LIVE", "MASK"), "i8"),
     **dict.fromkeys(("TARGET", "START", "INDEX"), "i64"),
@@ -58,12 +59,10 @@ def row_variants():
 def attention_variants(head_dims: tuple[int, ...], dtypes: tuple[str, ...]):
     """Each kernel as it is launched for plain causal attention, and with everything that scores can have."""
     plain = {
-        "CAUSAL": True, "WINDOWED": False, "CAPPED": False, "BIASED": False, "MASKED": 0, "SINKING": False,
-        "LEARNED": False, "EXPONENT": 2,
+        "KIND": (True, False, False, False, 0), "SINKING": False, "LEARNED": False, "EXPONENT": 2,
     }  # fmt: skip
     everything = {
-        "CAUSAL": True, "WINDOWED": True, "CAPPED": True, "BIASED": True, "MASKED": 1, "SINKING": True,
-        "LEARNED": True, "EXPONENT": 0,
+        "KIND": (True, True, True, True, 1), "SINKING": True, "LEARNED": True, "EXPONENT": 0,
     }  # fmt: skip
     absent = {"BIAS": None, "MASK": None, "SINKS": None, "DALPHA": None}
     for dtype, head_dim in itertools.product(dtypes, head_dims):

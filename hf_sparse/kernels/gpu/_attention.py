@@ -88,8 +88,10 @@ def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> di
         "num_queries": q.shape[2], "num_keys": k.shape[2], "group": q.shape[1] // k.shape[1],
         "head_dim": q.shape[3], "value_dim": v.shape[3], "scaling": scores.scaling, "softcap": scores.softcap or 1.0,
         "window": scores.window or 0, "lowest": lowest,
-        "CAUSAL": scores.causal, "WINDOWED": scores.window is not None, "CAPPED": scores.softcap is not None,
-        "BIASED": scores.bias is not None, "MASKED": masked, "EXPONENT": scores.exponent,
+        "KIND": (
+            scores.causal, scores.window is not None, scores.softcap is not None, scores.bias is not None, masked
+        ),
+        "EXPONENT": scores.exponent,
         "QUERIES": tiles.queries, "KEYS": tiles.keys,
         "HEAD": max(16, triton.next_power_of_2(q.shape[3])), "VALUE": max(16, triton.next_power_of_2(v.shape[3])),
     }  # fmt: skip

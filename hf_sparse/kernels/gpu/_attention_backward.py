@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ._newton import slope_power
-from ._tiles import tile_rows, tile_scores
+from ._tiles import score_rules, tile_rows, tile_scores
 
 
 @triton.jit
@@ -69,11 +69,7 @@ def differentiate_queries(
     softcap,
     window,
     lowest,
-    CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    BIASED: tl.constexpr,
-    MASKED: tl.constexpr,
+    KIND: tl.constexpr,
     SINKING: tl.constexpr,
     LEARNED: tl.constexpr,
     EXPONENT: tl.constexpr,
@@ -91,10 +87,10 @@ def differentiate_queries(
     exponent = 1 / scale
     K += batch * k_batch + (head // group) * k_head
     V += batch * v_batch + (head // group) * v_head
-    if BIASED:
-        BIAS += batch * bias_batch + head * bias_head
-    if MASKED:
-        MASK += batch * mask_batch + head * mask_head
+    rules = score_rules(
+        batch, head, BIAS, bias_batch, bias_head, bias_query, bias_key, MASK, mask_batch, mask_head, mask_query,
+        mask_key, num_queries, num_keys, scaling, softcap, window, lowest, KIND,
+    )  # fmt: skip
     program = (batch * num_heads + head) * tl.num_programs(0) + tile
     LIST += program * tl.cdiv(num_keys, KEYS)
     num_listed = tl.load(COUNT + program)
@@ -114,10 +110,7 @@ def differentiate_queries(
         key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
         v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
-        scores, _ = tile_scores(
-            q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling,
-            softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
-        )  # fmt: skip
+        scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
         u = tl.maximum(scores * scale - tau[:, None], 0.0)
         w = slope_power(u, exponent, EXPONENT)
         g = tl.dot(dout, tl.trans(v), input_precision="ieee")
@@ -145,10 +138,7 @@ def differentiate_queries(
         key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
         v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
-        scores, slope = tile_scores(
-            q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling,
-            softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
-        )  # fmt: skip
+        scores, slope = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
         w = slope_power(tl.maximum(scores * scale - tau[:, None], 0.0), exponent, EXPONENT)
         g = tl.dot(dout, tl.trans(v), input_precision="ieee")
         ds = w * (g - delta[:, None]) * slope
@@ -209,11 +199,7 @@ def differentiate_keys(
     softcap,
     window,
     lowest,
-    CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    BIASED: tl.constexpr,
-    MASKED: tl.constexpr,
+    KIND: tl.constexpr,
     EXPONENT: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
@@ -238,12 +224,10 @@ def differentiate_keys(
         exponent = 1 / scale
         program = (batch * num_heads + head) * tl.num_programs(0) + tile
         of_rows = (batch * num_heads + head) * num_queries
-        of_bias = BIAS
-        if BIASED:
-            of_bias += batch * bias_batch + head * bias_head
-        of_mask = MASK
-        if MASKED:
-            of_mask += batch * mask_batch + head * mask_head
+        rules = score_rules(
+            batch, head, BIAS, bias_batch, bias_head, bias_query, bias_key, MASK, mask_batch, mask_head, mask_query,
+            mask_key, num_queries, num_keys, scaling, softcap, window, lowest, KIND,
+        )  # fmt: skip
         for i in range(tl.load(COUNT + program)):
             query = tl.load(LIST + program * num_tiles + i) * QUERIES + tl.arange(0, QUERIES)
             q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
@@ -252,10 +236,7 @@ def differentiate_keys(
             )
             tau = tl.load(TAU + of_rows + query, mask=query < num_queries, other=1.0e30)
             delta = tl.load(DELTA + of_rows + query, mask=query < num_queries, other=0.0)
-            scores, slope = tile_scores(
-                q, k, query, key, of_bias, bias_query, bias_key, of_mask, mask_query, mask_key, num_queries, num_keys,
-                scaling, softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
-            )  # fmt: skip
+            scores, slope = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
             u = tl.maximum(scores * scale - tau[:, None], 0.0)
             w = slope_power(u, exponent, EXPONENT)
             g = tl.dot(dout, tl.trans(v), input_precision="ieee")

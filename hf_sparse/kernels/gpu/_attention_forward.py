@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ._newton import rise, slope_power
-from ._tiles import HIDDEN, key_tiles, tile_rows, tile_scores
+from ._tiles import HIDDEN, key_tiles, score_rules, tile_rows, tile_scores
 
 
 @triton.jit
@@ -58,11 +58,7 @@ def attend(
     lowest,
     tolerance,
     max_steps,
-    CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    BIASED: tl.constexpr,
-    MASKED: tl.constexpr,
+    KIND: tl.constexpr,
     SINKING: tl.constexpr,
     EXPONENT: tl.constexpr,
     QUERIES: tl.constexpr,
@@ -80,10 +76,10 @@ def attend(
     exponent = 1 / scale
     K += batch * k_batch + (head // group) * k_head
     V += batch * v_batch + (head // group) * v_head
-    if BIASED:
-        BIAS += batch * bias_batch + head * bias_head
-    if MASKED:
-        MASK += batch * mask_batch + head * mask_head
+    rules = score_rules(
+        batch, head, BIAS, bias_batch, bias_head, bias_query, bias_key, MASK, mask_batch, mask_head, mask_query,
+        mask_key, num_queries, num_keys, scaling, softcap, window, lowest, KIND,
+    )  # fmt: skip
     num_tiles = tl.cdiv(num_keys, KEYS)
     program = (batch * num_heads + head) * tl.num_programs(0) + tile
     LIST += program * num_tiles
@@ -91,7 +87,7 @@ def attend(
 
     query = tile * QUERIES + tl.arange(0, QUERIES)
     q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
-    first, end = key_tiles(tile, num_queries, num_keys, window, CAUSAL, WINDOWED, QUERIES, KEYS)
+    first, end = key_tiles(tile, num_queries, num_keys, window, KIND, QUERIES, KEYS)
 
     tau = tl.full((QUERIES,), HIDDEN, tl.float32)
     if SINKING:
@@ -103,10 +99,7 @@ def attend(
         j = tl.where(i == 0, end - 1, tl.where(i == 1, first, end - i))
         key = j * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
-        scores, _ = tile_scores(
-            q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling,
-            softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
-        )  # fmt: skip
+        scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
         x = scores * scale
         peak = tl.max(x, 1)
         tau = tl.maximum(tau, peak - 1)
@@ -129,10 +122,7 @@ def attend(
             j = tl.load(LIST + i)
             key = j * KEYS + tl.arange(0, KEYS)
             k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
-            scores, _ = tile_scores(
-                q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys,
-                scaling, softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
-            )  # fmt: skip
+            scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
             u = tl.maximum(scores * scale - tau[:, None], 0.0)
             slopes = slope_power(u, exponent, EXPONENT)
             mass += tl.sum(slopes * u, 1)
@@ -160,10 +150,7 @@ def attend(
         j = tl.load(LIST + i)
         key = j * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
-        scores, _ = tile_scores(
-            q, k, query, key, BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling,
-            softcap, window, lowest, CAUSAL, WINDOWED, CAPPED, BIASED, MASKED, QUERIES, KEYS,
-        )  # fmt: skip
+        scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
         u = tl.maximum(scores * scale - tau[:, None], 0.0)
         p = slope_power(u, exponent, EXPONENT) * u
         mass += tl.sum(p, 1)

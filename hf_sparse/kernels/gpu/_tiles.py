@@ -18,40 +18,47 @@ def tile_rows(X, index, num_rows, stride, width, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def tile_scores(
-    q,
-    k,
-    query,
-    key,
-    BIAS,
-    bias_query,
-    bias_key,
-    MASK,
-    mask_query,
-    mask_key,
-    num_queries,
-    num_keys,
-    scaling,
-    softcap,
-    window,
-    lowest,
-    CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    BIASED: tl.constexpr,
-    MASKED: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-):
+def score_rules(
+    batch, head, BIAS, bias_batch, bias_head, bias_query, bias_key, MASK, mask_batch, mask_head, mask_query, mask_key,
+    num_queries, num_keys, scaling, softcap, window, lowest, KIND: tl.constexpr,
+):  # fmt: skip
+    """What ``tile_scores`` has to know about one head.
+
+    Args:
+        BIAS: added to the scores, with its strides.
+        MASK: as KIND says, with its strides.
+        window: a query sees its own and the window - 1 keys before it.
+        KIND: (CAUSAL, WINDOWED, CAPPED, BIASED, MASKED). MASKED 1: the mask is not zero where a key is visible; 2: it
+            is added to the scores, and hidden where at most ``lowest``.
+    """
+    if KIND[3]:
+        BIAS += batch * bias_batch + head * bias_head
+    if KIND[4]:
+        MASK += batch * mask_batch + head * mask_head
+    return (
+        BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling, softcap, window,
+        lowest,
+    )  # fmt: skip
+
+
+@triton.jit
+def tile_scores(q, k, query, key, rules, KIND: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):
     """Scores (QUERIES, KEYS), hidden ones ``HIDDEN``, and their derivative by the dot product over ``scaling``.
 
     Args:
         q: (QUERIES, head) rows ``query``, a range of indices.
         k: (KEYS, head) rows ``key``, a range of indices.
-        BIAS: added to the scores, with its strides.
-        MASK: MASKED 1: not zero where a key is visible; 2: added to the scores, and hidden where at most ``lowest``.
-        window: a query sees its own and the window - 1 keys before it.
+        rules: what ``score_rules`` returned.
+        KIND: as given to it.
     """
+    BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling, softcap, window, lowest = (
+        rules
+    )
+    CAUSAL: tl.constexpr = KIND[0]
+    WINDOWED: tl.constexpr = KIND[1]
+    CAPPED: tl.constexpr = KIND[2]
+    BIASED: tl.constexpr = KIND[3]
+    MASKED: tl.constexpr = KIND[4]
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
     slope = 1.0
     if CAPPED:
@@ -89,16 +96,13 @@ def tile_scores(
 
 
 @triton.jit
-def key_tiles(
-    tile, num_queries, num_keys, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-):  # fmt: skip
+def key_tiles(tile, num_queries, num_keys, window, KIND: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):
     """The first key tile that a tile of queries can see, and the one after the last."""
     offset = num_keys - num_queries
     start = 0
     end = num_keys
-    if CAUSAL:
+    if KIND[0]:
         end = tl.minimum(end, (tile + 1) * QUERIES + offset)
-    if WINDOWED:
+    if KIND[1]:
         start = tl.maximum(start, tile * QUERIES + offset - window + 1)
     return start // KEYS, tl.cdiv(tl.maximum(end, 0), KEYS)
