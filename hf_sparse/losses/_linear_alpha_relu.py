@@ -93,13 +93,13 @@ def _forward(
             here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
             found = relu_rows(z, alpha, tau, chosen(impl, z))
-            row, place = (found[1] != 0).nonzero(as_tuple=True) if found else (None, None)
-            if found is None or not worth_listing(len(row), z):
+            if found is None or not worth_listing(int(found[1].count_nonzero()), z):
                 mass[rows] += relu_mass(z.to(dtype) * (alpha - 1) - tau, alpha).sum(-1)
                 dense.append(tile)
                 continue
             columns, p, own_mass = found
-            column = columns[row, place]
             mass[rows] += own_mass
+            row, place = (p != 0).nonzero(as_tuple=True)
+            column = columns[row, place]
             support.append(SupportEntries(row + start, column + begin, head.chain(p[row, place], z[row, column])))
     return TiledLoss(relu_loss(mass, gold, alpha, tau).to(dtype), gold, support, dense)
