@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-SOURCE = Path(__file__).with_name("entmax.cpp")
+SOURCE = Path(__file__).parent / "cpp" / "entmax.cpp"
 # Nothing here lets the compiler assume that there is no NaN and no infinity.
 MATHS = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *MATHS)
@@ -41,9 +41,10 @@ def cache_folder() -> Path:
 
 
 def library_path() -> Path:
-    """Where the library of this source, these flags and this kind of machine belongs."""
+    """Where the library of these sources, these flags and this kind of machine belongs."""
     machine = (sys.platform, platform.machine(), *platform.libc_ver())
-    key = hashlib.sha256(SOURCE.read_bytes() + repr((flags(), machine)).encode()).hexdigest()[:16]
+    sources = b"".join(path.read_bytes() for path in sorted(SOURCE.parent.glob("*pp")))
+    key = hashlib.sha256(sources + repr((flags(), machine)).encode()).hexdigest()[:16]
     return cache_folder() / f"entmax-{key}.so"
 
 

@@ -94,13 +94,13 @@ def _forward(
             here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
             found = relu_rows(z, alpha, tau, chosen(impl, z))
-            listed = None if found is None else (found[1] != 0).nonzero(as_tuple=True)
-            if found is None or listed is None or not worth_listing(len(listed[0]), z):
+            if found is None or not worth_listing(int(found[1].count_nonzero()), z):
                 mass[rows] += relu_mass(z.to(dtype) * (alpha - 1) - tau, alpha).sum(-1)
                 dense.append(tile)
                 continue
-            (columns, p, own_mass), (row, place) = found, listed
-            column = columns[row, place]
+            columns, p, own_mass = found
             mass[rows] += own_mass
+            row, place = (p != 0).nonzero(as_tuple=True)
+            column = columns[row, place]
             support.append(SupportEntries(row + start, column + begin, head.chain(p[row, place], z[row, column])))
     return TiledLoss(relu_loss(mass, gold, alpha, tau).to(dtype), gold, support, dense)

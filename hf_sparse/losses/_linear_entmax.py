@@ -116,24 +116,27 @@ def _forward(
     buffer = hidden.new_empty(chunk_size * num_classes)
     losses, golds, support, dense = [], [], [], []
     listed = num_classes >= LONG_ROW and 1 < alpha <= 2
+    # What it takes to solve a row grows with V as the logits do: only as many rows at a time as make one tile.
+    num_solved = max(TILE // num_classes, 1)
     for start in range(0, len(hidden), chunk_size):
-        tile = Tile(slice(start, min(start + chunk_size, len(hidden))), slice(0, num_classes))
-        z = head.logits(hidden[tile.rows], tile.columns, buffer)
-        gold = z.gather(1, y[tile.rows, None])[:, 0]
-        golds.append(gold.to(torch.float64 if z.dtype == torch.float64 else torch.float32))
-        solved = support_rows(z, alpha, chosen(impl, z, alpha)) if listed else None
-        if solved is None or bool(solved.wide.any()):
-            counted = torch.ones_like(gold, dtype=torch.bool)
-            losses.append(row_losses(z, y[tile.rows], counted, "entmax", {"alpha": alpha}, impl))
-            dense.append(tile)
-            continue
-        p, top = solved.p, solved.top.masked_fill(solved.top == -torch.inf, 0.0)[:, 0]
-        losses.append((solved.conjugate - (gold.to(p.dtype) - top)).to(golds[-1].dtype))
-        row, place = (p != 0).nonzero(as_tuple=True)
-        if not worth_listing(len(row), z):
-            dense.append(tile)
-            continue
-        column = solved.columns[row, place]
-        value = head.chain(p[row, place], z[row, column])
-        support.append(SupportEntries(row + start, column, value.to(golds[-1].dtype)))
+        chunk = head.logits(hidden[start : start + chunk_size], slice(0, num_classes), buffer)
+        for begin, z in zip(range(start, start + len(chunk), num_solved), chunk.split(num_solved)):
+            tile = Tile(slice(begin, begin + len(z)), slice(0, num_classes))
+            gold = z.gather(1, y[tile.rows, None])[:, 0]
+            golds.append(gold.to(torch.float64 if z.dtype == torch.float64 else torch.float32))
+            solved = support_rows(z, alpha, chosen(impl, z, alpha)) if listed else None
+            if solved is None or bool(solved.wide.any()):
+                counted = torch.ones_like(gold, dtype=torch.bool)
+                losses.append(row_losses(z, y[tile.rows], counted, "entmax", {"alpha": alpha}, impl))
+                dense.append(tile)
+                continue
+            p, top = solved.p, solved.top.masked_fill(solved.top == -torch.inf, 0.0)[:, 0]
+            losses.append((solved.conjugate - (gold.to(p.dtype) - top)).to(golds[-1].dtype))
+            row, place = (p != 0).nonzero(as_tuple=True)
+            if not worth_listing(len(row), z):
+                dense.append(tile)
+                continue
+            column = solved.columns[row, place]
+            value = head.chain(p[row, place], z[row, column])
+            support.append(SupportEntries(row + begin, column, value.to(golds[-1].dtype)))
     return TiledLoss(torch.cat(losses), torch.cat(golds), support, dense)

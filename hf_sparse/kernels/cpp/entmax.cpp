@@ -1,0 +1,248 @@
+// alpha-entmax of rows, for 1.1 <= alpha <= 2. Plain C functions over pointers, compiled for the machine at hand.
+//
+// Throughout, x = (alpha - 1) (z - max z), P = 1 / (alpha - 1), and tau is the threshold in units of x: the weights
+// are [x - tau]_+ ^ P and sum to one. The specification is hf_sparse/functional, in torch.
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "dense_rows.hpp"
+#include "scan.hpp"
+#include "sparse_rows.hpp"
+
+namespace {
+
+// ---- Rows in parallel -------------------------------------------------------------------------------------------
+
+// OpenMP's call that runs a function on a team of threads, from the library that torch computes with; null if it has
+// none. Its threads are there already, while new ones would wait for a core that torch's idle ones keep for a while.
+typedef void (*Team)(void (*)(void*), void*, unsigned, unsigned);
+Team team = nullptr;
+
+// body(first, last) on runs of rows, by as many threads as the work keeps busy.
+template <class Body> void by_rows(int64_t num_rows, int64_t length, int num_threads, Body body) {
+    constexpr int64_t WORTH_A_THREAD = 1 << 17;  // entries; to start a thread takes about ten microseconds
+    const int64_t busy = std::min<int64_t>({num_threads, num_rows, num_rows * length / WORTH_A_THREAD});
+    if (busy <= 1) return body(0, num_rows);
+    const int64_t run = std::max<int64_t>(1, num_rows / (8 * busy));
+    std::atomic<int64_t> next{0};
+    auto work = [&] {
+        for (int64_t first; (first = next.fetch_add(run)) < num_rows;) body(first, std::min(num_rows, first + run));
+    };
+    if (team) return team([](void* given) { (*static_cast<decltype(work)*>(given))(); }, &work, num_threads, 0);
+    std::vector<std::thread> others;
+    for (int64_t i = 1; i < busy; i++) others.emplace_back(work);
+    work();
+    for (auto& other : others) other.join();
+}
+
+// The support of a row, until the caller has made room for it.
+struct Support {
+    std::vector<int32_t> column;
+    std::vector<float> weight;
+    bool wide = false;
+};
+
+// Keeps the positive ones of found.value, divided by `mass`, as the row's weights, unless they are more than `most`.
+void keep_weights(const Found& found, double mass, int64_t most, Support& support) {
+    const float share = static_cast<float>(mass);
+    support.column.resize(found.count), support.weight.resize(found.count);
+    int64_t n = 0;
+    for (int64_t i = 0; i < found.count; i++) {
+        support.column[n] = found.column[i];
+        support.weight[n] = found.value[i] / share;
+        n += found.value[i] > 0;
+    }
+    support.wide = n > most;
+    support.column.resize(support.wide ? 0 : n), support.weight.resize(support.wide ? 0 : n);
+}
+
+// A row without a finite maximum has NaN in one place, so that nobody takes it for a row without weights.
+const Support NO_WEIGHTS_BUT_NAN{{0}, {std::numeric_limits<float>::quiet_NaN()}};
+
+template <class T>
+void entmax_rows(const T* z, int64_t num_rows, int64_t length, double alpha, double exponent, int64_t most,
+                 int num_threads, Support* supports, float* top, float* conjugate) {
+    const float scale = static_cast<float>(alpha - 1);
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        Found& found = room_for(length);
+        for (int64_t row = first; row < last; row++) {
+            const Threshold solved = scan(z + row * length, length, scale, exponent, found);
+            top[row] = solved.top;
+            conjugate[row] = solved.top == -INF ? 0 : std::numeric_limits<float>::quiet_NaN();
+            if (!(solved.top < INF)) supports[row] = NO_WEIGHTS_BUT_NAN;
+            if (found.count == 0) continue;
+            const double mass = write_powers(found.x.data(), found.value.data(), found.count, solved.tau, exponent);
+            const double mean = dot(found.value.data(), found.x.data(), found.count) / mass;  // of x, weighted by p
+            keep_weights(found, mass, most, supports[row]);
+            // <p, x> / (alpha - 1) - Omega(p), where p^(alpha - 1) = (x - tau) mass^(1 - alpha). One entry has no x,
+            // and must come out as nothing at all.
+            const bool one = supports[row].column.size() == 1;
+            const double share = one ? -1 / static_cast<double>(solved.tau) : std::pow(mass, 1 - alpha);
+            const double value = alpha * mean + 1 - share * (mean - solved.tau);
+            conjugate[row] = static_cast<float>(value / (alpha * (alpha - 1)));
+        }
+    });
+}
+
+template <class T>
+void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, double exponent, double tau, int64_t most,
+               int num_threads, Support* supports, double* mass) {
+    const double cut = tau / (alpha - 1);
+    const float threshold = static_cast<float>(cut - 4 * EPS * std::fabs(cut)), scale = static_cast<float>(alpha - 1);
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        Found& found = room_for(length);
+        for (int64_t row = first; row < last; row++) {
+            found.count = 0;
+            list_above(z + row * length, 0, length, threshold, found);
+            const float top = tops_of<1>(found.value.data(), found.count).all;
+            mass[row] = top < INF ? 0 : top;
+            if (!(top < INF)) {
+                supports[row] = NO_WEIGHTS_BUT_NAN;
+                continue;
+            }
+            for (int64_t i = 0; i < found.count; i++) found.x[i] = found.value[i] * scale - static_cast<float>(tau);
+            std::fill_n(found.x.begin() + found.count, LANES, -INF);
+            write_powers(found.x.data(), found.value.data(), found.count, 0, exponent);
+            mass[row] = dot(found.value.data(), found.x.data(), found.count);
+            keep_weights(found, 1, most, supports[row]);
+        }
+    });
+}
+
+template <class T>
+void map_rows(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
+    const float scale = static_cast<float>(alpha - 1);
+    const bool streamed = num_rows * length * static_cast<int64_t>(sizeof(T)) > STREAMED;
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        Found& found = room_for(length);
+        for (int64_t row = first; row < last; row++) {
+            T* out = p + row * length;
+            const Threshold solved = scan(z + row * length, length, scale, exponent, found);
+            if (!(solved.top < INF)) {
+                for (int64_t i = 0; i < length; i++) store_one(out + i, std::numeric_limits<float>::quiet_NaN());
+                continue;
+            }
+            const double mass = write_powers(found.x.data(), found.value.data(), found.count, solved.tau, exponent);
+            for (int64_t i = 0; i < found.count; i++) found.value[i] /= static_cast<float>(mass);
+            write_row(out, length, found.column.data(), found.value.data(), found.count, streamed);
+        }
+        finish_streaming();
+    });
+}
+
+template <class T>
+void write_rows(const int64_t* column, const float* value, int64_t width, const int64_t* target, const float* factor,
+                T* out, int64_t num_rows, int64_t length, int num_threads) {
+    const bool streamed = num_rows * length * static_cast<int64_t>(sizeof(T)) > STREAMED;
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        std::vector<float> scaled(width);
+        for (int64_t row = first; row < last; row++) {
+            const int64_t* columns = column + row * width;
+            const float *values = value + row * width, by = factor ? factor[row] : 1;
+            int64_t n = by == 0 ? 0 : width, gold = -1;
+            while (n > 0 && values[n - 1] == 0) n--;
+            for (int64_t i = 0; i < n; i++) {
+                const bool hit = target && columns[i] == target[row];
+                if (hit) gold = i;
+                scaled[i] = (hit ? values[i] - 1 : values[i]) * by;
+            }
+            write_row(out + row * length, length, columns, scaled.data(), n, streamed);
+            if (target && gold < 0 && by != 0) store_one(out + row * length + target[row], -by);
+        }
+        finish_streaming();
+    });
+}
+
+}  // namespace
+
+// ---- What Python calls. dtype: 0 float32, 1 bfloat16, 2 float16 ---------------------------------------------------
+
+#define BY_DTYPE(call)                                       \
+    if (dtype == 0) { using T = float; call; }               \
+    else if (dtype == 1) { using T = BFloat16; call; }       \
+    else { using T = Half; call; }
+
+extern "C" {
+
+// Where parallel work is done: GOMP_parallel of the OpenMP library in this process.
+void hf_sparse_use_team(void* gomp_parallel) { team = reinterpret_cast<Team>(gomp_parallel); }
+
+// The supports of rows, to be fetched by hf_sparse_take: `count` weights a row, or -1 if they are more than `most`,
+// the row's maximum, and Omega*(z) - max z. A row with a NaN or an infinite score has one weight, NaN; a fully masked
+// one has none.
+void* hf_sparse_entmax_supports(const void* z, int dtype, int64_t num_rows, int64_t length, double alpha,
+                                double exponent, int64_t most, int num_threads, int64_t* count, float* top,
+                                float* conjugate) {
+    auto* supports = new std::vector<Support>(num_rows);
+    BY_DTYPE(entmax_rows(static_cast<const T*>(z), num_rows, length, alpha, exponent, most, num_threads,
+                         supports->data(), top, conjugate))
+    for (const Support& support : *supports) *count++ = support.wide ? -1 : support.column.size();
+    return supports;
+}
+
+// The same of alpha-ReLU, whose threshold is given; `mass` is sum [(alpha - 1) z - tau]_+ ^ (P + 1).
+void* hf_sparse_relu_supports(const void* z, int dtype, int64_t num_rows, int64_t length, double alpha,
+                              double exponent, double tau, int64_t most, int num_threads, int64_t* count,
+                              double* mass) {
+    auto* supports = new std::vector<Support>(num_rows);
+    BY_DTYPE(relu_rows(static_cast<const T*>(z), num_rows, length, alpha, exponent, tau, most, num_threads,
+                       supports->data(), mass))
+    for (const Support& support : *supports) *count++ = support.wide ? -1 : support.column.size();
+    return supports;
+}
+
+// Columns, ascending, and weights, `width` a row: 0 in column 0 where a row has fewer. The supports end here.
+void hf_sparse_take(void* supports, int64_t width, int64_t* column, float* weight) {
+    auto* taken = static_cast<std::vector<Support>*>(supports);
+    for (const Support& support : *taken) {
+        std::fill(std::copy(support.column.begin(), support.column.end(), column), column + width, 0);
+        std::fill(std::copy(support.weight.begin(), support.weight.end(), weight), weight + width, 0.0f);
+        column += width, weight += width;
+    }
+    delete taken;
+}
+
+// Rows of zeros with value * factor at the columns, which ascend until only zeros are left, and factor less at the
+// target. No factor is 1; no target, none. Rows with factor 0 stay zero whatever their values.
+void hf_sparse_write(const int64_t* column, const float* value, int64_t width, const int64_t* target,
+                     const float* factor, void* out, int dtype, int64_t num_rows, int64_t length, int num_threads) {
+    BY_DTYPE(write_rows(column, value, width, target, factor, static_cast<T*>(out), num_rows, length, num_threads))
+}
+
+// The weights of long rows: zeros, and the support written over them.
+void hf_sparse_map(const void* z, void* p, int dtype, int64_t num_rows, int64_t length, double alpha, double exponent,
+                   int num_threads) {
+    BY_DTYPE(map_rows(static_cast<const T*>(z), static_cast<T*>(p), num_rows, length, alpha, exponent, num_threads))
+}
+
+// The weights of rows that are solved whole, in cache.
+void hf_sparse_weights(const float* z, float* p, int64_t num_rows, int64_t length, double alpha, double exponent,
+                       int num_threads) {
+    const auto write = exponent == 1   ? write_weights<1>
+                       : exponent == 2 ? write_weights<2>
+                       : exponent == 3 ? write_weights<3>
+                       : exponent == 4 ? write_weights<4>
+                                       : write_weights<0>;
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        const int64_t few = length <= BLOCK ? FEW : 1;
+        std::vector<float> x(few * padded(length));
+        for (int64_t row = first; row < last; row += few)
+            write(z + row * length, p + row * length, std::min(few, last - row), length, static_cast<float>(alpha - 1),
+                  exponent, x.data());
+    });
+}
+
+// The Jacobian's product with g, Diag(s) g - s s^T g / sum s, s = p^(2 - alpha).
+void hf_sparse_product(const float* p, const float* g, float* out, int64_t num_rows, int64_t length, double alpha,
+                       int num_threads) {
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        std::vector<float> s(length + BLOCK);
+        const auto write = alpha == 2 ? write_product<1> : alpha == 1.5 ? write_product<2> : write_product<0>;
+        for (int64_t i = first * length; i < last * length; i += length)
+            write(p + i, g + i, out + i, length, static_cast<float>(2 - alpha), s.data());
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,138 @@
+// Newton's method on the norm of [x - tau]_+, the weights that follow, and a lower bound of tau to start from.
+
+#pragma once
+
+#include "lanes.hpp"
+
+namespace {
+
+struct Sums { double mass, slope; };
+
+// sum u^P and sum u^(P - 1), u = [x - tau]_+. The row is padded with -inf to a multiple of 2 LANES.
+template <int K> Sums sums_of(const float* x, int64_t n, float tau, float exponent) {
+    Sums total{0, 0};
+    const Floats t = all(tau);
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        const int64_t end = std::min(n, start + BLOCK);
+        Floats mass[2] = {}, slope[2] = {};
+        for (int64_t i = start; i < end; i += 2 * LANES)
+            for (int k = 0; k < 2; k++) {
+                const Floats u = largest(load(x + i + k * LANES) - t, Floats{});
+                const Floats s = slope_power<K>(u, exponent);
+                mass[k] += s * u;
+                slope[k] += s;
+            }
+        total.mass += sum(mass[0] + mass[1]);
+        total.slope += sum(slope[0] + slope[1]);
+    }
+    return total;
+}
+
+// How far above one the mass may be for tau to be the threshold; see hf_sparse/functional/_newton.py for the proof.
+double tolerance_of(int64_t n, double exponent) {
+    const double tolerance = 3 * EPS * std::max(2.0, exponent);
+    return exponent < 2 ? tolerance : std::max(tolerance, exponent * std::sqrt(EPS / (exponent * n)));
+}
+
+// One step up from a lower bound to a better one; whether there is another to take.
+template <int K> bool step_up(const float* x, int64_t n, double& tau, double exponent, double tolerance) {
+    const Sums f = sums_of<K>(x, n, static_cast<float>(tau), static_cast<float>(exponent));
+    if (!(f.mass > 1)) return false;
+    const double norm = K == 1   ? f.mass - 1
+                        : K == 2 ? f.mass - std::sqrt(f.mass)
+                                 : f.mass - std::pow(f.mass, 1 - 1 / exponent);
+    tau += norm / f.slope;
+    return f.mass > 1 + tolerance;
+}
+
+// The threshold, from any lower bound of it. After fewer steps than it takes, a lower bound itself, a better one.
+template <int K> float solve(const float* x, int64_t n, float bound, double exponent, int most_steps) {
+    double tau = bound;
+    const double tolerance = tolerance_of(n, exponent);
+    for (int step = 0; step < most_steps && step_up<K>(x, n, tau, exponent, tolerance); step++) {}
+    return static_cast<float>(tau);
+}
+
+float solve(const float* x, int64_t n, float bound, double exponent, int most_steps = 100) {
+    if (exponent == 1) return solve<1>(x, n, bound, exponent, most_steps);
+    if (exponent == 2) return solve<2>(x, n, bound, exponent, most_steps);
+    if (exponent == 3) return solve<3>(x, n, bound, exponent, most_steps);
+    if (exponent == 4) return solve<4>(x, n, bound, exponent, most_steps);
+    return solve<0>(x, n, bound, exponent, most_steps);
+}
+
+// [x - tau]_+ ^ P, which may be written over x; their sum. Both are read and written up to a multiple of LANES.
+template <int K> double write_powers(const float* x, float* p, int64_t n, float tau, double exponent) {
+    double mass = 0;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        Floats part = {};
+        for (int64_t i = start; i < std::min(n, start + BLOCK); i += LANES) {
+            const Floats u = largest(load(x + i) - tau, Floats{});
+            const Floats v = K == 0 ? power(u, static_cast<float>(exponent)) : slope_power<K>(u, K) * u;
+            std::memcpy(p + i, &v, sizeof v);
+            part += v;
+        }
+        mass += sum(part);
+    }
+    return mass;
+}
+
+double write_powers(const float* x, float* p, int64_t n, float tau, double exponent) {
+    if (exponent == 1) return write_powers<1>(x, p, n, tau, exponent);
+    if (exponent == 2) return write_powers<2>(x, p, n, tau, exponent);
+    if (exponent == 3) return write_powers<3>(x, p, n, tau, exponent);
+    if (exponent == 4) return write_powers<4>(x, p, n, tau, exponent);
+    return write_powers<0>(x, p, n, tau, exponent);
+}
+
+// sum p x; where p is 0, x may be anything. Both are read up to a multiple of LANES.
+double dot(const float* p, const float* x, int64_t n) {
+    double total = 0;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        Floats part = {};
+        for (int64_t i = start; i < std::min(n, start + BLOCK); i += LANES)
+            part += load(p + i) > 0.0f ? load(p + i) * load(x + i) : Floats{};
+        total += sum(part);
+    }
+    return total;
+}
+
+// The maxima of PARTS * LANES parts of a row, and of all of it (NaN if it has one). Masked parts give -inf.
+template <int PARTS> struct Tops { Floats parts[PARTS]; float all; };
+
+template <int PARTS, class T> Tops<PARTS> tops_of(const T* z, int64_t n) {
+    Tops<PARTS> tops;
+    for (auto& part : tops.parts) part = all(-INF);
+    Ints nothing = {};
+    int64_t i = 0;
+    for (; i + PARTS * LANES <= n; i += PARTS * LANES)
+        for (int k = 0; k < PARTS; k++) {
+            const Floats v = load(z + i + k * LANES);
+            tops.parts[k] = largest(v, tops.parts[k]);
+            nothing |= v != v;
+        }
+    float rest = -INF;
+    for (; i < n; i++) {
+        const float v = load_one(z + i);
+        nothing[0] |= -(v != v);
+        rest = v > rest ? v : rest;
+    }
+    tops.parts[0][0] = std::max(tops.parts[0][0], rest);
+    Floats top = tops.parts[0];
+    for (int k = 1; k < PARTS; k++) top = largest(top, tops.parts[k]);
+    const bool nan = beyond(__builtin_convertvector(-nothing, Floats), Floats{}) != 0;
+    tops.all = nan ? std::numeric_limits<float>::quiet_NaN() : highest(top);
+    return tops;
+}
+
+// A lower bound of tau: the threshold of those maxima alone.
+template <int PARTS> float first_bound(const Tops<PARTS>& tops, float scale, double exponent) {
+    float x[PARTS * LANES];
+    for (int k = 0; k < PARTS; k++) {
+        const Floats part = (tops.parts[k] - tops.all) * scale;
+        std::memcpy(x + k * LANES, &part, sizeof part);
+    }
+    return std::max(-1.0f, solve(x, PARTS * LANES, -1, exponent, 3) - MARGIN);
+}
+
+}  // namespace
