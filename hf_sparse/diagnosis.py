@@ -98,6 +98,9 @@ def _attention(model: Any, attn: Any, inputs: dict[str, Any], found: Diagnosis) 
             found.changed[key] = found.changed.get(key, 0) + 1
         with observe(model) as counts:
             sparse = logits_of(model, inputs)
+        num_seen = sum(count.calls > 0 for count in counts.values())
+        some = f"{num_seen} of {len(counts)} modules; give an example that uses the others too"
+        found.checks["attention reached"] = "yes" if num_seen == len(counts) else some
         rows, keys = sum(count.rows for count in counts.values()), sum(count.nonzero for count in counts.values())
         found.checks["keys with weight"] = f"{keys / max(rows, 1):.1f} a query, mean over the example"
         found.checks["finite logits"] = "yes" if bool(sparse.isfinite().all()) else "no: some are not finite"

@@ -5,6 +5,7 @@ import torch
 from transformers import BigBirdConfig, BigBirdForMaskedLM, ConvNextConfig, ConvNextForImageClassification
 
 from hf_sparse import doctor, is_sparse, sparsify
+from tests.sweep.architectures import build
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import DECODER, TOKENS, tiny_model, tokens
 
@@ -25,8 +26,20 @@ def test_a_sound_model_passes_every_check(model, way, kinds):
     assert {key[2] for key in found.changed} == {way}
     for check in ("causal", "cached equals uncached", "alpha = 1 is the model's own", "head sums to one"):
         assert found.checks[check].startswith("yes"), check
+    assert found.checks["attention reached"] == "yes"
     assert "sound" in str(found)
     assert type(model).__name__ in str(found)
+
+
+def test_attention_that_the_example_does_not_reach_is_counted():
+    model = build("llava_next", "LlavaNextForConditionalGeneration")
+    text = doctor(model, example={"input_ids": tokens()})
+    assert text.checks["attention reached"].startswith("2 of 4 modules")
+    pixels = {"pixel_values": torch.randn(2, 2, 3, 64, 64), "image_sizes": torch.full((2, 2), 64)}
+    features = model.get_image_features(**pixels).pooler_output
+    places = torch.full((2, len(features[0])), model.config.image_token_index)
+    found = doctor(model, example={"input_ids": torch.cat([places, tokens()], 1), **pixels})
+    assert found.checks["attention reached"] == "yes"
 
 
 @torch.no_grad()

@@ -8,7 +8,8 @@ import torch
 
 from hf_sparse import is_sparse, unsparsify
 from tests.sweep.architectures import build, calibrate
-from tests.sweep.checks import HEADS, CheckFailed, check_attention, check_head, run
+from tests.sweep.checks import CheckFailed, check_attention, run
+from tests.sweep.head import HEADS, check_head
 from tests.sweep.inputs import inputs_for
 
 
