@@ -32,7 +32,7 @@ _ON_FIRST_USE = {
     "conversion": ("calibrate", "compare", "estimate_tau_from_data"),
     "diagnosis": ("doctor",),
     "fertility": ("GuidedFertility", "WordAligner"),
-    "fertility_predictor": ("FertilityPredictor",),
+    "fertility_predictor": ("FertilityCollator", "FertilityPredictor"),
     "generation": (
         "AlphaReluLogitsProcessor",
         "CoveragePenalty",

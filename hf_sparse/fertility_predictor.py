@@ -1,8 +1,8 @@
-"""Predicted fertilities: a token classifier over source tokens, whose classes are fertilities."""
+"""Predicted fertilities: a token classifier over source tokens, whose classes are fertilities; rows to train with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,40 @@ def fertility_dataset(
             for ids, row in zip(input_ids, counts)
         ]
     )
+
+
+class FertilityCollator:
+    """A data collator that pads the column ``fertility`` of training rows, and leaves the rest to another.
+
+    Args:
+        collator: makes a batch of the other columns, with an ``attention_mask``; ``DataCollatorForSeq2Seq``, say.
+    """
+
+    def __init__(self, collator: Callable[[list[dict[str, Any]]], Any]) -> None:
+        self.collator = collator
+
+    def __call__(self, features: list[dict[str, Any]]) -> Any:
+        """Make a batch; rows without the column, as at test time, make one without it.
+
+        Returns:
+            What the other collator returned, with ``fertility`` (batch, source) in float32, 0 at padding.
+
+        Raises:
+            ValueError: some rows have the column and others do not, a row that has another number of bounds than of
+                tokens, or no attention mask to tell padding by.
+        """
+        bounds = [torch.as_tensor(row["fertility"], dtype=torch.float32) for row in features if "fertility" in row]
+        batch = self.collator([{key: row[key] for key in row if key != "fertility"} for row in features])
+        if not bounds:
+            return batch
+        mask = batch.get("attention_mask")
+        if mask is None:
+            raise ValueError("the collator makes no attention_mask, which tells where fertilities are to be padded")
+        sizes, lengths = [len(row) for row in bounds], mask.sum(1).tolist()
+        if sizes != lengths:
+            raise ValueError(f"every row must have a fertility for each token, {lengths}, had {sizes}")
+        batch["fertility"] = torch.zeros(mask.shape).masked_scatter(mask.bool(), torch.cat(bounds))
+        return batch
 
 
 class FertilityPredictor(nn.Module):

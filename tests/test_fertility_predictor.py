@@ -6,13 +6,14 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForTokenClassification,
+    DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
     PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
 )
 
-from hf_sparse import FertilityPredictor
+from hf_sparse import FertilityCollator, FertilityPredictor
 from hf_sparse.fertility_predictor import fertility_dataset
 
 
@@ -94,3 +95,26 @@ def test_wrong_input_is_refused():
         fertility_dataset([[1]], [[1]], 0)
     with pytest.raises(ValueError, match="one count for each token"):
         fertility_dataset([[1, 2]], [[1]], 3)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_collator_pads_fertilities_where_tokens_are_padded(side):
+    from tokenizers import Tokenizer, models
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"[PAD]": 0})), pad_token="[PAD]", padding_side=side
+    )
+    collator = FertilityCollator(DataCollatorForSeq2Seq(tokenizer))
+    rows = [{"input_ids": [3, 4, 5], "labels": [7]}, {"input_ids": [6, 7], "labels": [7, 8]}]
+    bounded = [row | {"fertility": bounds} for row, bounds in zip(rows, ([1, 2.5, 0], [3, 4]))]
+    batch = collator(bounded)
+    padded = [0, 3, 4] if side == "left" else [3, 4, 0]
+    assert torch.equal(batch["fertility"], torch.tensor([[1, 2.5, 0], padded]))
+    assert batch["labels"].shape == (2, 2)
+    assert "fertility" not in collator(rows)
+    with pytest.raises(ValueError, match=r"a fertility for each token, \[3, 2\], had \[3\]"):
+        collator([bounded[0], rows[1]])
+    with pytest.raises(ValueError, match=r"\[3, 2\], had \[2, 2\]"):
+        collator([bounded[0] | {"fertility": [1, 2]}, bounded[1]])
+    with pytest.raises(ValueError, match="makes no attention_mask"):
+        FertilityCollator(lambda rows: {})(bounded)

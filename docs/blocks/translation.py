@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ._blocks import block, read
 from ._cards import Card, Measure, cards
 
 
-@block
-def translation() -> str:
-    """BLEU, chrF, REP and DROP of every system in the committed result of recipes/translation.py."""
-    result = read("recipes/results/multi30k.json")
+def table(result: dict[str, Any]) -> list[str]:
+    """Lines of a table of every system in a result of recipes/translation.py."""
     columns = (
         "cross-attention",
         "fertility",
@@ -34,9 +33,17 @@ def translation() -> str:
             f"{row['rep']:.2f} | {row['rep_without_worst']:.2f} | {row['drop']:.2f} | "
             f"{row['attended_at_a_step']:.1f} | {row['attended_share']:.0%} |"
         )
+    return lines
+
+
+@block
+def translation() -> str:
+    """BLEU, chrF, REP and DROP of every system in the committed result of recipes/translation.py."""
+    result = read("recipes/results/multi30k.json")
     data, settings, versions, hardware = (result[key] for key in ("data", "settings", "versions", "hardware"))
     example = result["example"]
-    lines += [
+    lines = [
+        *table(result),
         "",
         f"{data['train_rows']:,} pairs, {data['vocabulary']:,} subwords, {result['systems'][0]['parameters']:,} "
         f"parameters; {settings['base_steps']:,} steps with softmax that all systems share, then {settings['steps']} "
@@ -55,6 +62,26 @@ def translation() -> str:
         f"| source | {example['source']} |",
         f"| reference | {example['reference']} |",
         *(f"| {name} | {text} |" for name, text in example["translations"].items()),
+    ]
+    return "\n".join(lines)
+
+
+@block
+def translation_from_scratch() -> str:
+    """The same for systems that share no training."""
+    result = read("recipes/results/multi30k_from_scratch.json")
+    data, settings, versions = (result[key] for key in ("data", "settings", "versions"))
+    losses = {row["system"]: row["training_log"][-2]["loss"] for row in result["systems"]}
+    cpu = {row["system"]: row["training_cpu_seconds"] for row in result["systems"]}
+    lines = [
+        *table(result),
+        "",
+        f"Each from the same untrained weights, {settings['steps']} steps of {settings['batch_size']} pairs; "
+        f"{data['test_rows']:,} test sentences, {settings['beams']} beams; seed {settings['seed']}; all else as above."
+        f" Training loss over the last steps: {', '.join(f'{name} {loss:.2f}' for name, loss in losses.items())}. "
+        f"CPU seconds of training: {', '.join(f'{name} {seconds:.0f}' for name, seconds in cpu.items())}. "
+        f"torch {versions['torch']}, transformers {versions['transformers']}, commit "
+        f"{(result['commit'] or 'unknown')[:10]}.",
     ]
     return "\n".join(lines)
 

@@ -108,10 +108,11 @@ class _InTurn(torch.autograd.Function):
         finite = credit.isfinite()
         p, clipped = torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
         u, masses = credit.clamp(min=0), []
+        masked = x == -torch.inf
+        unseeing = masked.all(-1)
         for t in range(x.shape[2]):
             row = x[:, :, t]
-            masked = row == -torch.inf
-            masses.append(u.masked_fill(masked, 0.0).sum(-1).masked_fill(masked.all(-1), 1.0))
+            masses.append(u.masked_fill(masked[:, :, t], 0.0).sum(-1).masked_fill(unseeing[:, :, t], 1.0))
             p[:, :, t], clipped[:, :, t] = bounds.rows(_encouraged(row, u, finite, exhaustion), u.expand_as(row))
             u = (u - _spent(p[:, :, t], shared) * spends[:, :, t]).clamp(min=0)
         _check_feasible(torch.stack(masses, 2), first_step)

@@ -22,6 +22,9 @@ def _itself(x: Any) -> Any:
     return x
 
 
+# How often a row is looked at before it is sorted.
+ROUNDS = 5
+
 CREDIT: dict[str, Setting] = {
     "fertility": Setting(
         2.0, "a finite number >= 0", lambda f: 0 <= f < float("inf"), words=("given", "predicted", "guided")
@@ -32,6 +35,31 @@ CREDIT: dict[str, Setting] = {
     "shared": Setting(False, "True or False", None),
     "detach": Setting(False, "True or False", None),
 }
+
+
+def settled_or_sorted(
+    rounds: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], by_sorting: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """What rows ``(x, u)`` come to: by a few rounds where these settle it, which for most rows they do, or by a sort.
+
+    A sort costs as much as all other work on a row together. The rounds look at values to know when to stop, which
+    compilers and devices do not like: these sort.
+
+    Args:
+        rounds: ``rounds(x, u) -> (found, settled)``, settled (..., 1) boolean.
+        by_sorting: ``by_sorting(x, u) -> found``.
+    """
+
+    def solve(x: Tensor, u: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() or x.device.type != "cpu":
+            return by_sorting(x, u)
+        found, settled = rounds(x, u)
+        if not bool(settled.all()):
+            left = ~settled[..., 0]
+            found[left] = by_sorting(x[left], u[left])
+        return found
+
+    return solve
 
 
 def map_bounded_rows(

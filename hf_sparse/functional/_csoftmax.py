@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._bounds import CREDIT, map_bounded_rows
+from ._bounds import CREDIT, ROUNDS, map_bounded_rows, settled_or_sorted
 from ._map import SparseMap, UpperBounds, register
 from ._softmax import softmax, softmax_rows
 
@@ -29,7 +29,7 @@ def csoftmax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
         ValueError: negative or infeasible bounds, or an empty axis.
 
     Source: Malaviya et al. 2018, Eq. 5 and appendix (Algorithm and gradients), here in log space.
-    Cost: one sort.
+    Cost: a few passes; one sort for rows whose bounds bind one after another, and off the CPU.
 
     >>> csoftmax(torch.tensor([1.2, 0.8, -0.2]), torch.tensor([0.5, 1.0, 1.0]))
     tensor([0.5000, 0.3655, 0.1345])
@@ -45,7 +45,20 @@ def _csoftmax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(clipped, u, softmax_rows(x.masked_fill(clipped, -torch.inf)) * remaining), clipped
 
 
-def _clipped(x: Tensor, u: Tensor) -> Tensor:
+def _clip_what_exceeds(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries at their bound, found by clipping what exceeds it: the shares of the others only grow with that."""
+    clipped = torch.zeros_like(x, dtype=torch.bool)
+    for _ in range(ROUNDS):
+        remaining = 1 - torch.where(clipped, u, 0.0).sum(-1, keepdim=True)
+        exceeds = softmax_rows(x.masked_fill(clipped, -torch.inf)) * remaining > u
+        unsettled = exceeds.any(-1, keepdim=True)
+        if not bool(unsettled.any()):
+            break
+        clipped |= exceeds
+    return clipped, ~unsettled
+
+
+def _clipped_by_sorting(x: Tensor, u: Tensor) -> Tensor:
     """Which entries are at their bound: a prefix in descending order of ``e^x / u``, never a masked entry."""
     log_u = u.log()
     ratio = torch.where(x == -torch.inf, -torch.inf, x - log_u)
@@ -59,6 +72,9 @@ def _clipped(x: Tensor, u: Tensor) -> Tensor:
     share = x + remaining.clamp(min=0).log() - log_rest
     clipped = share > log_u
     return torch.zeros_like(clipped).scatter(-1, order, clipped)
+
+
+_clipped = settled_or_sorted(_clip_what_exceeds, _clipped_by_sorting)
 
 
 def _weight_itself(p: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_sparse.functional import csoftmax, csparsemax, softmax, sparsemax
+from hf_sparse.functional import _csoftmax, _csparsemax, csoftmax, csparsemax, softmax, sparsemax
 from tests.reference import clipped_by_bisection
 
 BOTH = pytest.mark.parametrize("function", [csoftmax, csparsemax], ids=lambda function: function.__name__)
@@ -39,6 +39,46 @@ def test_weights_equal_bisection(function, data):
         u[0] = torch.inf
     expected = clipped_by_bisection(INCREASING[function], z, u)
     torch.testing.assert_close(function(z, u), expected, atol=1e-9, rtol=0)
+
+
+@BOTH
+@pytest.mark.parametrize("most", [0.05, 0.3, 1.5])
+def test_rows_settled_in_rounds_and_rows_that_are_sorted_equal_bisection(function, most, monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    z = 4 * torch.randn(30, 40, generator=generator, dtype=torch.float64)
+    u = most * torch.rand(30, 40, generator=generator, dtype=torch.float64)
+    u *= (1.01 / u.sum(-1, keepdim=True)).clamp(min=1)  # feasible, some only just
+    u[::3, 7] = torch.inf
+    # Each bound binds only once those before it do: rounds do not settle this row.
+    z[0], left = 0.0, 1.0
+    for i in range(39):
+        u[0, i] = 0.999 * left / (40 - i)
+        left -= float(u[0, i])
+    u[0, 39] = torch.inf
+    # Too little mass at the first threshold, and flat there: Newton's method has no slope to go by.
+    z[1], z[1, 0] = -7.0, 0.0
+    u[1, 0] = 0.9
+    expected = torch.stack([clipped_by_bisection(INCREASING[function], *row) for row in zip(z, u)])
+    torch.testing.assert_close(function(z, u), expected, atol=1e-9, rtol=0)
+    module = {csoftmax: _csoftmax, csparsemax: _csparsemax}[function]
+    name, by_sorting = {
+        csoftmax: ("_clipped", _csoftmax._clipped_by_sorting),
+        csparsemax: ("_threshold", _csparsemax._sorted_threshold),
+    }[function]
+    monkeypatch.setattr(module, name, by_sorting)  # as compilers and devices do it
+    torch.testing.assert_close(function(z, u), expected, atol=1e-9, rtol=0)
+
+
+@BOTH
+def test_few_rows_are_sorted(function, monkeypatch):
+    sorted_rows, argsort, sort = [], torch.Tensor.argsort, torch.Tensor.sort
+    monkeypatch.setattr(torch.Tensor, "argsort", lambda x, *a, **k: sorted_rows.append(len(x)) or argsort(x, *a, **k))
+    monkeypatch.setattr(torch.Tensor, "sort", lambda x, *a, **k: sorted_rows.append(len(x)) or sort(x, *a, **k))
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(10):
+        z, u = 1.5 * torch.randn(500, 30, generator=generator), 2 * torch.rand(500, 30, generator=generator)
+        function(z, u)
+    assert sum(sorted_rows) < 500  # of 5000
 
 
 def test_a_bound_above_one_never_lets_a_weight_exceed_one():

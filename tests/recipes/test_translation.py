@@ -151,6 +151,7 @@ def test_systems_with_a_penalty_use_the_model_of_those_without(recipe):
     ("arguments", "message"),
     [
         (["--steps", "0"], "--steps must be above 0, was 0"),
+        (["--base-steps", "-1"], "--base-steps must be at least 0, was -1"),
         (["--systems", "hardmax"], "invalid choice: 'hardmax'"),
         (["--folder", "nowhere"], "no files for train"),
         (["--folder", "a", "--dataset", "b"], "not allowed with argument"),
@@ -174,6 +175,19 @@ def test_foreign_folders_and_other_settings_are_refused(recipe, tmp_path, capsys
     with pytest.raises(SystemExit):
         recipe.parse_arguments(["--out", str(tmp_path / "mine")])
     assert "holds something else than an earlier run" in capsys.readouterr().err
+
+
+def test_from_scratch_all_systems_start_from_the_same_untrained_weights(recipe, tmp_path):
+    options, corpus = recipe.parse_arguments(["--quick", "--base-steps", "0", "--out", str(tmp_path / "run")])
+    assert options.base_steps == 0
+    run = recipe.Run(options, recipe.Corpus(corpus.train[:80], corpus.dev, corpus.test))
+    rates = []
+    run.train = lambda model, rows, name, **schedule: rates.append((name, schedule["lr"]))
+    weights = [dict(run.model(name)[0].named_parameters()) for name in ("softmax", "csparsemax-2")]
+    assert rates == [("softmax", options.lr), ("csparsemax-2", options.lr)]
+    untrained = dict(recipe.build_model(run.tokenizer, options.seed).named_parameters())
+    for name, value in untrained.items():
+        assert all(torch.equal(one[name], value) for one in weights)
 
 
 @pytest.mark.slow
