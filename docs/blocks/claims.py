@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 from typing import Any
 
 from . import inflection_grid, translation_sweep
 from ._blocks import block, read
+
+OUTPUTS = {"": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map; softmax is left as it is
+
+
+class NotRun(LookupError):
+    """A study has no run of this name yet."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +38,13 @@ class Claim:
 
     def line(self) -> str:
         """The claim as a line of the table."""
-        ours, held = ("", None) if self.found is None else self.found()
+        remark = self.remark
+        try:
+            ours, held = ("", None) if self.found is None else self.found()
+        except NotRun as error:
+            ours, held, remark = "", None, f"no run `{error}` so far"
         verdict = {True: "same", False: "**different**", None: "not tested here"}[held]
-        return f"| {self.text} | {self.where} | {self.theirs} | {ours} | {verdict} | {self.remark} |"
+        return f"| {self.text} | {self.where} | {self.theirs} | {ours} | {verdict} | {remark} |"
 
 
 def table(claims: list[Claim]) -> str:
@@ -43,8 +54,15 @@ def table(claims: list[Claim]) -> str:
 
 
 def sweep(name: str) -> dict[str, Any]:
-    """The figures of a run of the translation sweep."""
-    return translation_sweep.records(name)[0]["figures"]
+    """The figures of a run of the translation sweep.
+
+    Raises:
+        NotRun: it has not been done.
+    """
+    found = translation_sweep.records(name)
+    if not found:
+        raise NotRun(name)
+    return found[0]["figures"]
 
 
 def grid_means(key: str) -> dict[tuple[str, str], float]:
@@ -58,29 +76,31 @@ def grid_means(key: str) -> dict[tuple[str, str], float]:
 
 
 def by_output() -> dict[str, float]:
-    """Accuracy of the inflection grid by the map at the output, the mean over attention."""
+    """Accuracy of the inflection grid by the map at the output, the mean over attention.
+
+    Raises:
+        NotRun: a cell of the grid is missing.
+    """
     cells = grid_means("accuracy")
-    return {
-        output: fmean(value for (head, _), value in cells.items() if head == output)
-        for output in ("", "entmax15", "sparsemax")
-    }
+    missing = [cell for cell in product(OUTPUTS, OUTPUTS) if cell not in cells]
+    if missing:
+        output, attention = missing[0]
+        raise NotRun(f"output-{OUTPUTS[output]}-attention-{OUTPUTS[attention]}")
+    return {output: fmean(value for (head, _), value in cells.items() if head == output) for output in OUTPUTS}
 
 
 def sparse_output_is_more_accurate() -> tuple[str, bool]:
     """Inflection accuracy at output alpha 1, 1.5 and 2."""
     means = by_output()
-    text = ", ".join(f"{alpha}: {value:.1%}" for alpha, value in zip(("1", "1.5", "2"), means.values()))
+    text = ", ".join(f"{alpha}: {value:.1%}" for alpha, value in zip(OUTPUTS.values(), means.values()))
     return text, min(means["entmax15"], means["sparsemax"]) > means[""]
 
 
 def attention_matters_less() -> tuple[str, bool]:
     """The spread of inflection accuracy over attention maps, and over output maps."""
-    cells = grid_means("accuracy")
-    within = [
-        [value for (head, _), value in cells.items() if head == output] for output in ("", "entmax15", "sparsemax")
-    ]
+    means, cells = by_output().values(), grid_means("accuracy")
+    within = [[value for (head, _), value in cells.items() if head == output] for output in OUTPUTS]
     spread = fmean(max(values) - min(values) for values in within)
-    means = by_output().values()
     between = max(means) - min(means)
     return f"attention: {100 * spread:.1f} points, output: {100 * between:.1f}", spread < between
 
@@ -93,6 +113,8 @@ def ensembles_help() -> tuple[str, bool]:
             members = runs[record["settings"]["members"]]
             single = fmean(member["figures"]["accuracy"] for member in members)
             pairs.append((record["settings"]["members"], single, record["figures"]["accuracy"]))
+    if not pairs:
+        raise NotRun("ensemble-*")
     text = "; ".join(f"{name}: {single:.1%} to {together:.1%}" for name, single, together in pairs)
     return text, all(together > single for _, single, together in pairs)
 
@@ -186,6 +208,8 @@ def tau_hardly_matters() -> tuple[str, bool]:
     """BLEU at every tau."""
     runs = translation_sweep.records("output-alpha_relu", "output-alpha_relu-tau-*")
     bleu = {run["figures"]["config"]["head"]["tau"]: run["figures"]["bleu"] for run in runs}
+    if len(bleu) < 3:
+        raise NotRun("output-alpha_relu-tau-*")
     text = ", ".join(f"tau {tau:.2g}: {value:.1f}" for tau, value in sorted(bleu.items()))
     return text, max(bleu.values()) - min(bleu.values()) < 2
 
@@ -261,9 +285,15 @@ def mulan_is_a_draw() -> tuple[str, bool]:
 
 
 def controlled(kind: str) -> dict[float, dict[str, Any]]:
-    """The runs with a map in cross-attention, by its control."""
+    """The runs with a map in cross-attention, by its control.
+
+    Raises:
+        NotRun: there are fewer than two.
+    """
     prefix = f"cross-{kind}-"
     runs = translation_sweep.records(f"{prefix}*")
+    if len(runs) < 2:
+        raise NotRun(f"{prefix}*")
     return {float(run["run"].removeprefix(prefix)): run["figures"] for run in runs}
 
 
