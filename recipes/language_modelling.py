@@ -247,6 +247,7 @@ def perform(settings: LanguageSettings, folder: Path) -> dict[str, Any]:
         "train_rows": len(corpus.train_rows),
         "vocabulary": len(corpus.tokenizer),
         "parameters": sum(weight.numel() for weight in model.parameters()),
+        "maps": hf_sparse.sparse_config(model).to_dict() if hf_sparse.is_sparse(model) else None,
         "trained": 0 if settings.conversion == "none" else trained,
         **measure(model, corpus),
         "written": continuations(model, corpus),

@@ -147,8 +147,12 @@ def perform(settings: LengthSettings, folder: Path) -> dict[str, Any]:
     )
     model.save_pretrained(folder / "model")
     lengths = [settings.longest * multiple for multiple in settings.multiples]
-    figures = {"parameters": model.num_parameters(), "learned": learned(model)}
-    return figures | {"lengths": [test(model, settings, length) for length in lengths]}
+    return {
+        "parameters": model.num_parameters(),
+        "maps": hf_sparse.sparse_config(model).to_dict() if hf_sparse.is_sparse(model) else None,
+        "learned": learned(model),
+        "lengths": [test(model, settings, length) for length in lengths],
+    }
 
 
 def mean_accuracy(runs: list[dict[str, Any]], measure: str) -> dict[tuple[str, str], dict[int, list[float]]]:
