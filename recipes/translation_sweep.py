@@ -53,7 +53,7 @@ class Sweep(Settings):
     reverse: bool = setting(False)
     train_rows: int = setting(0, "206,112 of de-en", "Peters et al. 2019, 4.2")  # 0: all
     test_rows: int = setting(200)
-    vocabulary: int = setting(4000, "32k merges, joint", "Peters et al. 2019, 4.2")
+    vocabulary: int = setting(600, "32k merges, joint", "Peters et al. 2019, 4.2")
     head: str | Mapping[str, Any] | None = setting(
         None, "softmax, 1.5-entmax, sparsemax; 1.5-ReLU", "Peters et al. 2019, 4; Tezekbayev et al. 2022, 3"
     )

@@ -60,23 +60,26 @@ def test_the_grid_is_that_of_the_paper_and_one_more(recipe):
 
 
 def test_what_beam_search_proves_is_what_enumeration_finds(recipe, task):
-    model = recipe.build_model("softmax", task.tokenizer, 3, seed=0)
-    model.generation_config.max_new_tokens = 3
-    with torch.no_grad():
-        model.lm_head.weight.mul_(8)  # few candidates a step
-        model.final_logits_bias[0, task.tokenizer.eos_token_id] = 3.0
-    model = hf_sparse.sparsify(model, head="sparsemax").eval()
-    found = recipe.search(model, task.tokenizer, task.dev, beams=60)
-    assert any(found["exhausted"])
-    for index, row in enumerate(task.dev):
-        inputs = task.tokenizer(recipe.source_text(row["lemma"], row["tags"]), return_tensors="pt")
-        forms = hf_sparse.enumerate_support(model, inputs, 5000, 3)
-        if found["exhausted"][index]:
-            assert forms.complete
-            assert found["counts"][index] == len(forms.sequences)
-            best = task.tokenizer.decode(forms.sequences[0], skip_special_tokens=True)
-            assert found["forms"][index] == best
-            assert found["certified"][index]
+    seen = []
+    for ends in (1.2, 2.2, 2.3, 2.5):  # the more readily strings end, the fewer there are
+        model = recipe.build_model("softmax", task.tokenizer, 3, seed=0)
+        model.generation_config.max_new_tokens = 6
+        with torch.no_grad():
+            model.final_logits_bias[0, [0, 1, 3]] = -50.0
+            model.final_logits_bias[0, task.tokenizer.eos_token_id] = ends
+        model = hf_sparse.sparsify(model, head="sparsemax").eval()
+        found = recipe.search(model, task.tokenizer, task.dev, beams=60)
+        for index, row in enumerate(task.dev):
+            inputs = task.tokenizer(recipe.source_text(row["lemma"], row["tags"]), return_tensors="pt")
+            forms = hf_sparse.enumerate_support(model, inputs, 5000, 6)
+            if found["exhausted"][index]:
+                assert forms.complete
+                assert found["counts"][index] == len(forms.sequences)
+            if found["certified"][index]:
+                best = task.tokenizer.decode(forms.sequences[0], skip_special_tokens=True)
+                assert found["forms"][index] == best
+            seen.append((found["exhausted"][index], found["certified"][index]))
+    assert set(seen) == {(True, True), (False, True), (False, False)}
 
 
 def test_a_softmax_model_never_sees_every_form(recipe, task):
