@@ -239,7 +239,10 @@ def perform(settings: LanguageSettings, folder: Path) -> dict[str, Any]:
     """Train or convert one model, measure it and let it write."""
     corpus = Corpus(settings)
     model = corpus.model(folder)
-    model.save_pretrained(folder / "model")
+    if hf_sparse.is_sparse(model):
+        hf_sparse.save_pretrained(model, folder / "model")  # an adapter, too, keeps the maps of its base
+    else:
+        model.save_pretrained(folder / "model")
     corpus.tokenizer.save_pretrained(folder / "model")
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     return {
@@ -247,6 +250,7 @@ def perform(settings: LanguageSettings, folder: Path) -> dict[str, Any]:
         "train_rows": len(corpus.train_rows),
         "vocabulary": len(corpus.tokenizer),
         "parameters": sum(weight.numel() for weight in model.parameters()),
+        "maps": hf_sparse.sparse_config(model).to_dict() if hf_sparse.is_sparse(model) else None,
         "trained": 0 if settings.conversion == "none" else trained,
         **measure(model, corpus),
         "written": continuations(model, corpus),

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from hf_sparse import from_pretrained
+from hf_sparse import from_pretrained, sparse_config
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -184,4 +184,6 @@ def test_a_quick_run_keeps_models_and_texts(recipe, tmp_path, capsys):
     assert json.loads((tmp_path / "results.json").read_text()) == results
     assert (tmp_path / "language_modelling.png").stat().st_size > 10_000
     assert "softmax, nucleus 0.9" in capsys.readouterr().out
-    assert from_pretrained(tmp_path / "runs" / "alpha_relu-attention-0" / "model").num_parameters() > 0
+    for name in ("alpha_relu-attention", "entmax15-lora"):
+        kept = from_pretrained(tmp_path / "runs" / f"{name}-0" / "model")
+        assert sparse_config(kept).to_dict() == runs[name]["maps"]
