@@ -1,9 +1,9 @@
 """``python -m benchmarks.gpu [--smoke] [--out FILE]``: the Triton kernels beside what softmax has on an NVIDIA GPU.
 
 Correctness comes first, in bfloat16 against float64; then times and peak memory, each as a ratio to its baseline in
-the same run. A candidate that is not installed or fails costs its own row only, and says why; after eight and a half
-minutes what is left is skipped, by name. ``--smoke`` runs everything in Triton's interpreter, on the CPU, at sizes
-that say nothing: to see that it runs.
+the same run. A candidate that is not installed or fails costs its own row only, and says why. Every section ends by
+its deadline, the last one after eight and a half minutes: what it has not measured then is skipped, by name.
+``--smoke`` runs everything in Triton's interpreter, on the CPU, at sizes that say nothing: to see that it runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -24,20 +25,28 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask
 from triton.testing import do_bench
 
+from hf_sparse.attention import flex_entmax_attention
 from hf_sparse.functional import entmax15
 from hf_sparse.kernels import triton_attention, triton_decode_scores, triton_decode_values
-from hf_sparse.losses import alpha_relu_loss, entmax15_loss, linear_entmax_loss, sparsemax_loss
+from hf_sparse.losses import (
+    alpha_relu_loss,
+    entmax15_loss,
+    linear_alpha_relu_loss,
+    linear_entmax_loss,
+    sparsemax_loss,
+)
 
 from ._machine import machine
 
 SMOKE = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE, DTYPE = ("cpu", torch.float32) if SMOKE else ("cuda", torch.bfloat16)
-LIMIT = 510  # seconds after which nothing new is started
+GRACE = 15  # seconds after its section's deadline at which what still runs is stopped
 # Relative to the size of the whole result: what rounding weights and results to the dtype costs, with room.
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
-FAILURES = (ImportError, RuntimeError, ValueError, TypeError, AttributeError, triton.TritonError)
+FAILURES = (ImportError, RuntimeError, ValueError, TypeError, AttributeError, TimeoutError, triton.TritonError)
 OUT = Path(__file__).parent / "results" / "gpu.json"
 
 
@@ -48,18 +57,25 @@ class Report:
         self.out = out
         self.rows: list[dict[str, Any]] = []
         self.start = time.perf_counter()
+        self.deadline = float("inf")
         gpu = "none: interpreted, times mean nothing" if SMOKE else torch.cuda.get_device_name()
         self.machine = machine() | {"triton": triton.__version__, "gpu": gpu}
 
     def add(self, section: str, case: str, candidate: str, measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         row: dict[str, Any] = {"section": section, "case": case, "candidate": candidate}
-        if time.perf_counter() - self.start > LIMIT:
-            row["skipped"] = f"{LIMIT} s were over"
+        left = self.deadline - (time.perf_counter() - self.start)
+        if left <= 0:
+            row["skipped"] = f"{self.deadline} s were over"
         else:
+            signal.setitimer(signal.ITIMER_REAL, left + GRACE)
             try:
                 row |= measured()
+            except ModuleNotFoundError as error:
+                row["missing"] = f"{error.name} is not installed"
             except FAILURES as error:
                 row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         self.rows.append(row)
         self.write()
         print(
@@ -100,6 +116,10 @@ def timed(run: Callable[[], Any]) -> dict[str, float]:
     run()
     peak = torch.cuda.max_memory_allocated() - held
     return {"ms": do_bench(run, warmup=20, rep=80, return_mode="median"), "peak_mb": peak / 2**20}
+
+
+def stop(signum: int, frame: Any) -> None:
+    raise TimeoutError("its section's time was over")
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -169,6 +189,11 @@ def adasplash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return importlib.import_module("adasplash").adasplash_v2(q.contiguous(), k.contiguous(), v.contiguous())
 
 
+def flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    blocks = create_block_mask(lambda b, h, i, j: j <= i, None, None, q.shape[2], k.shape[2], device=DEVICE)
+    return flex_entmax_attention(q, k, v, 1.5, block_mask=blocks)
+
+
 def one_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return triton_decode_values(entmax15(triton_decode_scores(q, k, q.shape[-1] ** -0.5), impl="triton"), v)
 
@@ -208,6 +233,15 @@ def check(report: Report) -> None:
         ours = with_gradients(lambda z, loss=loss: loss(z, y, impl="triton"), z.to(DTYPE))
         true = with_gradients(lambda z, loss=loss: loss(z, y, impl="torch"), z.to(DTYPE).double())
         report.add("check", f"rows, V = {z.shape[1]}", name, lambda ours=ours, true=true: checked(ours(), true()))
+    # Supports of trained-like logits are listed; those of a hundredth of them are too long.
+    hidden, weight, y = trained_like(*((8, 300, 16) if SMOKE else (256, 32_768, 512)))
+    for size, kind in ((1.0, "short"), (0.01, "long")):
+        for name, loss in FUSED.items():
+            wide = [x.double() for x in (hidden * size, weight)]
+            ours = with_gradients(partial(loss, y=y, impl="triton"), hidden * size, weight)
+            true = with_gradients(two_steps(LOSSES[name.removeprefix("linear ")], y), *wide)
+            case = f"fused linear loss, {len(hidden)} x {len(weight)}, {kind} supports"
+            report.add("check", case, name, lambda ours=ours, true=true: checked(ours(), true()))
 
 
 def checked(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> dict[str, Any]:
@@ -219,6 +253,29 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "entmax15 loss": entmax15_loss,
     "sparsemax loss": sparsemax_loss,
     "alpha-ReLU loss": lambda z, y, **options: alpha_relu_loss(z, y, 1.5, 3.0, **options),
+}
+
+
+def fused_loss(loss: Callable[..., Tensor], *settings: float) -> Callable[..., Tensor]:
+    return lambda hidden, weight, y, **options: loss(hidden, weight, y, *settings, **options)
+
+
+def two_steps(loss: Callable[..., Tensor], y: Tensor) -> Callable[..., Tensor]:
+    """The loss of a linear layer whose logits are rounded as the layer rounds them, and nothing else is."""
+
+    def step(hidden: Tensor, weight: Tensor) -> Tensor:
+        z = hidden @ weight.T
+        with torch.no_grad():
+            rounded = (hidden.to(DTYPE) @ weight.to(DTYPE).T).to(z.dtype)
+        return loss(z + (rounded - z).detach(), y, impl="torch")
+
+    return step
+
+
+FUSED: dict[str, Callable[..., Tensor]] = {
+    "linear entmax15 loss": fused_loss(linear_entmax_loss, 1.5),
+    "linear sparsemax loss": fused_loss(linear_entmax_loss, 2.0),
+    "linear alpha-ReLU loss": fused_loss(linear_alpha_relu_loss, 1.5, 3.0),
 }
 
 
@@ -251,10 +308,11 @@ def fused(report: Report) -> None:
     candidates = {
         "liger": lambda x, w: liger(x, w, y),
         "cross_entropy": lambda x, w: F.cross_entropy((x @ w.T).float(), y),
-        "entmax15": lambda x, w: linear_entmax_loss(x, w, y, 1.5),
-    }
+    } | {name: partial(loss, y=y, impl="triton") for name, loss in FUSED.items()}
     runs = {name: with_gradients(loss, hidden, weight) for name, loss in candidates.items()}
-    report.compare("fused linear loss, forward + backward", f"N = D = {size}, V = {vocabulary}", runs, entmax15=0.5)
+    report.compare(
+        "fused linear loss, forward + backward", f"N = D = {size}, V = {vocabulary}", runs, linear_entmax15_loss=0.5
+    )
 
 
 def liger(hidden: Tensor, weight: Tensor, y: Tensor) -> Tensor:
@@ -284,13 +342,15 @@ def attention(report: Report) -> None:
 
 
 def others(report: Report) -> None:
-    """adasplash tunes itself for minutes at every new length, and so comes last."""
+    """adasplash tunes itself for minutes at every new length, FlexAttention is compiled: they come last."""
     heads, dim = (2, 16) if SMOKE else (16, 128)
     for length in (48,) if SMOKE else (8192, 2048):
         for share in (None, 0.38, 0.176):
             width = None if share is None else share * length
             inputs = local_inputs(length, heads, heads, dim, width, batch=1 if SMOKE else 16_384 // length)
             attends = {"adasplash 2": adasplash, "flash entmax15": flash}
+            if not SMOKE:  # on the CPU torch's FlexAttention gives no gradients
+                attends["FlexAttention entmax15"] = flex
             report.compare(
                 "attention, forward + backward", f"T = {length}, {'flat' if width is None else f'local {width:.0f}'}",
                 {name: with_gradients(attend, *inputs) for name, attend in attends.items()}, flash_entmax15=1.0,
@@ -308,7 +368,8 @@ def decode(report: Report) -> None:
         report.compare("decode, one query", f"T = {length}", runs)
 
 
-SECTIONS = (check, rows, fused, attention, decode, others)
+# By when each is over, in seconds from the start; what one leaves is the next one's.
+SECTIONS = {check: 90, rows: 150, fused: 210, decode: 240, attention: 420, others: 510}
 
 
 def main() -> int:
@@ -323,7 +384,9 @@ def main() -> int:
     if not SMOKE and not torch.cuda.is_available():
         parser.error("no GPU was found; --smoke runs without one")
     report = Report(options.out or (None if SMOKE else OUT))
-    for section in SECTIONS:
+    signal.signal(signal.SIGALRM, stop)
+    for section, deadline in SECTIONS.items():
+        report.deadline = deadline
         section(report)
     report.write()
     checks = [row for row in report.rows if row["section"] == "check"]

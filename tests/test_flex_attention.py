@@ -93,7 +93,7 @@ def test_a_call_of_the_interface_is_what_torch_makes_of_it(kind):
         given = mask = (
             mask
             if kind == "boolean"
-            else bias.new_full(mask.shape, 0.5).masked_fill(~mask, torch.finfo(bias.dtype).min)
+            else bias[:, :1].expand(mask.shape).masked_fill(~mask, torch.finfo(bias.dtype).min)
         )
     ours, weights = sparse_attention(module(), q, k, v, given, **settings)
     expected, _ = sparse_attention(module(impl="torch"), q, k, v, mask, **settings)

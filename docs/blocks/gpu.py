@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ._blocks import block, read
 
 
@@ -9,10 +11,38 @@ from ._blocks import block, read
 def attention_kernels() -> str:
     """What flash entmax was checked for, with the relative errors found."""
     result = read("docs/gpu.json")
-    columns = {"out": "output", **{name: f"d {name}" for name in ("q", "k", "v", "alpha", "sinks")}}
-    lines = [f"| attention | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
-    for name, errors in result["cases"].items():
+    gradients = {name: f"d {name}" for name in ("q", "k", "v", "alpha", "sinks")}
+    return _errors("attention", {"out": "output", **gradients}, result["cases"], result)
+
+
+@block
+def linear_kernels() -> str:
+    """What the fused losses were checked for, with the relative errors found."""
+    result = read("docs/gpu.json")
+    gradients = {name: f"d {name}" for name in ("hidden", "weight", "bias")}
+    return _errors("loss of a linear layer", {"loss": "loss", **gradients}, result["linear"], result)
+
+
+def _errors(title: str, columns: dict[str, str], cases: dict[str, dict[str, float]], result: dict[str, Any]) -> str:
+    lines = [f"| {title} | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
+    for name, errors in cases.items():
         cells = [f"{errors[column]:.0e}" if column in errors else "" for column in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", f"Relative errors against float64, on {result['device']}, triton {result['triton']}."]
+    return "\n".join(lines)
+
+
+@block
+def gpu_benchmark() -> str:
+    """What the benchmark does, as its smoke run on a CPU shows it: what was right, what ran, what was missing."""
+    result = read("docs/gpu_benchmark.json")
+    lines = ["| section | case | candidate | outcome |", "|---|---|---|---|"]
+    for row in result["rows"]:
+        if "errors" in row:
+            outcome = f"{row['verdict']}: {max(row['errors']):.0e}"
+        else:
+            outcome = row.get("missing") or row.get("failed") or row.get("skipped") or "ran"
+        lines.append(f"| {row['section']} | {row['case']} | {row['candidate']} | {outcome} |")
+    machine = result["machine"]
+    lines += ["", f"GPU: {machine['gpu']}; torch {machine['torch']}, triton {machine['triton']}."]
     return "\n".join(lines)

@@ -45,6 +45,7 @@ def linear_alpha_relu_loss(
         tau: the threshold of ``alpha_relu``, finite.
         bias: b (V,).
         chunk_size: classes whose logits are held at a time; by default as many as make about sixteen million logits.
+            Triton holds rows instead, as ``linear_entmax_loss`` does, and this is their number.
         impl: what finds the supports, as in ``linear_entmax_loss``.
         **options: ``ignore_index``, ``reduction``, ``label_smoothing``, ``num_items``, ``softcap`` and ``scale`` as in
             ``linear_entmax_loss``.

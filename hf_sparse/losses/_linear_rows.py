@@ -112,7 +112,10 @@ class _LinearRows(torch.autograd.Function):
         dtype = grad.dtype if ctx.dense or ctx.eps > 0 else hidden.dtype
         d_hidden = product(matrix, weight, len(hidden), dtype) if for_hidden else None
         d_weight = product(by_class, hidden, num_classes, dtype) if for_weight else None
-        d_bias = product(by_class, grad.new_ones(len(hidden), 1), num_classes, grad.dtype)[:, 0] if for_bias else None
+        d_bias = None
+        if for_bias:
+            sums = grad.new_zeros(num_classes, dtype=torch.float64).index_add_(0, column, matrix.value.double())
+            d_bias = sums.to(grad.dtype)
         buffer = hidden.new_empty(max(((t.rows.stop - t.rows.start) * num_classes for t in ctx.dense), default=0))
         for tile in ctx.dense:
             h, columns = hidden[tile.rows], tile.columns

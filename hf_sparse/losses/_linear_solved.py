@@ -37,15 +37,19 @@ def solved_linear_loss(alpha: float, tau: float | None = None) -> LinearLoss:
     return LinearLoss(partial(_forward, alpha=alpha, tau=tau), partial(_slopes, alpha=alpha, tau=tau), _product)
 
 
+# What is listed has no size that a compiler could know: all of this stays out of its graphs.
+@torch.compiler.disable
 def _product(matrix: SupportEntries, table: Tensor, num_rows: int, dtype: torch.dtype) -> Tensor:
     return triton_multiply(*matrix, table, num_rows, dtype)
 
 
+@torch.compiler.disable
 def _slopes(z: Tensor, grad: Tensor, impl: str, alpha: float, tau: float | None) -> Tensor:
     exponent = exponent_of(alpha)
     return triton_loss_gradients(z, triton_solve(z, alpha, exponent, tau), grad, None, alpha, exponent)
 
 
+@torch.compiler.disable
 def _forward(
     hidden: Tensor, y: Tensor, head: LinearHead, impl: str, chunk_size: int | None, alpha: float, tau: float | None
 ) -> TiledLoss:

@@ -1,4 +1,4 @@
-"""Write docs/gpu.json, what flash entmax was checked for: `python -m tests.kernels.capabilities`."""
+"""Write docs/gpu.json, what the kernels were checked for: `python -m tests.kernels.capabilities`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,28 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 import torch
 import triton
 
-from tests.kernels.test_triton_attention import CASES, DEVICE, check
+from hf_sparse.losses import _linear_solved
+from tests.kernels import test_triton_attention as attention
+from tests.kernels import test_triton_linear as linear
+from tests.kernels.devices import DEVICE
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.json"
 
 
+def rounded(errors: dict[str, float]) -> dict[str, float]:
+    return {key: float(f"{error:.2g}") for key, error in errors.items()}
+
+
 def main() -> None:
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "Triton's interpreter"
-    cases = {
-        name: {key: float(f"{error:.2g}") for key, error in check(**case).items()} for name, case in CASES.items()
+    cases = {name: rounded(attention.check(**case)) for name, case in attention.CASES.items()}
+    _linear_solved._LISTED = linear.FEWEST_LISTED
+    losses = {
+        case: rounded(linear.errors(name, *linear.layer(std), **options))
+        for case, (name, options, std) in linear.CASES.items()
     }
-    PAGE.write_text(json.dumps({"device": device, "triton": triton.__version__, "cases": cases}, indent=1) + "\n")
+    found = {"device": device, "triton": triton.__version__, "cases": cases, "linear": losses}
+    PAGE.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Fused linear losses by the Triton kernels give what the layer and the loss give in float64, listed or dense."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -34,6 +37,7 @@ LOSSES = {
 }
 # Logits this large leave supports of a few classes; these small ones, of all for entmax and of none for alpha-ReLU.
 LISTED, DENSE = 3.0, 0.01
+FEWEST_LISTED = 8
 
 
 def layer(std, dtype=torch.float32):
@@ -66,9 +70,9 @@ def two_steps(loss, y, scale=1.0, softcap=None, label_smoothing=0.0):
 def dense_tiles(monkeypatch):
     """The number of tiles that the forward did not list, of every call, as a list that fills.
 
-    So few classes are worth listing up to an eighth of them.
+    Of so few classes an eighth is worth listing.
     """
-    monkeypatch.setattr(_linear_solved, "_LISTED", 8)
+    monkeypatch.setattr(_linear_solved, "_LISTED", FEWEST_LISTED)
     found = []
     forward = _linear_solved._forward
 
@@ -82,38 +86,51 @@ def dense_tiles(monkeypatch):
 
 
 SEVERAL = ("entmax 1.5", "alpha-ReLU 1.5")
-OPTIONS = [
-    *((name, {}) for name in FUSED),
-    *((name, {"scale": 1.4, "softcap": 30.0}) for name in SEVERAL),
-    *((name, {"label_smoothing": 0.1, "scale": 0.7}) for name in SEVERAL),
-]
+OPTIONS = {
+    **{name: (name, {}) for name in FUSED},
+    **{f"{name}, scale and softcap": (name, {"scale": 1.4, "softcap": 30.0}) for name in SEVERAL},
+    **{f"{name}, label smoothing": (name, {"label_smoothing": 0.1, "scale": 0.7}) for name in SEVERAL},
+}
+# The rows of the table of fused losses in docs/gpu.md; see tests/kernels/capabilities.py.
+CASES = {
+    f"{case}, {kind}": (*options, std)
+    for case, options in OPTIONS.items()
+    for kind, std in (("large logits", LISTED), ("small logits", DENSE))
+}
 
 
-@pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
-@pytest.mark.parametrize("std", [LISTED, DENSE])
-def test_value_and_gradients_are_those_of_the_two_steps_in_float64(name, std, options, dense_tiles):
-    hidden, weight, bias, y = layer(std)
-    fused = lambda h, w, b: FUSED[name](h, w, y, bias=b, reduction="none", impl="triton", **options)  # noqa: E731
+def errors(name, hidden, weight, bias, y, **options):
+    """Errors of the losses and of each gradient, relative to the largest entry, against float64."""
+    given = {key: options.pop(key) for key in ("chunk_size",) if key in options}
+    fused = lambda h, w, b: FUSED[name](h, w, y, bias=b, reduction="none", impl="triton", **given, **options)  # noqa: E731
     found = value_and_gradients(fused, hidden, weight, bias)
     wide = (tensor.double() for tensor in (hidden, weight, bias))
     expected = value_and_gradients(two_steps(LOSSES[name], y, **options), *wide)
+    assert all(tensor.dtype == torch.float32 for tensor in found)
+    return {
+        key: float((mine.double() - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30))
+        for key, mine, theirs in zip(("loss", "hidden", "weight", "bias"), found, expected)
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_value_and_gradients_are_those_of_the_two_steps_in_float64(case, dense_tiles):
+    name, options, std = CASES[case]
+    assert max(errors(name, *layer(std), **options).values()) <= GRADIENT[torch.float32]
     assert dense_tiles == [int(std == DENSE and "ReLU" not in name)]
-    for mine, theirs in zip(found, expected):
-        assert mine.dtype == torch.float32
-        assert float((mine.double() - theirs).abs().max()) <= GRADIENT[torch.float32] * float(theirs.abs().max())
+
+
+def test_the_documented_cases_are_the_tested_ones():
+    documented = json.loads((Path(__file__).parents[2] / "docs" / "gpu.json").read_text())
+    assert documented["linear"].keys() == CASES.keys()
 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_listed_and_dense_chunks_in_one_batch(name, dense_tiles):
     hidden, weight, bias, y = layer(10 * LISTED)  # half of the classes are above the threshold of alpha-ReLU
     hidden[4:] *= 1e-3
-    fused = lambda h, w, b: FUSED[name](h, w, y, bias=b, reduction="none", impl="triton", chunk_size=3)  # noqa: E731
-    found = value_and_gradients(fused, hidden, weight, bias)
-    wide = (tensor.double() for tensor in (hidden, weight, bias))
-    expected = value_and_gradients(two_steps(LOSSES[name], y), *wide)
-    assert 0 < dense_tiles[0] < 3
-    for mine, theirs in zip(found, expected):
-        assert float((mine.double() - theirs).abs().max()) <= GRADIENT[torch.float32] * float(theirs.abs().max())
+    assert max(errors(name, hidden, weight, bias, y, chunk_size=1).values()) <= GRADIENT[torch.float32]
+    assert 0 < dense_tiles[0] < N - 1
 
 
 @pytest.mark.parametrize(("dtype", "std"), [(torch.bfloat16, LISTED), (torch.float16, DENSE)], ids=str)
@@ -195,6 +212,14 @@ def test_four_thousand_equal_terms_do_not_drift():
     value, table = torch.full((4_000,), 0.1, device=DEVICE), torch.full((1, 1), 0.3, device=DEVICE)
     total = triton_multiply(nothing, nothing, value, table, 1, torch.float32)
     assert float(total) == pytest.approx(120.0, rel=1e-6)
+
+
+def test_compiled_code_computes_the_fused_loss_outside_its_graphs():
+    hidden, weight, _, y = layer(LISTED)
+    loss = lambda h, w: linear_entmax_loss(h, w, y, impl="triton")  # noqa: E731
+    eager = value_and_gradients(loss, hidden, weight)
+    compiled = value_and_gradients(torch.compile(loss, backend="eager"), hidden, weight)
+    assert all(torch.equal(*pair) for pair in zip(eager, compiled))
 
 
 def test_auto_takes_the_kernels_where_maps_do(monkeypatch, dense_tiles):
