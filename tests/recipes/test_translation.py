@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
