@@ -16,7 +16,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ._triton import (
     triton_jacobian_product,
+    triton_list_support,
+    triton_listing,
     triton_loss_gradients,
+    triton_multiply,
     triton_problem,
     triton_solve,
     triton_weights,
@@ -122,9 +125,17 @@ def _rows(device: torch.device) -> dict[str, float]:
     target = torch.tensor([3, 1499, 0, 700], device=device)
     ones = torch.ones(4, device=device)
     slopes = triton_loss_gradients(z, triton_solve(z, _ALPHA, _EXPONENT, None), ones, target, _ALPHA, _EXPONENT)
+    listing = triton_listing(z.numel(), 1, device)
+    triton_list_support(z, listing, 0, 0, z.numel(), _ALPHA, _EXPONENT, None, None, 1.0)
+    row, column, value = (field[: int(listing.sizes[0])] for field in listing[:3])
+    listed = torch.zeros_like(z).index_put((row.long(), column.long()), value, accumulate=True)
+    table = _random(1500, 32, seed=2, device=device)
+    product_of_list = triton_multiply(row, column, value, table, 4, torch.float32)
     return {
         "weights": _excess(triton_weights(z, _ALPHA, _EXPONENT), p, _ROWS),
         "their gradients": _excess(triton_jacobian_product(p.float(), grad, _ALPHA), product, _ROWS),
+        "listed weights": _excess(listed, p, _ROWS),
+        "products with the list": _excess(product_of_list, p @ table.double(), _ROWS),
         "gradients of the loss": _excess(slopes, p.scatter_add(1, target[:, None], -ones[:, None].double()), _ROWS),
     }
 

@@ -44,6 +44,7 @@ def test_the_kernels_pass_whatever_goes_on_around_them(kernels):
         ("rows", "triton_weights", 1.02, "weights off by"),
         ("rows", "triton_jacobian_product", 1.02, "their gradients off by"),
         ("rows", "triton_loss_gradients", float("nan"), "gradients of the loss off by"),
+        ("rows", "triton_multiply", 1.02, "products with the list off by"),
         ("attention", "triton_attention", 1.02, "gradients of keys, torch.float32 off by"),
         ("attention", "triton_decode_values", float("nan"), "one query, torch.float16 off by"),
     ],
