@@ -47,12 +47,13 @@ def products(hidden: Tensor, weight: Tensor, num_rows: int = 335) -> None:
 def fused(kind: str, num_rows: int = 2048, width: int = 512, num_classes: int = 50_000) -> Case:
     hidden, weight, y = linear_layer(kind, num_rows, width, num_classes)
     tau = float(threshold(hidden[:16] @ weight.t()).mean())
+    product = partial(products, hidden, weight)
     return Case(
         title=f"fused, N {num_rows}, D {width}, V {num_classes}, {kind if kind == 'trained' else f'std {kind}'}",
         baseline="linear + cross_entropy",
         candidates={name: loss_step(loss, hidden, weight, y) for name, loss in candidates(tau).items()},
         targets=TARGETS if kind == "trained" else {},
-        parts={name: {"forward product": partial(products, hidden, weight)} for name in TARGETS},
+        parts={name: {"forward product": product} for name in TARGETS} if kind == "trained" else {},
         rounds=5,
     )
 

@@ -46,16 +46,19 @@ struct Support {
 
 // Keeps the positive ones of found.value, divided by `mass`, as the row's weights, unless they are more than `most`.
 void keep_weights(const Found& found, double mass, int64_t most, Support& support) {
+    const auto end = found.value.begin() + found.count;
+    const int64_t used = std::count_if(found.value.begin(), end, [](float p) { return p > 0; });
+    support.wide = used > most;
+    if (support.wide) return;
+    support.column.resize(used + 1), support.weight.resize(used + 1);  // what is not kept is overwritten
     const float share = static_cast<float>(mass);
-    support.column.resize(found.count), support.weight.resize(found.count);
     int64_t n = 0;
     for (int64_t i = 0; i < found.count; i++) {
         support.column[n] = found.column[i];
         support.weight[n] = found.value[i] / share;
         n += found.value[i] > 0;
     }
-    support.wide = n > most;
-    support.column.resize(support.wide ? 0 : n), support.weight.resize(support.wide ? 0 : n);
+    support.column.resize(n), support.weight.resize(n);
 }
 
 // A row without a finite maximum has NaN in one place, so that nobody takes it for a row without weights.
