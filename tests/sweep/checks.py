@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_sparse import sparsify, unsparsify
-from hf_sparse.attention import attention_sites, trial
-from hf_sparse.audit import quiet_evaluation
+from hf_sparse.attention import attention_sites, named_attention, trial
+from hf_sparse.audit import _running_modules, _SoftmaxWatch, quiet_evaluation
 from hf_sparse.config import SparseConfig
 from hf_sparse.diagnosis import cache_difference, causality, difference, logits_of
 from tests.sweep.parts import Call, calls_of_parts, outputs_of, widened
@@ -168,7 +168,7 @@ def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, An
         raise CheckFailed("a site kept softmax")
     with watching(model) as rows:
         sparse = outputs_of(model, inputs, calls)
-    left = softmax_left(model, inputs)
+    left = softmax_left(model, inputs, calls)
     if not all(output.isfinite().all() for output in sparse):
         raise CheckFailed("outputs are not finite")
     reached = {path: row for path, row in rows.items() if row.calls}
@@ -180,8 +180,8 @@ def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, An
             raise CheckFailed("rows sum to less than one")
         checks["rows sum to one"] = "at most one: attention sinks"
     zeros = {path: row.zeros - visible[path].zeros for path, row in reached.items()}
-    together = {"the model": set(reached) - idle, **{call.name(model): call.sites & idle for call in calls}}
-    for name, paths in together.items():
+    together = [("the model", set(reached) - idle), *((call.name(model), call.sites & idle) for call in calls)]
+    for name, paths in together:
         if sum(zeros[path] for path in paths) <= 0:
             raise CheckFailed(f"no weight became zero in {name}")
     several = {path for path in reached if visible[path].keys > 1}
@@ -271,13 +271,18 @@ def classes(model: nn.Module, paths: Iterable[str]) -> list[str]:
     return sorted({type(model.get_submodule(path)).__name__ for path in paths})
 
 
-def softmax_left(model: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
-    """Classes of modules that still compute a softmax over a last axis: routers, output heads."""
-    from hf_sparse.audit import _running_modules, _SoftmaxWatch
+def softmax_left(model: nn.Module, inputs: dict[str, Tensor], calls: list[Call]) -> list[str]:
+    """Classes of modules that still compute a softmax over a last axis: routers, output heads.
 
+    Raises:
+        CheckFailed: one of them is attention.
+    """
     with _running_modules(model, set()) as running, quiet_evaluation(model):
         watch = _SoftmaxWatch(running)
         with watch:
-            model(**inputs)
-    sparse = {id(module) for module, site in attention_sites(model) if not site.inline}
-    return sorted({type(module).__name__ for _, module in watch.seen if id(module) not in sparse})
+            outputs_of(model, inputs, calls)
+    sparse = {site.path for _, site in attention_sites(model) if not site.inline}
+    left = {type(module) for path, module in watch.seen if path not in sparse}
+    if missed := sorted(cls.__name__ for cls in left if named_attention(cls)):
+        raise CheckFailed(f"{missed[0]} computed a softmax of its own")
+    return sorted(cls.__name__ for cls in left)
