@@ -158,4 +158,4 @@ def attach_as_saved(model: PreTrainedModel) -> None:
         model.set_attn_implementation(model.get_correct_attn_implementation(None))
     if config.head is not None and model.get_output_embeddings() is None:
         config = SparseConfig(config.attn)  # AutoModel of a language model: no head to be sparse
-    attach(model, config, block, saved_source(model.config))
+    attach(model, config, block, saved_source(model.config, config))

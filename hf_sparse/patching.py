@@ -89,7 +89,7 @@ def sparsify(
             "call unsparsify(model) first, in an ensemble on each of its members"
         )
     config = SparseConfig.parse(attn, head, fused_loss)
-    source = source_for(config, fertility, training_fertility)
+    source = source_for(dense, config, fertility, training_fertility)
     _check_fits(dense, config)
     if config.head is not None and config.head.open_settings:
         inputs = example_inputs(dense) if example is None else example

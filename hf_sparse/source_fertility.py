@@ -61,10 +61,8 @@ class SourceFertility(nn.Module):
 
     def record(self) -> dict[str, Any]:
         """Plain data that says how to build it, without its weights."""
-        return {role: None if part is None else _record_of(part) for role, part in self._parts().items()}
-
-    def _parts(self) -> dict[str, nn.Module | None]:
-        return {"source": self.source, "while_training": self.while_training}
+        while_training = None if self.while_training is None else _record_of(self.while_training)
+        return {"source": _record_of(self.source), "while_training": while_training}
 
     @classmethod
     def from_record(cls, record: Any) -> SourceFertility:
@@ -105,31 +103,45 @@ def _built(name: str, config: dict[str, Any] | None = None, vocab_size: int = 0)
     return FertilityPredictor(AutoModelForTokenClassification.from_config(AutoConfig.for_model(**cast(Any, config))))
 
 
-def source_for(config: SparseConfig, fertility: Any, training_fertility: Any) -> SourceFertility | None:
-    """What the cross-attention of a configuration needs, made of what was given to ``sparsify``.
+def _asked(config: SparseConfig) -> str | None:
+    """What the cross-attention of a configuration asks for: one of ``SOURCES``, or nothing.
 
     Raises:
-        TypeError: see ``SourceFertility``.
-        ValueError: nothing given though the configuration asks for it, or the other way round; or layers of
-            cross-attention that would take their fertilities from different places.
+        ValueError: layers that would take their fertilities from different places.
     """
     cross = config.attn.get("cross") if isinstance(config.attn, dict) else None
     layers = cross if isinstance(cross, tuple) else (cross,)
     asked = {choice.map_settings["fertility"] for choice in layers if choice is not None and choice.is_constrained}
     words = asked & SOURCES.keys()
-    if not words:
+    if words and len(asked) > 1:
+        raise ValueError(
+            f"all constrained layers of cross-attention take their fertility from one place, these from "
+            f"{', '.join(sorted(map(repr, asked)))}"
+        )
+    return words.pop() if words else None
+
+
+def source_for(model: Any, config: SparseConfig, fertility: Any, training_fertility: Any) -> SourceFertility | None:
+    """What the cross-attention of a configuration needs, made of what was given to ``sparsify``.
+
+    Raises:
+        TypeError: see ``SourceFertility``.
+        ValueError: nothing given though the configuration asks for it, or the other way round; layers of
+            cross-attention that would take their fertilities from different places; a model that reads no token ids.
+    """
+    word = _asked(config)
+    if word is None:
         if fertility is None and training_fertility is None:
             return None
         raise ValueError(
             'fertility is given, but no attention asks for it: attn={"cross": {..., "fertility": "predicted"}} does, '
             'or "guided"'
         )
-    if len(asked) > 1:
+    if model.main_input_name != "input_ids":
         raise ValueError(
-            f"all constrained layers of cross-attention take their fertility from one place, these from "
-            f"{', '.join(sorted(map(repr, asked)))}"
+            f'attn: fertility="{word}" is worked out from token ids, and {type(model).__name__} takes '
+            f'{model.main_input_name!r}; use "given"'
         )
-    word = words.pop()
     if not isinstance(fertility, SOURCES[word]):
         was = "none was given" if fertility is None else f"was {type(fertility).__name__}"
         raise ValueError(
@@ -162,13 +174,15 @@ def source_of(model: Any) -> SourceFertility | None:
     return getattr(model.base_model, _NAME, None)
 
 
-def saved_source(config: Any) -> SourceFertility | None:
-    """The source of fertilities that a configuration tells of, with weights still to be loaded.
+def saved_source(model_config: Any, config: SparseConfig) -> SourceFertility | None:
+    """The source of fertilities that a model's configuration tells of, with weights still to be loaded.
 
     Raises:
-        ValueError: see ``SourceFertility.from_record``.
+        ValueError: see ``SourceFertility.from_record``; or none, though the attention asks for it.
     """
-    record = config.__dict__.get(_RECORD)
+    record, word = model_config.__dict__.get(_RECORD), _asked(config)
+    if word is not None and record is None:
+        raise ValueError(f'the saved attention has fertility="{word}", but its configuration tells of no {_RECORD}')
     return None if record is None else SourceFertility.from_record(record)
 
 

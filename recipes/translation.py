@@ -35,7 +35,6 @@ from translation_corpus import Corpus, Pair, build_tokenizer, read_dataset, read
 from translation_report import comparison, data_text, draw, example_text, most_repeated, rep_without_worst
 from translation_systems import (
     SYSTEMS,
-    Bounds,
     Translations,
     align_tokens,
     attention_figures,
@@ -102,8 +101,8 @@ class Run:
         }
         write(self.out / "logs" / f"{name}.json", record)
 
-    def fertilities(self) -> tuple[list[list[int]], dict[str, Bounds]]:
-        """Fertilities of the training rows, and the bounds made from them."""
+    def fertilities(self) -> tuple[list[list[int]], dict[str, Any]]:
+        """Fertilities of the training rows, and what tells bounds of source tokens, made from them."""
         counts_file, folder = self.out / "fertilities.json", self.out / "fertility"
         if not counts_file.is_file():
             print("\naligning subwords", flush=True)
@@ -117,36 +116,32 @@ class Run:
             steps, seed = self.options.predictor_steps, self.options.seed
             predictor = train_predictor(self.rows, counts, self.tokenizer, self.out / "checkpoints", steps, seed)
             predictor.save_pretrained(folder / "predictor")
-        bounds = {
-            "guided": GuidedFertility.from_pretrained(folder),
-            "predicted": FertilityPredictor.from_pretrained(folder / "predictor"),
-        }
-        bounds["predicted"].model.to(DEVICE)
-        return counts, bounds
+        predictor = FertilityPredictor.from_pretrained(folder / "predictor")
+        return counts, {"guided": GuidedFertility.from_pretrained(folder), "predicted": predictor}
 
-    def model(self, name: str) -> tuple[PreTrainedModel, Bounds | None]:
-        """The trained model of a system, and the bounds it needs with every call."""
+    def model(self, name: str) -> PreTrainedModel:
+        """The trained model of a system."""
         system, folder = SYSTEMS[name], self.out / "systems" / SYSTEMS[name].model_name / "model"
-        counts, bounds = self.fertilities() if isinstance(system.fertility, str) else ([], {})
         if not (folder / "config.json").is_file():
-            model = make_sparse(AutoModelForSeq2SeqLM.from_pretrained(self.base()), system)
-            rows = with_fertility(self.rows, system, counts, bounds)
+            counts, bounds = self.fertilities() if isinstance(system.fertility, str) else ([], {})
+            model = make_sparse(AutoModelForSeq2SeqLM.from_pretrained(self.base()), system, bounds)
+            rows = with_fertility(self.rows, system, counts)
             steps, lr = self.options.steps, self.options.tuning_lr if self.options.base_steps else self.options.lr
             self.train(model, rows, system.model_name, steps=steps, schedule_steps=steps, lr=lr)
             hf_sparse.save_pretrained(model, folder)
-        return hf_sparse.from_pretrained(folder).to(DEVICE), bounds.get(system.fertility)
+        return hf_sparse.from_pretrained(folder).to(DEVICE)
 
     def translate(
-        self, model: PreTrainedModel, pairs: Sequence[Pair], bounds: Bounds | None, penalty: CoveragePenalty | None
+        self, model: PreTrainedModel, pairs: Sequence[Pair], penalty: CoveragePenalty | None
     ) -> Translations:
         """Translations of the sources of ``pairs``."""
-        return translate(model, self.tokenizer, [p.source for p in pairs], bounds, penalty, self.options.beams)
+        return translate(model, self.tokenizer, [p.source for p in pairs], penalty, self.options.beams)
 
     def tuned_penalty(self, model: PreTrainedModel) -> CoveragePenalty:
         """The penalty of highest BLEU on the development pairs: first beta, then alpha."""
 
         def bleu(penalty: CoveragePenalty) -> float:
-            texts = self.translate(model, self.dev, None, penalty).texts
+            texts = self.translate(model, self.dev, penalty).texts
             return sacrebleu.corpus_bleu(texts, [[p.target for p in self.dev]]).score
 
         beta = max(WEIGHTS[1:], key=lambda beta: bleu(CoveragePenalty(beta)))
@@ -156,9 +151,9 @@ class Run:
         """What a system achieves, from its file where there is one."""
         path, system = self.out / "systems" / name / "result.json", SYSTEMS[name]
         if not path.is_file():
-            model, bounds = self.model(name)
+            model = self.model(name)
             penalty = self.tuned_penalty(model) if system.penalty else None
-            translated = self.translate(model, self.test, bounds, penalty)
+            translated = self.translate(model, self.test, penalty)
             targets = [p.target for p in self.test]
             log = json.loads((self.out / "logs" / f"{system.model_name}.json").read_text())
             figures = {
@@ -170,9 +165,7 @@ class Run:
                 "bleu": sacrebleu.corpus_bleu(translated.texts, [targets]).score,
                 "chrf": sacrebleu.corpus_chrf(translated.texts, [targets]).score,
                 **self.coverage(translated.texts),
-                **attention_figures(
-                    attention_of(model, self.tokenizer, pairs_of(self.test, translated.texts), bounds)
-                ),
+                **attention_figures(attention_of(model, self.tokenizer, pairs_of(self.test, translated.texts))),
                 "architecture": type(model).__name__,
                 "parameters": model.num_parameters(),
                 "decoding_seconds": round(translated.seconds, 1),
@@ -205,8 +198,7 @@ class Run:
         index = most_repeated(self.test, *texts.values())
         pair = self.test[index]
         for name, lines in texts.items():
-            model, bounds = self.model(name)
-            weights = attention_of(model, self.tokenizer, [Pair(pair.source, lines[index])], bounds)[0]
+            weights = attention_of(self.model(name), self.tokenizer, [Pair(pair.source, lines[index])])[0]
             path = self.out / f"attention_{SYSTEMS[name].attention}.png"
             draw(weights, self.tokenizer, pair.source, lines[index], name, path)
         chosen = {name: lines[index] for name, lines in texts.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,8 +33,6 @@ from hf_sparse.metrics import attended_words
 EXHAUSTION = 0.2
 MAX_FERTILITY = 5
 
-Bounds = Callable[[Tensor, Tensor], Tensor]
-
 
 @dataclass(frozen=True)
 class System:
@@ -55,15 +53,12 @@ class System:
         """What ``sparsify`` is given for cross-attention."""
         if self.fertility is None:
             return {"name": self.attention}
-        fertility = "given" if isinstance(self.fertility, str) else self.fertility
-        return {"name": self.attention, "fertility": fertility, "exhaustion": EXHAUSTION, "sink": True}
+        return {"name": self.attention, "fertility": self.fertility, "exhaustion": EXHAUSTION, "sink": True}
 
     @property
     def model_name(self) -> str:
         """The system whose model this one uses."""
-        return next(
-            name for name, other in SYSTEMS.items() if (other.cross, other.fertility) == (self.cross, self.fertility)
-        )
+        return next(name for name, other in SYSTEMS.items() if other.cross == self.cross)
 
 
 SYSTEMS = {
@@ -120,15 +115,11 @@ def train_predictor(
     return FertilityPredictor(model)
 
 
-def with_fertility(rows: Dataset, system: System, counts: list[list[int]], bounds: dict[str, Any]) -> Dataset:
-    """Add the bounds a system is trained under: none for a constant; predicted ones are the counts plus one."""
-    if system.fertility == "guided":
-        fertility = [bounds["guided"].table[ids].tolist() for ids in rows["input_ids"]]
-    elif system.fertility == "predicted":
-        fertility = [[count + 1.0 for count in row] for row in counts]
-    else:
+def with_fertility(rows: Dataset, system: System, counts: list[list[int]]) -> Dataset:
+    """Where the model predicts bounds, add those it is trained under: the counts plus one."""
+    if system.fertility != "predicted":
         return rows
-    return rows.add_column("fertility", fertility)
+    return rows.add_column("fertility", [[count + 1.0 for count in row] for row in counts])
 
 
 class Translations(NamedTuple):
@@ -143,7 +134,6 @@ def translate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     sources: Sequence[str],
-    bounds: Bounds | None = None,
     penalty: CoveragePenalty | None = None,
     beams: int = 4,
     batch_size: int = 64,
@@ -154,7 +144,6 @@ def translate(
         model: dense or sparse.
         tokenizer: its tokenizer.
         sources: sentences.
-        bounds: fertility bounds of a batch of token ids and their mask, for models that need them with every call.
         penalty: charges hypotheses for what they leave out.
         beams: how many hypotheses are kept.
         batch_size: sentences at a time.
@@ -168,8 +157,6 @@ def translate(
         inputs = tokenizer([sources[index] for index in batch], padding=True, return_tensors="pt").to(model.device)
         longest = min(2 * inputs.input_ids.shape[1] + 10, model.generation_config.max_new_tokens)
         options = {"num_beams": beams, "max_new_tokens": longest}
-        if bounds is not None:
-            options["fertility"] = bounds(inputs.input_ids, inputs.attention_mask)
         if penalty is not None:
             options["custom_generate"] = penalty
         else:
@@ -181,9 +168,7 @@ def translate(
 
 
 @torch.no_grad()
-def attention_of(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[Pair], bounds: Bounds | None
-) -> list[Tensor]:
+def attention_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[Pair]) -> list[Tensor]:
     """Cross-attention (target, source) of each pair's target, averaged over heads of the last layer, padding cut."""
     model.eval()
     maps = []
@@ -191,8 +176,7 @@ def attention_of(
         batch = pairs[start : start + 64]
         inputs = tokenizer([p.source for p in batch], padding=True, return_tensors="pt").to(model.device)
         labels = tokenizer([p.target for p in batch], padding=True, return_tensors="pt").to(model.device)
-        options = {} if bounds is None else {"fertility": bounds(inputs.input_ids, inputs.attention_mask)}
-        output = model(**inputs, labels=labels.input_ids, output_attentions=True, **options)
+        output = model(**inputs, labels=labels.input_ids, output_attentions=True)
         weights = output.cross_attentions[-1].mean(1)
         sizes = zip(labels.attention_mask.sum(1).tolist(), inputs.attention_mask.sum(1).tolist())
         maps += [matrix[:target, :source].cpu() for matrix, (target, source) in zip(weights, sizes)]
@@ -206,6 +190,6 @@ def attention_figures(maps: Sequence[Tensor]) -> dict[str, float]:
     return {"attended_at_a_step": float(steps.mean()), "attended_share": float(share.mean())}
 
 
-def make_sparse(model: PreTrainedModel, system: System) -> PreTrainedModel:
+def make_sparse(model: PreTrainedModel, system: System, bounds: dict[str, Any]) -> PreTrainedModel:
     """``model`` with the cross-attention of a system; softmax too, so that the coverage penalty can read it."""
-    return hf_sparse.sparsify(model, attn={"cross": system.cross})
+    return hf_sparse.sparsify(model, attn={"cross": system.cross}, fertility=bounds.get(system.fertility))

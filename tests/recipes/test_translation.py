@@ -130,15 +130,13 @@ def test_example_is_where_the_first_system_repeats_most(recipe):
     assert report.most_repeated(pairs[:1], ["a " * 30], ["a b"]) == 0
 
 
-def test_bounds_for_training_are_counts_plus_one_or_the_largest_seen(recipe):
+def test_bounds_for_training_are_counts_plus_one_where_they_are_predicted(recipe):
     systems = load("translation_systems")
     rows = recipe.datasets.Dataset.from_list([{"input_ids": [3, 4]}, {"input_ids": [4, 4]}])
     counts = [[0, 2], [3, 1]]
-    bounds = {"guided": recipe.GuidedFertility.from_counts([[3, 4], [4, 4]], counts, 6)}
-    made = {name: systems.with_fertility(rows, systems.SYSTEMS[name], counts, bounds) for name in systems.SYSTEMS}
+    made = {name: systems.with_fertility(rows, systems.SYSTEMS[name], counts) for name in systems.SYSTEMS}
     assert made["csparsemax-predicted"]["fertility"] == [[1, 3], [4, 2]]
-    assert made["csparsemax-guided"]["fertility"] == [[1, 3], [3, 3]]
-    assert "fertility" not in made["csparsemax-2"].column_names + made["softmax"].column_names
+    assert all("fertility" not in made[name].column_names for name in ("csparsemax-guided", "csparsemax-2", "softmax"))
 
 
 def test_systems_with_a_penalty_use_the_model_of_those_without(recipe):
@@ -184,7 +182,7 @@ def test_from_scratch_all_systems_start_from_the_same_untrained_weights(recipe, 
     run = recipe.Run(options, recipe.Corpus(corpus.train[:80], corpus.dev, corpus.test))
     rates = []
     run.train = lambda model, rows, name, **schedule: rates.append((name, schedule["lr"]))
-    weights = [dict(run.model(name)[0].named_parameters()) for name in ("softmax", "csparsemax-2")]
+    weights = [dict(run.model(name).named_parameters()) for name in ("softmax", "csparsemax-2")]
     assert rates == [("softmax", options.lr), ("csparsemax-2", options.lr)]
     untrained = dict(recipe.build_model(run.tokenizer, options.seed).named_parameters())
     for name, value in untrained.items():
@@ -200,7 +198,7 @@ def test_quick_run_writes_everything_and_a_second_one_repeats_nothing(recipe, tm
     assert [row["system"] for row in result["systems"]] == systems
     assert all(0 <= row["bleu"] <= 100 and row["rep"] >= 0 and 0 <= row["drop"] <= 100 for row in result["systems"])
     assert result["systems"][1]["penalty"]["beta"] > 0
-    assert result["systems"][2]["settings"]["attn"]["cross"]["fertility"] == "given"
+    assert result["systems"][2]["settings"]["attn"]["cross"]["fertility"] == "predicted"
     assert {"attention_softmax.png", "attention_csparsemax.png", "settings.json"} <= {
         path.name for path in (tmp_path / "run").iterdir()
     }
