@@ -30,20 +30,24 @@ def table(records: list[Record]) -> str:
 
 
 def draw(records: list[Record], path: Path) -> None:
-    """Accuracy by language, a line a run, and how often beam search saw every possible form."""
-    figure = Figure(figsize=(11, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    """Accuracy by language, a bar a run, and how often beam search saw every possible form."""
     first = {record["run"]: record["figures"] for record in reversed(records)}  # of several seeds the first
-    for name, figures in reversed(first.items()):
-        languages = figures["accuracy_by_language"]
-        left.plot(list(languages), [100 * value for value in languages.values()], "o-", label=name, markersize=3)
-    left.set(ylabel="accuracy, percent")
-    left.legend(fontsize=6)
     names = list(reversed(first))
+    figure = Figure(figsize=(12, 1.5 + 0.28 * len(names)), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    languages = list(first[names[0]]["accuracy_by_language"])
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        values = [100 * value for value in first[name]["accuracy_by_language"].values()]
+        left.bar([place + number * width for place in range(len(languages))], values, width, label=name)
+    left.set_xticks([place + 0.4 for place in range(len(languages))], languages)
+    left.set(ylabel="accuracy, percent", xlim=(-0.1, len(languages) + 0.9))
+    left.legend(fontsize=6, loc="upper right")
     places = range(len(names))
-    right.barh(places, [100 * first[name]["all_forms_seen"] for name in names], color="tab:blue", label="all seen")
-    right.barh(places, [100 * first[name]["one_form"] for name in names], color="tab:orange", label="only one")
+    right.barh(places, [100 * first[name]["all_forms_seen"] for name in names], label="every possible form was seen")
+    right.barh(places, [100 * first[name]["one_form"] for name in names], label="there is only one")
     right.set_yticks(places, names, fontsize=6)
-    right.set(xlabel="words of which beam search saw every possible form, percent")
+    right.invert_yaxis()
+    right.set(xlabel="words, percent")
     right.legend(fontsize=7)
     figure.savefig(path, dpi=110)

@@ -19,9 +19,9 @@ def report(results: dict[str, Any], out: Path) -> None:
     """Print the table, and draw every picture for which there are runs."""
     runs = {record["run"]: record for record in reversed(results["runs"])}  # of several seeds the first
     print(table(results["runs"]))
-    draw_training(runs, out / "training.png")
-    draw_supports(runs, out / "supports.png")
-    draw_attention(runs, out / "controlled_attention.png")
+    draw_training(runs, out / "sweep_training.png")
+    draw_supports(runs, out / "sweep_supports.png")
+    draw_attention(runs, out / "sweep_attention.png")
 
 
 def table(records: list[Record]) -> str:

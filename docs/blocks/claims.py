@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from statistics import fmean
 from typing import Any
 
 from . import inflection_grid, translation_sweep
 from ._blocks import block, read
 
+SHORT = "stopped after a few hundred steps, long before convergence"
 OUTPUTS = {"": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map; softmax is left as it is
 
 
@@ -75,34 +75,39 @@ def grid_means(key: str) -> dict[tuple[str, str], float]:
     }
 
 
-def by_output() -> dict[str, float]:
-    """Accuracy of the inflection grid by the map at the output, the mean over attention.
+def accuracies() -> dict[str, list[float]]:
+    """The accuracies of the inflection grid by the map at the output, of those maps in attention that were done.
 
     Raises:
-        NotRun: a cell of the grid is missing.
+        NotRun: there is none for some output.
     """
     cells = grid_means("accuracy")
-    missing = [cell for cell in product(OUTPUTS, OUTPUTS) if cell not in cells]
-    if missing:
-        output, attention = missing[0]
-        raise NotRun(f"output-{OUTPUTS[output]}-attention-{OUTPUTS[attention]}")
-    return {output: fmean(value for (head, _), value in cells.items() if head == output) for output in OUTPUTS}
+    found = {output: [value for (head, _), value in cells.items() if head == output] for output in OUTPUTS}
+    for output, values in found.items():
+        if not values:
+            raise NotRun(f"output-{OUTPUTS[output]}-*")
+    return found
 
 
 def sparse_output_is_more_accurate() -> tuple[str, bool]:
     """Inflection accuracy at output alpha 1, 1.5 and 2."""
-    means = by_output()
-    text = ", ".join(f"{alpha}: {value:.1%}" for alpha, value in zip(OUTPUTS.values(), means.values()))
+    found = accuracies()
+    means = {output: fmean(values) for output, values in found.items()}
+    text = ", ".join(f"{alpha}: {means[output]:.1%} ({len(found[output])} in attention)"
+                     for output, alpha in OUTPUTS.items())  # fmt: skip
     return text, min(means["entmax15"], means["sparsemax"]) > means[""]
 
 
 def attention_matters_less() -> tuple[str, bool]:
     """The spread of inflection accuracy over attention maps, and over output maps."""
-    means, cells = by_output().values(), grid_means("accuracy")
-    within = [[value for (head, _), value in cells.items() if head == output] for output in OUTPUTS]
-    spread = fmean(max(values) - min(values) for values in within)
+    found = accuracies()
+    spreads = [max(values) - min(values) for values in found.values() if len(values) > 1]
+    if not spreads:
+        raise NotRun("output-*-attention-*")
+    means = [fmean(values) for values in found.values()]
     between = max(means) - min(means)
-    return f"attention: {100 * spread:.1f} points, output: {100 * between:.1f}", spread < between
+    text = f"attention: {100 * fmean(spreads):.1f} points, output: {100 * between:.1f}"
+    return text, fmean(spreads) < between
 
 
 def ensembles_help() -> tuple[str, bool]:
@@ -126,14 +131,15 @@ def best_share(key: str, least: float) -> tuple[str, bool]:
 
 
 def entmax_translates_best() -> tuple[str, bool]:
-    """BLEU of the three maps, in both places, in both directions."""
+    """BLEU of the three maps, in the directions that were done."""
     names = ("softmax", "entmax15", "sparsemax")
-    bleu = {prefix: [sweep(prefix + name)["bleu"] for name in names] for prefix in ("", "en-de-")}
+    bleu = {"de-en": [sweep(name)["bleu"] for name in names]}
+    if all(translation_sweep.records(f"en-de-{name}") for name in names):
+        bleu["en-de"] = [sweep(f"en-de-{name}")["bleu"] for name in names]
     text = "; ".join(
-        f"{direction}: {', '.join(f'{value:.1f}' for value in bleu[prefix])}"
-        for prefix, direction in (("", "de-en"), ("en-de-", "en-de"))
+        f"{direction} {', '.join(f'{value:.1f}' for value in values)}" for direction, values in bleu.items()
     )
-    return f"softmax, 1.5, sparsemax: {text}", all(middle > max(low, high) for low, middle, high in bleu.values())
+    return text, all(middle > max(low, high) for low, middle, high in bleu.values())
 
 
 def output_alpha_has_an_optimum_inside() -> tuple[str, bool]:
@@ -325,13 +331,14 @@ def claims_sparse_seq2seq() -> str:
             Claim(
                 "In inflection a sparse output is more accurate than softmax",
                 "Table 1, medium",
-                "about 82.5–83.2 % (1), 84.9 % (1.5), 85.0 % (2)",
+                "82.55–83.20 % (1), 84.88–84.93 % (1.5), 84.95–85.03 % (2)",
                 sparse_output_is_more_accurate,
+                SHORT,
             ),
             Claim(
                 "The map in attention matters less than that at the output",
                 "Table 1, medium",
-                "0.1–0.7 points against 2",
+                "0.1–0.7 points against about 2",
                 attention_matters_less,
             ),
             Claim(
@@ -359,6 +366,7 @@ def claims_sparse_seq2seq() -> str:
                 "Table 2",
                 "de-en 25.7, 26.2, 24.7; en-de 21.9, 22.4, 20.8",
                 entmax_translates_best,
+                SHORT,
             ),
             Claim(
                 "The best alpha at the output lies between softmax and sparsemax",
@@ -371,6 +379,7 @@ def claims_sparse_seq2seq() -> str:
                 "Table 3",
                 "attention 24.3, 5.6, 3.8; output 17,993, 16.1, 7.6",
                 supports_shrink_with_alpha,
+                "a model that has learned less is less sure: sparsemax has the lowest BLEU here",
             ),
             Claim(
                 "1.5-entmax trains nearly as fast as softmax",
@@ -393,6 +402,7 @@ def claims_alpha_relu() -> str:
                 "Table 1",
                 "IWSLT: sparsemax 35.5, entmax 36.6, ReLU 37.3",
                 relu_is_on_par,
+                SHORT,
             ),
             Claim(
                 "1.5-ReLU trains as fast as softmax, 1.5-entmax slower",
@@ -407,8 +417,15 @@ def claims_alpha_relu() -> str:
                 "Table 2",
                 "softmax 7.5 %, the others 0 %",
                 sparse_models_do_not_prefer_silence,
+                "the embedded sample: short and regular sentences, which tempt nobody to silence",
             ),
-            Claim("1.5-ReLU is less sparse than 1.5-entmax", "Figure 5", "a picture", relu_is_less_sparse),
+            Claim(
+                "1.5-ReLU is less sparse than 1.5-entmax",
+                "Figure 5",
+                "a picture",
+                relu_is_less_sparse,
+                "a model that has learned less is less sure: entmax has the lower BLEU here",
+            ),
             Claim(
                 "The threshold of 1.5-entmax and the norm of its logits grow in training",
                 "Figure 7",
@@ -421,7 +438,8 @@ def claims_alpha_relu() -> str:
                 "Table 3",
                 "0.33 both ways",
                 tau_without_data,
-                "by a formula of this package that needs no particular architecture",
+                "the output is tied to the embeddings here: an untrained decoder gives its own input token nearly the "
+                "highest score, which no estimate from the weights foresees",
             ),
             Claim("The weights of 1.5-ReLU sum to nearly a constant", "4.5, Figure 9", "about 1.24", sums_concentrate),
             Claim("Human judges see no difference between the three", "Table 4", "3.2–3.3 of 4", None, "no judges"),
