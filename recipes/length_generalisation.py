@@ -155,7 +155,7 @@ def perform(settings: LengthSettings, folder: Path) -> dict[str, Any]:
     }
 
 
-def mean_accuracy(runs: list[dict[str, Any]], measure: str) -> dict[tuple[str, str], dict[int, list[float]]]:
+def by_seed(runs: list[dict[str, Any]], measure: str) -> dict[tuple[str, str], dict[int, list[float]]]:
     """By task and attention, at each length, the measure of every seed."""
     found: dict[tuple[str, str], dict[int, list[float]]] = {}
     for run in runs:
@@ -168,42 +168,42 @@ def mean_accuracy(runs: list[dict[str, Any]], measure: str) -> dict[tuple[str, s
 
 def report(results: dict[str, Any], out: Path) -> None:
     """Print accuracies and draw them."""
-    for (task, attention), at in mean_accuracy(results["runs"], "exact").items():
+    for (task, attention), at in by_seed(results["runs"], "exact").items():
         cells = "  ".join(f"{length}: {fmean(values):6.1%}" for length, values in at.items())
         print(f"{task:<8} {attention:<28} {cells}")
     draw(results["runs"], out / "length_generalisation.png")
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """Right answer tokens against length, a picture for each task; bars from the worst seed to the best."""
-    accuracy = mean_accuracy(runs, "tokens")
-    tasks = list(dict.fromkeys(task for task, _ in accuracy))
-    figure = Figure(figsize=(3.6 * len(tasks) + 2, 3.2), layout="constrained")
-    grid = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-    for axes, task in zip(grid, tasks):
-        for number, (attention, at) in enumerate((name, at) for (each, name), at in accuracy.items() if each == task):
+    """Right answer tokens and loss against length, a column for each task; bars from the worst seed to the best."""
+    tasks = list(dict.fromkeys(run["settings"]["task"] for run in runs))
+    figure = Figure(figsize=(3.4 * len(tasks) + 2, 5.6), layout="constrained")
+    grid = figure.subplots(2, len(tasks), sharex="col", sharey="row", squeeze=False)
+    for axes_row, measure in zip(grid, ("tokens", "loss")):
+        for (task, attention), at in by_seed(runs, measure).items():
+            axes, number = axes_row[tasks.index(task)], list(ATTENTION).index(attention)
             means = [fmean(values) for values in at.values()]
-            spread = [
-                [mean - min(values) for mean, values in zip(means, at.values())],
-                [max(values) - mean for mean, values in zip(means, at.values())],
-            ]
+            lower = [mean - min(values) for mean, values in zip(means, at.values())]
+            upper = [max(values) - mean for mean, values in zip(means, at.values())]
             x = [length * 1.03**number for length in at]
-            axes.errorbar(x, means, spread, marker="o", markersize=4, capsize=3, label=attention)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(list(at), [str(length) for length in at])
+            axes.errorbar(x, means, [lower, upper], marker="o", markersize=4, label=attention)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(list(at), [str(length) for length in at])
+    for axes, task in zip(grid[0], tasks):
         axes.set_title(task)
+    for axes in grid[1]:
         axes.set_xlabel("length (trained up to the first)")
-    grid[0].set_ylabel("answer tokens right")
-    grid[-1].legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize="small")
+        axes.set_yscale("log")
+    grid[0][0].set_ylabel("answer tokens right")
+    grid[1][0].set_ylabel("loss, nats an answer token")
+    grid[0][-1].legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize="small")
     figure.savefig(path, dpi=110)
 
 
-# A list of pairs needs twice as many symbols as it is long.
-MULTIPLES = {"recall": (1, 2, 4, 8, 16, 32)}
+# A list of pairs needs twice as many symbols as it is long; and lists of at most 8 teach most maps nothing so soon.
+OWN: dict[str, dict[str, Any]] = {"recall": {"longest": 16, "multiples": (1, 2, 4, 8, 16), "batch_size": 64}}
 RUNS = {
-    f"{task}-{attention.replace(' ', '-')}": dataclasses.replace(
-        LengthSettings(task=task, attention=attention), **({"multiples": MULTIPLES[task]} if task in MULTIPLES else {})
-    )
+    f"{task}-{attention.replace(' ', '-')}": LengthSettings(task=task, attention=attention, **OWN.get(task, {}))
     for task in TASKS
     for attention in ATTENTION
 }
