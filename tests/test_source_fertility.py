@@ -329,9 +329,7 @@ def test_classifiers_that_could_not_be_built_again_are_refused():
 def test_models_that_read_no_token_ids_and_records_that_are_gone_are_refused(tmp_path):
     model = tiny_model("bart")
     model.main_input_name = "pixel_values"
-    with pytest.raises(
-        ValueError, match="worked out from token ids, and BartForCond.* takes 'pixel_values'"
-    ):
+    with pytest.raises(ValueError, match=r"worked out from token ids, and BartForCond.* takes 'pixel_values'"):
         sparsify(model, attn=choice("guided"), fertility=guided())
     sparsify(tiny_model("bart"), attn=choice("guided"), fertility=guided()).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
