@@ -1,5 +1,8 @@
 """Models whose attention the flash kernels compute give what torch gives; calls they cannot serve are named."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +11,7 @@ from hf_sparse import sparsify
 from hf_sparse.attention import SITE, AttentionSite, keep_thresholds, observe, set_impl, sparse_attention
 from hf_sparse.config import MapConfig
 from tests.kernels.devices import DEVICE, needs_triton
+from tests.kernels.served import served
 from tests.tiny_models import labelled, tiny_model
 from tests.tolerances import GRADIENT
 
@@ -155,6 +159,11 @@ def test_what_the_flash_kernels_cannot_serve_raises_and_auto_goes_to_torch(site,
         sparse_attention(site, *qkv(), **arguments)
     site.__dict__[SITE].impl = "auto"
     assert sparse_attention(site, *qkv(), **arguments)[1] is not None
+
+
+def test_the_documented_tiers_are_those_that_serve():
+    documented = json.loads((Path(__file__).parents[1] / "docs" / "gpu.json").read_text())
+    assert documented["tiers"] == served()
 
 
 def test_dtypes_and_sizes_that_the_kernels_do_not_take_are_refused():

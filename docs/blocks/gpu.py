@@ -16,6 +16,16 @@ def attention_kernels() -> str:
 
 
 @block
+def attention_tiers() -> str:
+    """Which tiers serve which calls of attention."""
+    tiers = read("docs/gpu.json")["tiers"]
+    names = list(next(iter(tiers.values())))
+    lines = [f"| attention | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    lines += [f"| {call} | {' | '.join('yes' if by[name] else '' for name in names)} |" for call, by in tiers.items()]
+    return "\n".join(lines)
+
+
+@block
 def linear_kernels() -> str:
     """What the fused losses were checked for, with the relative errors found."""
     result = read("docs/gpu.json")

@@ -78,18 +78,17 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     site: AttentionSite = module.__dict__[SITE]
     automatic = "torch" if call.query.device.type == "cpu" else "triton"
     name = automatic if site.impl == "auto" else site.impl
-    if isinstance(call.mask, BlockMask) and name != "flex":
+    if name != "torch":
+        call = _cast(call)
+        alpha = _alpha(module, call)
+        problem = _problem(site, call, alpha) or TIERS[name].problem(call, alpha)
+        if problem is not None and site.impl != "auto":
+            raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
+        if problem is None and (site.impl != "auto" or triton_is_automatic("attention", call.query.device)):
+            return TIERS[name].output(call, alpha).transpose(1, 2).contiguous()
+    if isinstance(call.mask, BlockMask):
         raise ValueError('attention_mask was a BlockMask, which FlexAttention takes: use set_impl(model, "flex")')
-    if name == "torch":
-        return None
-    call = _cast(call)
-    alpha = _alpha(module, call)
-    problem = _problem(site, call, alpha) or TIERS[name].problem(call, alpha)
-    if problem is not None and site.impl != "auto":
-        raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
-    if problem is not None or (site.impl == "auto" and not triton_is_automatic("attention", call.query.device)):
-        return None
-    return TIERS[name].output(call, alpha).transpose(1, 2).contiguous()
+    return None
 
 
 def _cast(call: AttentionCall) -> AttentionCall:
@@ -114,6 +113,8 @@ def _triton_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
 
 
 def _triton_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
+    if isinstance(call.mask, BlockMask):
+        return "takes a matrix for a mask, was a BlockMask"
     unseen = torch.is_tensor(alpha) and torch.compiler.is_compiling()  # a compiler cannot look at the values
     if not unseen:
         low, high = (alpha.min(), alpha.max()) if torch.is_tensor(alpha) else (alpha, alpha)

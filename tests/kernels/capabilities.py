@@ -15,6 +15,7 @@ from hf_sparse.losses import _linear_solved
 from tests.kernels import test_triton_attention as attention
 from tests.kernels import test_triton_linear as linear
 from tests.kernels.devices import DEVICE
+from tests.kernels.served import served
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.json"
 
@@ -31,7 +32,9 @@ def main() -> None:
         case: rounded(linear.errors(name, *linear.layer(std), **options))
         for case, (name, options, std) in linear.CASES.items()
     }
-    found = {"device": device, "triton": triton.__version__, "cases": cases, "linear": losses}
+    found = {
+        "device": device, "triton": triton.__version__, "tiers": served(), "cases": cases, "linear": losses,
+    }  # fmt: skip
     PAGE.write_text(json.dumps(found, indent=1) + "\n")
 
 
