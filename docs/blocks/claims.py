@@ -294,11 +294,11 @@ def controlled(kind: str) -> dict[float, dict[str, Any]]:
     """The runs with a map in cross-attention, by its control.
 
     Raises:
-        NotRun: there are fewer than two.
+        NotRun: there are none.
     """
     prefix = f"cross-{kind}-"
     runs = translation_sweep.records(f"{prefix}*")
-    if len(runs) < 2:
+    if not runs:
         raise NotRun(f"{prefix}*")
     return {float(run["run"].removeprefix(prefix)): run["figures"] for run in runs}
 
@@ -318,6 +318,8 @@ def control_costs_nothing() -> tuple[str, bool]:
 def lambda_controls_sparsity() -> tuple[str, bool]:
     """Source tokens attended, over lambda."""
     attended = {value: run["attended"] for value, run in sorted(controlled("sparsegen_lin").items())}
+    if len(attended) < 2:
+        raise NotRun("cross-sparsegen_lin-*")
     text = ", ".join(f"{value:g}: {number:.1f}" for value, number in attended.items())
     falling = list(attended.values())
     return f"tokens attended at lambda {text}", falling == sorted(falling, reverse=True)
