@@ -144,6 +144,8 @@ def _absent_is_none(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def attach_as_saved(model: PreTrainedModel) -> None:
     """Make a model that was built from a sparse configuration sparse, before its weights are loaded."""
+    if isinstance(model, SparseModel):  # built by the class of a sparse model; its configuration decides
+        model.__class__ = model._dense_class
     block = model.config.__dict__.get("hf_sparse")
     if block is None:
         return

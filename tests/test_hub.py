@@ -257,6 +257,19 @@ def test_generation_settings_travel_with_the_model(tmp_path):
     assert loaded.generate(tokens()).shape == (2, 10)
 
 
+@torch.no_grad()
+def test_the_class_of_a_sparse_model_builds_what_a_configuration_asks_for(tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="sparsemax")
+    plain = type(model.config)(**{**model.config.to_diff_dict(), "hf_sparse": None, "attn_implementation": None})
+    model.save_pretrained(tmp_path)
+    built, dense = type(model)(model.config), type(model)(plain)
+    assert sparse_config(built) == sparse_config(model)
+    assert not is_sparse(dense)
+    assert torch.equal(type(model).from_pretrained(tmp_path)(tokens()).logits, model(tokens()).logits)
+    dense.load_state_dict(model.state_dict())
+    assert torch.equal(dense(tokens()).logits, unsparsify(model)(tokens()).logits)
+
+
 def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
     hooked = PreTrainedModel.post_init
     install()
