@@ -9,7 +9,8 @@ from typing import Any
 from ._blocks import block, read
 from ._cards import Card, Measure, cards
 
-RESULT = "recipes/results/translation_sweep.json"
+RESULT, MULTI30K = "recipes/results/translation_sweep.json", "recipes/results/translation_sweep_multi30k.json"
+DATA = {"": "The embedded sample (`data/README.md`)", "multi30k": "Multi30k"}
 MEASURES = (
     Measure("BLEU", "bleu", ".2f", "higher"),
     Measure("chrF", "chrf", ".2f", "higher"),
@@ -19,15 +20,15 @@ MEASURES = (
 )
 
 
-def records(*patterns: str) -> list[dict[str, Any]]:
+def records(*patterns: str, result: str = RESULT) -> list[dict[str, Any]]:
     """The runs whose names match, in the order of the study."""
-    found = read(RESULT)["runs"]
+    found = read(result)["runs"]
     return [record for record in found if any(fnmatchcase(record["run"], pattern) for pattern in patterns)]
 
 
-def softmax_of(record: dict[str, Any]) -> dict[str, Any]:
+def softmax_of(record: dict[str, Any], result: str = RESULT) -> dict[str, Any]:
     """The softmax run of the same direction."""
-    return records("en-de-softmax" if record["settings"]["reverse"] else "softmax")[0]
+    return records("en-de-softmax" if record["settings"]["reverse"] else "softmax", result=result)[0]
 
 
 def map_text(choice: Any) -> str:
@@ -42,13 +43,13 @@ def map_text(choice: Any) -> str:
     return f"{choice['name']} ({settings})"
 
 
-def table(*patterns: str) -> str:
+def table(*patterns: str, result: str = RESULT) -> str:
     """The figures of some runs; speed as a multiple of softmax's in the same direction."""
     heading = ["run", "output", "attention", *(measure.label for measure in MEASURES), "training speed"]
     lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
-    for record in records(*patterns):
+    for record in records(*patterns, result=result):
         figures, settings = record["figures"], record["settings"]
-        speed = figures["tokens_per_cpu_second"] / softmax_of(record)["figures"]["tokens_per_cpu_second"]
+        speed = figures["tokens_per_cpu_second"] / softmax_of(record, result)["figures"]["tokens_per_cpu_second"]
         cells = [record["run"], map_text(settings["head"]), map_text(settings["attention"])]
         cells += [*(measure.text(figures) for measure in MEASURES), f"{speed:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -72,6 +73,12 @@ def sweep_alpha() -> str:
 def sweep_control() -> str:
     """Cross-attention with one number for its sparsity."""
     return table("softmax", "cross-*")
+
+
+@block
+def sweep_multi30k() -> str:
+    """Real sentences."""
+    return f"{table('*', result=MULTI30K)}\n\n{origin(MULTI30K)}"
 
 
 @block
@@ -111,14 +118,14 @@ def sweep_training() -> str:
     return "\n".join(lines)
 
 
-def origin() -> str:
+def origin(result: str = RESULT) -> str:
     """Settings and surroundings of a study."""
-    everything = records("*")
+    everything = records("*", result=result)
     first, minutes = everything[0], sum(record["cpu_seconds"] for record in everything) / 60
     settings, rows, versions = first["settings"], first["figures"]["rows"], first["versions"]
     commits = sorted({(record["commit"] or "unknown")[:10] for record in everything})
     return (
-        f"The embedded sample (`data/README.md`), {rows['train']:,} pairs, {rows['vocabulary']:,} subwords, "
+        f"{DATA[settings['data']]}, {rows['train']:,} pairs, {rows['vocabulary']:,} subwords, "
         f"{first['figures']['parameters']:,} parameters; {settings['steps']} steps of {settings['batch_size']} pairs "
         f"from scratch, peak learning rate {settings['lr']:g}, seed {settings['seed']}; {rows['test']} test "
         f"sentences, {settings['beams']} beams, no length penalty. {len(everything)} runs, {minutes:.0f} CPU minutes "
@@ -130,27 +137,34 @@ def origin() -> str:
 @cards
 def swept_models() -> Iterator[Card]:
     """A card for every sparse model of the sweep."""
-    for record in records("*"):
-        figures, settings, dense = record["figures"], record["settings"], softmax_of(record)
+    for result, prefix in ((RESULT, "translation-sweep"), (MULTI30K, "multi30k-sweep")):
+        yield from cards_of(result, prefix)
+
+
+def cards_of(result: str, prefix: str) -> Iterator[Card]:
+    """The cards of one study."""
+    for record in records("*", result=result):
+        figures, settings, dense = record["figures"], record["settings"], softmax_of(record, result)
         if figures["config"] is None:
             continue
+        data = f"--data {settings['data']} --set vocabulary={settings['vocabulary']} steps={settings['steps']} "
         maps = f"{map_text(settings['head'])} at the output and {map_text(settings['attention'])} in attention"
         smoothed = f", targets smoothed by {settings['label_smoothing']:g}" if settings["label_smoothing"] else ""
         direction = "English to German" if settings["reverse"] else "German to English"
         yield Card(
-            name=f"translation-sweep-{record['run']}",
+            name=f"{prefix}-{record['run']}",
             title=f"{direction} with {maps}",
             task="translation",
             what=f"A small encoder-decoder (MarianMTModel, {figures['parameters']:,} parameters) trained from "
             f"scratch, {direction}, with {maps}{smoothed}.",
-            data=f"Embedded German-English sample: {figures['rows']['train']:,} pairs to train "
+            data=f"{DATA[settings['data']].split(' (')[0]}: {figures['rows']['train']:,} pairs to train "
             f"on, {figures['rows']['test']} to test on; "
             f"{settings['steps']} steps of {settings['batch_size']} pairs; seed {settings['seed']}.",
             measures=MEASURES,
             rows={dense["run"]: dense["figures"], record["run"]: figures},
             own=record["run"],
             dense=dense["run"],
-            command=f"python recipes/translation_sweep.py --only {record['run']}",
+            command=f"python recipes/translation_sweep.py {data if settings['data'] else ''}--only {record['run']}",
             weights=f"out/translation_sweep/runs/{record['run']}-{settings['seed']}/model",
             limits="Trained for a minute to compare maps: far from converged, and no use as a translator. One run: a "
             "point of BLEU means nothing.",
