@@ -252,7 +252,7 @@ def example(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pairs: S
         model.set_attn_implementation("eager")  # the others do not return their weights
     lengths = [max(len(tokenizer(text).input_ids) for text in pair) for pair in pairs]
     pair = next((pair for pair, length in zip(pairs, lengths) if 8 <= length <= LONGEST_PICTURED), pairs[0])
-    weights: Tensor = attention_of(model, tokenizer, [pair], None)[0]
+    weights: Tensor = attention_of(model, tokenizer, [pair])[0]
     keys, queries = (tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in pair)
     return {"keys": keys, "queries": queries, "weights": [[round(w, 4) for w in row] for row in weights.tolist()]}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -53,16 +53,26 @@ def table(claims: list[Claim]) -> str:
     return "\n".join([heading, *(claim.line() for claim in claims)])
 
 
-def sweep(name: str) -> dict[str, Any]:
-    """The figures of a run of the translation sweep.
+def sweeps(*names: str) -> tuple[str, list[dict[str, Any]]]:
+    """Figures of runs of the translation sweep that belong together: from Multi30k where all were done there.
+
+    Returns:
+        Where they come from, and the figures of each.
 
     Raises:
-        NotRun: it has not been done.
+        NotRun: one of them has been done nowhere.
     """
-    found = translation_sweep.records(name)
-    if not found:
-        raise NotRun(name)
-    return found[0]["figures"]
+    studies = {"Multi30k": translation_sweep.MULTI30K, "embedded sample": translation_sweep.RESULT}
+    for data, result in studies.items():
+        runs = {record["run"]: record["figures"] for record in translation_sweep.records("*", result=result)}
+        if set(names) <= set(runs):
+            return data, [runs[name] for name in names]
+    raise NotRun(next(name for name in names if name not in runs))
+
+
+def listed(names: Sequence[str], values: Sequence[float], form: str) -> str:
+    """Names of runs with a value of each."""
+    return ", ".join(f"{name.removeprefix('output-')} {value:{form}}" for name, value in zip(names, values))
 
 
 def grid_means(key: str) -> dict[tuple[str, str], float]:
@@ -131,80 +141,81 @@ def best_share(key: str, least: float) -> tuple[str, bool]:
 
 
 def entmax_translates_best() -> tuple[str, bool]:
-    """BLEU of the three maps, in the directions that were done."""
+    """BLEU of the three maps, each at the output and in attention."""
     names = ("softmax", "entmax15", "sparsemax")
-    bleu = {"de-en": [sweep(name)["bleu"] for name in names]}
-    if all(translation_sweep.records(f"en-de-{name}") for name in names):
-        bleu["en-de"] = [sweep(f"en-de-{name}")["bleu"] for name in names]
-    text = "; ".join(
-        f"{direction} {', '.join(f'{value:.1f}' for value in values)}" for direction, values in bleu.items()
-    )
-    return text, all(middle > max(low, high) for low, middle, high in bleu.values())
+    data, runs = sweeps(*names)
+    softmax, entmax, sparsemax = bleu = [run["bleu"] for run in runs]
+    return f"{data}: {listed(names, bleu, '.1f')}", entmax > max(softmax, sparsemax)
 
 
 def output_alpha_has_an_optimum_inside() -> tuple[str, bool]:
     """BLEU over alpha at the output."""
     runs = {1: "output-1", 1.33: "output-1.33", 1.5: "entmax15", 2: "output-2"}
-    bleu = {alpha: sweep(name)["bleu"] for alpha, name in runs.items()}
+    data, figures = sweeps(*runs.values())
+    bleu = {alpha: run["bleu"] for alpha, run in zip(runs, figures)}
     text = ", ".join(f"{alpha}: {value:.1f}" for alpha, value in bleu.items())
-    return text, max(bleu, key=bleu.__getitem__) in (1.33, 1.5)
+    return f"{data}: {text}", max(bleu, key=bleu.__getitem__) in (1.33, 1.5)
 
 
 def supports_shrink_with_alpha() -> tuple[str, bool]:
     """Nonzeros in attention and output."""
-    runs = [sweep(name) for name in ("softmax", "entmax15", "sparsemax")]
+    data, runs = sweeps("softmax", "entmax15", "sparsemax")
     attended, possible = ([run[key] for run in runs] for key in ("attended", "head_support"))
     text = "; ".join(
         f"{place}: {', '.join(f'{value:.1f}' for value in values)}"
         for place, values in (("attention", attended), ("output", possible))
     )
-    return text, all(values == sorted(values, reverse=True) for values in (attended, possible))
+    return f"{data}: {text}", all(values == sorted(values, reverse=True) for values in (attended, possible))
 
 
-def speed(*names: str) -> list[float]:
+def speed(*names: str) -> tuple[str, list[float]]:
     """Tokens a CPU second in training, as multiples of softmax's."""
-    return [sweep(name)["tokens_per_cpu_second"] / sweep("softmax")["tokens_per_cpu_second"] for name in names]
+    data, (softmax, *runs) = sweeps("softmax", *names)
+    return data, [run["tokens_per_cpu_second"] / softmax["tokens_per_cpu_second"] for run in runs]
 
 
 def entmax_is_nearly_as_fast() -> tuple[str, bool]:
     """Speed of 1.5-entmax at output and in attention."""
-    ratio = speed("entmax15")[0]
-    return f"{ratio:.2f} of softmax", ratio > 0.85
+    data, (ratio,) = speed("entmax15")
+    return f"{data}: {ratio:.2f} of softmax", ratio > 0.85
+
+
+AT_OUTPUT = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
 
 
 def relu_is_on_par() -> tuple[str, bool]:
     """BLEU of the four maps at the output."""
-    names = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
-    bleu = [sweep(name)["bleu"] for name in names]
-    text = ", ".join(f"{name.removeprefix('output-')} {value:.1f}" for name, value in zip(names, bleu))
-    return text, bleu[3] >= bleu[2] - 0.5 and bleu[1] == min(bleu)
+    data, runs = sweeps(*AT_OUTPUT)
+    _, sparsemax, entmax, relu = bleu = [run["bleu"] for run in runs]
+    return f"{data}: {listed(AT_OUTPUT, bleu, '.1f')}", relu >= entmax - 0.5 and sparsemax == min(bleu)
 
 
 def relu_is_as_fast() -> tuple[str, bool]:
     """Speed of alpha-ReLU and entmax at the output."""
-    relu, entmax = speed("output-alpha_relu", "output-entmax15")
-    return f"alpha-ReLU {relu:.2f}, entmax {entmax:.2f} of softmax", relu > 0.95 and relu > entmax
+    data, (relu, entmax) = speed("output-alpha_relu", "output-entmax15")
+    return f"{data}: alpha-ReLU {relu:.2f}, entmax {entmax:.2f} of softmax", relu > 0.95 and relu > entmax
 
 
 def sparse_models_do_not_prefer_silence() -> tuple[str, bool]:
     """How often the empty string is preferred."""
-    names = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
-    rates = [sweep(name)["empty_preferred"] for name in names]
-    text = ", ".join(f"{name.removeprefix('output-')} {rate:.1%}" for name, rate in zip(names, rates))
-    return text, all(rate <= 0.01 for rate in rates[1:]) and rates[0] > max(rates[1:])
+    data, runs = sweeps(*AT_OUTPUT)
+    softmax, *sparse = rates = [run["empty_preferred"] for run in runs]
+    return f"{data}: {listed(AT_OUTPUT, rates, '.1%')}", all(rate <= 0.01 for rate in sparse) and softmax > max(sparse)
 
 
 def relu_is_less_sparse() -> tuple[str, bool]:
     """Tokens of nonzero probability under alpha-ReLU and entmax."""
-    relu, entmax = (sweep(name)["head_support"] for name in ("output-alpha_relu", "output-entmax15"))
-    return f"{relu:.1f} against {entmax:.1f} tokens", relu > entmax
+    data, runs = sweeps("output-alpha_relu", "output-entmax15")
+    relu, entmax = (run["head_support"] for run in runs)
+    return f"{data}: {relu:.1f} against {entmax:.1f} tokens", relu > entmax
 
 
 def threshold_grows() -> tuple[str, bool]:
     """The threshold and the norm of entmax's logits, untrained and at the end."""
-    first, *_, last = sweep("output-entmax15")["curve"]
+    data, (run,) = sweeps("output-entmax15")
+    first, *_, last = run["curve"]
     text = (
-        f"threshold {first['threshold']:.2f} to {last['threshold']:.2f}, norm {first['logit_norm']:.0f} to "
+        f"{data}: threshold {first['threshold']:.2f} to {last['threshold']:.2f}, norm {first['logit_norm']:.0f} to "
         f"{last['logit_norm']:.0f}"
     )
     return text, last["threshold"] > first["threshold"] and last["logit_norm"] > first["logit_norm"]
@@ -222,15 +233,16 @@ def tau_hardly_matters() -> tuple[str, bool]:
 
 def tau_without_data() -> tuple[str, bool]:
     """tau as estimated from the weights alone, and the mean threshold on data of the untrained model."""
-    figures = sweep("output-alpha_relu")
+    data, (figures,) = sweeps("output-alpha_relu")
     estimated, measured = figures["config"]["head"]["tau"], figures["curve"][0]["threshold"]
-    return f"estimated {estimated:.2f}, on data {measured:.2f}", abs(estimated - measured) < 0.05
+    return f"{data}: estimated {estimated:.2f}, on data {measured:.2f}", abs(estimated - measured) < 0.05
 
 
 def sums_concentrate() -> tuple[str, bool]:
     """The sums of alpha-ReLU's weights."""
-    sums = sweep("output-alpha_relu")["head_sum"]
-    return f"{sums['mean']:.2f} ± {sums['std']:.2f}", abs(sums["mean"] - 1) < 0.3 and sums["std"] < 0.3
+    data, (run,) = sweeps("output-alpha_relu")
+    sums = run["head_sum"]
+    return f"{data}: {sums['mean']:.2f} ± {sums['std']:.2f}", abs(sums["mean"] - 1) < 0.3 and sums["std"] < 0.3
 
 
 def systems() -> dict[str, dict[str, Any]]:
@@ -305,7 +317,7 @@ def controlled(kind: str) -> dict[float, dict[str, Any]]:
 
 def control_costs_nothing() -> tuple[str, bool]:
     """BLEU over lambda and q, beside softmax; lambda 0 is sparsemax."""
-    softmax = sweep("softmax")["bleu"]
+    softmax = translation_sweep.records("softmax")[0]["figures"]["bleu"]
     runs = {kind: controlled(kind) for kind in ("sparsegen_lin", "sparsehourglass")}
     text = "; ".join(
         f"{kind} " + ", ".join(f"{value:g}: {run['bleu']:.1f}" for value, run in found.items())
