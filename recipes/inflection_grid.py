@@ -60,7 +60,7 @@ class Grid(Settings):
     attention: str = setting("", "softmax, 1.5-entmax, sparsemax", "Table 1")
     members: str = setting("", "ensembles of three runs", "4.1")
     member_seeds: int = setting(3, "3", "Table 1")
-    steps: int = setting(400)
+    steps: int = setting(1600)
     batch_size: int = setting(64, "64", "4")
     lr: float = setting(2e-3, "0.001, halved on plateaus", "4")
     beams: int = setting(5, "5", "4")

@@ -147,7 +147,8 @@ def cards_of(result: str, prefix: str) -> Iterator[Card]:
         figures, settings, dense = record["figures"], record["settings"], softmax_of(record, result)
         if figures["config"] is None:
             continue
-        data = f"--data {settings['data']} --set vocabulary={settings['vocabulary']} steps={settings['steps']} "
+        chosen = " ".join(f"{name}={settings[name]}" for name in ("vocabulary", "steps", "batch_size", "test_rows"))
+        data = f"--data {settings['data']} --set {chosen} "
         maps = f"{map_text(settings['head'])} at the output and {map_text(settings['attention'])} in attention"
         smoothed = f", targets smoothed by {settings['label_smoothing']:g}" if settings["label_smoothing"] else ""
         direction = "English to German" if settings["reverse"] else "German to English"
