@@ -33,7 +33,7 @@ def draw(records: list[Record], path: Path) -> None:
     """Accuracy by language, a bar a run, and how often beam search saw every possible form."""
     first = {record["run"]: record["figures"] for record in reversed(records)}  # of several seeds the first
     names = list(reversed(first))
-    figure = Figure(figsize=(12, 1.5 + 0.28 * len(names)), layout="constrained")
+    figure = Figure(figsize=(12, 2 + 0.28 * len(names)), layout="constrained")
     left, right = figure.subplots(1, 2)
     languages = list(first[names[0]]["accuracy_by_language"])
     width = 0.8 / len(names)
@@ -41,13 +41,13 @@ def draw(records: list[Record], path: Path) -> None:
         values = [100 * value for value in first[name]["accuracy_by_language"].values()]
         left.bar([place + number * width for place in range(len(languages))], values, width, label=name)
     left.set_xticks([place + 0.4 for place in range(len(languages))], languages)
-    left.set(ylabel="accuracy, percent", xlim=(-0.1, len(languages) + 0.9))
-    left.legend(fontsize=6, loc="upper right")
+    left.set(ylabel="accuracy, percent", xlim=(-0.1, len(languages)))
+    left.legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     places = range(len(names))
     right.barh(places, [100 * first[name]["all_forms_seen"] for name in names], label="every possible form was seen")
     right.barh(places, [100 * first[name]["one_form"] for name in names], label="there is only one")
     right.set_yticks(places, names, fontsize=6)
     right.invert_yaxis()
     right.set(xlabel="words, percent")
-    right.legend(fontsize=7)
+    right.legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     figure.savefig(path, dpi=110)
