@@ -1,38 +1,26 @@
 """The conversion recipe: its data, the loss it compares, and a small run that goes on where it stopped."""
 
 import gzip
-import importlib
 import json
 import math
 import re
-import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
 from hf_sparse import sparsify
-
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-
-
-def recipe_module(name: str) -> ModuleType:
-    sys.path.insert(0, str(RECIPES))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(RECIPES))
+from tests.recipes.modules import load
 
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    return recipe_module("conversion")
+    return load("conversion")
 
 
 @pytest.fixture(scope="module")
 def data() -> ModuleType:
-    return recipe_module("conversion_data")
+    return load("conversion_data")
 
 
 def options(**given):

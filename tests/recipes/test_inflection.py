@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
@@ -14,18 +13,14 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+from tests.recipes.modules import load
 
 FINNISH = "hyvä päivä\thyvät päivät\tN;NOM;PL\nǧ'\u0301a\tǧa\tN;IN+ABL;{DAT/GEN}\n"
 
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    sys.path.insert(0, str(RECIPES))
-    try:
-        return importlib.import_module("inflection")
-    finally:
-        sys.path.remove(str(RECIPES))
+    return load("inflection")
 
 
 def write(path: Path, text: str) -> Path:

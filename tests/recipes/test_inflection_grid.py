@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -11,8 +9,8 @@ import pytest
 import torch
 
 import hf_sparse
+from tests.recipes.modules import load
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 LINES = {
     "german-train-medium": "gehen\tging\tV;PST\nsehen\tsah\tV;PST\n",
     "german-dev": "stehen\tstand\tV;PST\nlesen\tlas\tV;PST\ngeben\tgab\tV;PST\n",
@@ -23,11 +21,7 @@ LINES = {
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    sys.path.insert(0, str(RECIPES))
-    try:
-        return importlib.import_module("inflection_grid")
-    finally:
-        sys.path.remove(str(RECIPES))
+    return load("inflection_grid")
 
 
 @pytest.fixture(scope="module")

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import math
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
 from hf_sparse import from_pretrained, sparse_config
-
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-
-
-def load(name: str) -> ModuleType:
-    sys.path.insert(0, str(RECIPES))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(RECIPES))
+from tests.recipes.modules import load
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,18 @@
 """The multilabel recipe: its data are what they claim to be, its fits learn, and a run leaves what it promises."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+from tests.recipes.modules import load
+
 metrics = pytest.importorskip("sklearn.metrics", reason="the recipes' extra is not installed")
 
 
 @pytest.fixture(scope="module")
 def recipe():
-    sys.path.insert(0, str(RECIPES))
-    try:
-        spec = importlib.util.spec_from_file_location("multilabel", RECIPES / "multilabel.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(RECIPES))
-    return module
+    return load("multilabel")
 
 
 def test_documents_have_the_labels_and_words_asked_for(recipe):

@@ -1,28 +1,16 @@
 """The runner of studies: what it keeps, goes on with, refuses, and shows."""
 
 import dataclasses
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+from tests.recipes.modules import load
 
 
 @pytest.fixture(scope="module")
 def study():
-    sys.path.insert(0, str(RECIPES))
-    try:
-        spec = importlib.util.spec_from_file_location("study", RECIPES / "study.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["study"] = module
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(RECIPES))
-        sys.modules.pop("study", None)
+    return load("study")
 
 
 @pytest.fixture

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import hf_sparse
+from tests.recipes.modules import load
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 SETTINGS = {"steps": 5, "lr": 1e-3, "batch_size": 8, "seed": 0}
-
-
-def load(name: str) -> ModuleType:
-    sys.path.insert(0, str(RECIPES))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(RECIPES))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 import subprocess
 import sys
@@ -13,15 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-
-
-def load(name: str) -> ModuleType:
-    sys.path.insert(0, str(RECIPES))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(RECIPES))
+from tests.recipes.modules import load
 
 
 @pytest.fixture(scope="module")

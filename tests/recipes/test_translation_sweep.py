@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
-import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -14,16 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_sparse
-
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-
-
-def load(name: str) -> ModuleType:
-    sys.path.insert(0, str(RECIPES))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(RECIPES))
+from tests.recipes.modules import load
 
 
 @pytest.fixture(scope="module")
