@@ -6,6 +6,7 @@ A driver, a version of Triton or a GPU that no test has seen must cost speed, ne
 from __future__ import annotations
 
 import os
+import subprocess
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -66,7 +67,7 @@ def _agrees(kernels: str, device: torch.device) -> bool:
 
 
 def self_check(kernels: str, device: torch.device) -> str | None:
-    """Compare Triton kernels with closed forms in float64, values and gradients.
+    """Compare Triton kernels with closed forms in float64, values and gradients, on one input: alpha is 1.5.
 
     Args:
         kernels: ``"rows"`` or ``"attention"``.
@@ -87,7 +88,8 @@ def self_check(kernels: str, device: torch.device) -> str | None:
     ):
         try:
             excess = compare(device)
-        except (RuntimeError, TritonError) as error:
+        # Triton runs a C compiler, which may be missing (OSError) or fail.
+        except (RuntimeError, OSError, subprocess.SubprocessError, TritonError) as error:
             return f"{type(error).__name__}: {error}"
     wrong = [f"{what} off by {times:.2g} times the tolerance" for what, times in excess.items() if not times <= 1]
     return "; ".join(wrong) or None

@@ -1,6 +1,7 @@
 """What lets ``impl="auto"`` take the Triton kernels: they agree with float64 there, and mistakes are noticed."""
 
 import warnings
+from subprocess import CalledProcessError
 
 import pytest
 import torch
@@ -57,12 +58,17 @@ def test_a_kernel_that_is_wrong_is_noticed(monkeypatch, kernels, function, facto
 
 
 @needs_triton
-def test_a_kernel_that_does_not_run_is_noticed(monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("CUDA error: no kernel image"), FileNotFoundError("gcc"), CalledProcessError(1, "gcc")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_kernel_that_does_not_run_is_noticed(monkeypatch, error):
     def broken(*args, **kwargs):
-        raise RuntimeError("CUDA error: no kernel image is available")
+        raise error
 
     monkeypatch.setattr(_self_check, "triton_solve", broken)
-    assert self_check("rows", HERE) == "RuntimeError: CUDA error: no kernel image is available"
+    assert self_check("rows", HERE) == f"{type(error).__name__}: {error}"
 
 
 def test_the_kernels_are_checked_once_and_each_kind_for_itself(verdict):
