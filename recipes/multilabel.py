@@ -1,30 +1,32 @@
 """Multilabel classification with sparse distributions over labels: a label is on when its probability is not zero.
 
-Four pairs of a map and a loss are compared on documents made up from label-specific distributions over words, with
-varied numbers of labels and varied length, on Mulan data sets, and as the head of a Transformers classifier.
+Four pairs of a map and a loss are compared: in linear models of documents made up from label-specific distributions
+over words, with varied numbers of labels and varied length; in linear models of a data set; and as the head of a
+Transformers classifier.
 
 The pairs, the made-up data and the measures are those of Laha et al. 2018, "On Controllable Sparse Alternatives to
 Softmax", Sections 4 and 5.1 and Appendix A.6.
+
+    python recipes/multilabel.py --list
+    python recipes/multilabel.py --quick --only 'labels-2-*' 'classifier-*'
+    python recipes/multilabel.py --only 'labels-*' 'range-*' 'words-*' --seeds 3
+    python recipes/multilabel.py --only 'data-*' --data emotions-train.arff --out out/emotions    # XML file beside it
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
+import dataclasses
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-import matplotlib
 import torch
 from datasets import Dataset
-from environment import environment
-from multilabel_data import LABELS, WORDS, Part, Problem, divided, documents, read_mulan
+from multilabel_data import LABELS, WORDS, Part, Problem, divided, documents, read_mulan, sample
+from multilabel_report import report
+from study import Settings, main, setting
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
 import hf_sparse.functional as F
@@ -36,10 +38,8 @@ from hf_sparse.losses import (
 )
 from hf_sparse.metrics import jensen_shannon, support_size
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-STEPS, CHECK_EVERY, LEARNING_RATE = 250, 10, 0.1
+CHECK_EVERY = 10  # steps of a linear model
+LONGEST = 48  # words of a document that the classifier reads
 
 
 class Pair(NamedTuple):
@@ -73,6 +73,43 @@ PAIRS = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Multilabel(Settings):
+    """One run: a pair, and what it is trained on."""
+
+    pair: str = setting("softmax+log", "softmax+log, sparsemax+huber, sparsemax+hinge, sparsehourglass+hinge", "5.1")
+    model: str = setting("linear", "linear", "5.1.1")
+    documents: bool = setting(True, "made-up data; Mulan data", "5.1.1; 5.1.2")
+    data: str = setting("", "birds, emotions, scene", "5.1.2")
+    mean_labels: int = setting(5, "2 to 9, as far as our copy can be read", "5.1.1 (1)")
+    spread: int = setting(1, "1; 0 to 4 with 5 labels on average", "5.1.1 (1); (2)")
+    words: int = setting(2000, "200 to 2000", "5.1.1 (3)")
+    rows: int = setting(5000)
+    steps: int = setting(250)
+    lr: float = setting(0.1)
+    batch_size: int = setting(0)  # 0: all rows at once
+    report_to: str = setting("none")
+
+
+def runs() -> dict[str, Multilabel]:
+    """All runs: every pair at every point of the three settings of Section 5.1.1, on data, and in a classifier."""
+    points = {f"labels-{mean}": Multilabel(mean_labels=mean) for mean in range(2, 10)}
+    points |= {f"range-{spread}": Multilabel(spread=spread) for spread in range(5)}
+    points |= {f"words-{words}": Multilabel(words=words) for words in (200, 500, 1000, 1500, 2000)}
+    points["data"] = Multilabel(documents=False)
+    points["classifier"] = Multilabel(
+        model="classifier", mean_labels=2, words=LONGEST // 2, steps=400, lr=2e-3, batch_size=64
+    )
+    return {
+        f"{name}-{pair}": dataclasses.replace(settings, pair=pair)
+        for name, settings in points.items()
+        for pair in PAIRS
+    }
+
+
+QUICK = {"rows": 300, "steps": 20}
+
+
 def micro_f1(labels: Tensor, on: Tensor) -> float:
     """F1 over all decisions of all rows together, ``2 TP / (2 TP + FP + FN)``; 0 where nothing is on or true."""
     right, wrong = int((labels & on).sum()), int((labels ^ on).sum())
@@ -99,32 +136,32 @@ class Fit(NamedTuple):
         }
 
 
-def fit_linear(problem: Problem, pair: Pair, seed: int, steps: int) -> Fit:
+def fit_linear(problem: Problem, pair: Pair, seed: int, steps: int, lr: float) -> Fit:
     """The best on validation data of all settings, thresholds and stages of training of a linear model."""
-    return max(_stages(problem, pair, seed, steps), key=lambda fit: fit.validation_f1)
+    return max(_stages(problem, pair, seed, steps, lr), key=lambda fit: fit.validation_f1)
 
 
-def _stages(problem: Problem, pair: Pair, seed: int, steps: int) -> Iterator[Fit]:
-    for setting in pair.settings:
+def _stages(problem: Problem, pair: Pair, seed: int, steps: int, lr: float) -> Iterator[Fit]:
+    for value in pair.settings:
         torch.manual_seed(seed)
         model = nn.Linear(problem.train.features.shape[1], problem.train.labels.shape[1])
-        optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE)
+        optimizer = torch.optim.Adam(model.parameters(), lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         best: Fit | None = None
         for step in range(1, steps + 1):
             optimizer.zero_grad()
-            pair.loss(model(problem.train.features), problem.train.labels, setting).backward()
+            pair.loss(model(problem.train.features), problem.train.labels, value).backward()
             optimizer.step()
             schedule.step()
             if step % CHECK_EVERY and step != steps:
                 continue
             weight, bias = model.weight.detach().clone(), model.bias.detach().clone()
-            predict = partial(_linear_probabilities, weight=weight, bias=bias, pair=pair, setting=setting)
+            predict = partial(_linear_probabilities, weight=weight, bias=bias, pair=pair, setting=value)
             p = predict(problem.validation.features)
             for on_above in pair.on_above:
                 f1 = micro_f1(problem.validation.labels, p > on_above)
                 if best is None or f1 > best.validation_f1:
-                    best = Fit(predict, setting, on_above, f1)
+                    best = Fit(predict, value, on_above, f1)
         assert best is not None
         yield best
 
@@ -133,36 +170,28 @@ def _linear_probabilities(features: Tensor, weight: Tensor, bias: Tensor, pair: 
     return pair.probabilities(nn.functional.linear(features, weight, bias), setting)
 
 
-def compare(problems: list[Problem], steps: int, progress: tqdm) -> dict[str, Any]:
-    """Every pair on every problem: mean and standard deviation over the problems, which differ by seed only."""
-    results = {}
-    for name, pair in PAIRS.items():
-        fits = []
-        for seed, problem in enumerate(problems):
-            fit = fit_linear(problem, pair, seed, steps)
-            fits.append({"setting": fit.setting, "on_above": fit.on_above} | fit.measured(problem.test))
-            progress.update()
-        results[name] = {
-            key: {"mean": fmean(values), "std": stdev(values) if len(values) > 1 else 0.0}
-            for key in fits[0]
-            for values in [[fit[key] for fit in fits]]
-        }
-    return results
+@lru_cache(maxsize=2)
+def problem_of(settings: Multilabel) -> Problem:
+    """The rows of a run, divided; ``settings`` without what does not concern them, so that pairs share them.
 
-
-def experiments(quick: bool) -> dict[str, dict[float, tuple[range, int]]]:
-    """The three settings of Section 5.1.1: numbers of labels a document may have, and words a document.
-
-    (1) "We draw number of labels uniformly at random from {mean-1, mean, mean+1}", mean 2 to 9; (2) "we draw uniformly
-    at random from {5-r, ..., 5+r}"; (3) "vary document length from 200 to 2000"; 2000 words otherwise. The means and
-    the range are our reading of a copy that lost them.
+    Raises:
+        ValueError: data for a run that makes up its own, or a wrong file; see ``read_mulan``.
     """
-    every = {
-        "mean number of labels": {mean: (range(mean - 1, min(mean + 1, LABELS) + 1), 2000) for mean in range(2, 10)},
-        "range of the number of labels": {r: (range(5 - r, 5 + r + 1), 2000) for r in range(5)},
-        "words a document": {length: (range(4, 7), length) for length in (200, 500, 1000, 1500, 2000)},
-    }
-    return {name: dict(list(points.items())[:1]) for name, points in every.items()} if quick else every
+    if settings.documents and settings.data:
+        raise ValueError(f"this run makes up its documents; {settings.data} can be read with --only 'data-*'")
+    if settings.documents:
+        return divided(made_up(settings), settings.seed)
+    return divided(read_mulan(Path(settings.data)) if settings.data else sample(settings.rows), settings.seed)
+
+
+def made_up(settings: Multilabel) -> Part:
+    """Documents with about as many labels as asked for.
+
+    Section 5.1.1: "We draw number of labels uniformly at random from {mean-1, mean, mean+1}", or "from
+    {5-r, ..., 5+r}".
+    """
+    first, last = settings.mean_labels - settings.spread, settings.mean_labels + settings.spread
+    return documents(range(first, min(last, LABELS) + 1), settings.words, settings.rows, settings.seed)
 
 
 def as_tokens(part: Part, limit: int) -> Dataset:
@@ -175,129 +204,58 @@ def as_tokens(part: Part, limit: int) -> Dataset:
     return Dataset.from_list(rows).with_format("torch")
 
 
-def transformer(folder: Path, rows: int, steps: int, seed: int = 0) -> dict[str, dict[str, float]]:
-    """The same four pairs as heads of a small sequence-classification model, trained with the stock Trainer."""
-    length = 48
-    data = documents(range(1, 4), length=length // 2, rows=rows, seed=seed)
-    train, validation, test = (
-        as_tokens(data.take(part), length)
-        for part in torch.arange(rows).tensor_split([rows // 2, rows * 7 // 10])  # Appendix A.6
-    )
-    results = {}
-    for name, pair in PAIRS.items():
-        set_seed(seed)
-        config = BertConfig(
-            vocab_size=WORDS + 1, pad_token_id=WORDS, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-            num_attention_heads=4, max_position_embeddings=length, num_labels=LABELS,
-            problem_type="multi_label_classification",
-        )  # fmt: skip
-        setting = pair.settings[len(pair.settings) // 2]
-        arguments = TrainingArguments(
-            str(folder), max_steps=steps, per_device_train_batch_size=64, per_device_eval_batch_size=256,
-            learning_rate=2e-3, warmup_steps=min(50, steps // 2), lr_scheduler_type="cosine", logging_strategy="no",
-            save_strategy="no", report_to="none", seed=seed, use_cpu=not torch.cuda.is_available(),
-        )  # fmt: skip
-        loss = partial(_loss_of_outputs, pair=pair, setting=setting)
-        model = BertForSequenceClassification(config)
-        trainer = Trainer(model, arguments, train_dataset=train, compute_loss_func=loss)
-        trainer.train()
-        trainer.save_model(str(folder / name))
-        predict = partial(_probabilities_of_scores, pair=pair, setting=setting)
-        chosen_on, reported = (_scored(trainer, part) for part in (validation, test))
-        f1 = {on: micro_f1(chosen_on.labels, predict(chosen_on.features) > on) for on in pair.on_above}
-        best = max(f1, key=f1.__getitem__)
-        results[name] = Fit(predict, setting, best, f1[best]).measured(reported)
-    return results
+def fit_classifier(settings: Multilabel, pair: Pair, folder: Path) -> tuple[Fit, Part]:
+    """A pair as the head of a small sequence-classification model, trained with the stock Trainer.
 
+    Returns:
+        The fit, which goes from scores to probabilities, and the model's scores of the test rows with their labels.
+    """
+    parts = torch.arange(settings.rows).tensor_split([settings.rows // 2, settings.rows * 7 // 10])  # Appendix A.6
+    train, validation, test = (as_tokens(made_up(settings).take(part), LONGEST) for part in parts)
+    set_seed(settings.seed)
+    config = BertConfig(
+        vocab_size=WORDS + 1, pad_token_id=WORDS, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=LONGEST, num_labels=LABELS,
+        problem_type="multi_label_classification",
+    )  # fmt: skip
+    arguments = TrainingArguments(
+        str(folder / "checkpoints"), max_steps=settings.steps, per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=256, learning_rate=settings.lr, warmup_steps=min(50, settings.steps // 2),
+        lr_scheduler_type="cosine", logging_strategy="no", save_strategy="no", report_to=settings.report_to,
+        seed=settings.seed, use_cpu=not torch.cuda.is_available(),
+    )  # fmt: skip
+    chosen = pair.settings[len(pair.settings) // 2]
 
-def _scored(trainer: Trainer, rows: Dataset) -> Part:
-    predicted = trainer.predict(rows)
-    return Part(torch.from_numpy(predicted.predictions), torch.from_numpy(predicted.label_ids) > 0)
+    def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        return pair.loss(outputs.logits, labels, chosen)
+
+    def scored(rows: Dataset) -> Part:
+        predicted = trainer.predict(rows)
+        return Part(torch.from_numpy(predicted.predictions), torch.from_numpy(predicted.label_ids) > 0)
+
+    trainer = Trainer(BertForSequenceClassification(config), arguments, train_dataset=train, compute_loss_func=loss)
+    trainer.train()
+    trainer.save_model(str(folder / "model"))
+    predict, held_out = partial(_probabilities_of_scores, pair=pair, setting=chosen), scored(validation)
+    f1 = {on: micro_f1(held_out.labels, predict(held_out.features) > on) for on in pair.on_above}
+    best = max(f1, key=f1.__getitem__)
+    return Fit(predict, chosen, best, f1[best]), scored(test)
 
 
 def _probabilities_of_scores(scores: Tensor, pair: Pair, setting: float) -> Tensor:
     return pair.probabilities(scores, setting)
 
 
-def _loss_of_outputs(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, *, pair: Pair, setting: float):
-    return pair.loss(outputs.logits, labels, setting)
-
-
-def draw(result: dict[str, Any], path: Path) -> None:
-    """F1 and labels of nonzero probability for the three varied settings."""
-    figure, axes = plt.subplots(2, 3, figsize=(12, 6), sharex="col", layout="constrained")
-    rows = (("micro_f1", "micro F1"), ("support_size", "labels of nonzero probability"))
-    for column, (what, points) in enumerate(result["synthetic"].items()):
-        for (key, title), axis in zip(rows, axes[:, column]):
-            for name, marker in zip(PAIRS, "os^D"):
-                x = [float(value) for value in points]
-                axis.plot(x, [points[value][name][key]["mean"] for value in points], marker=marker, label=name)
-            axis.set_ylabel(title if column == 0 else "")
-            axis.grid(alpha=0.3)
-        axes[1, column].set_xlabel(what)
-    axes[0, 0].legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """Pairs by data sets, micro F1 in percent."""
-    width = max(map(len, PAIRS))
-    lines = [" " * width + "".join(f"{name:>14}" for name in results)]
-    lines += [f"{pair:<{width}}" + "".join(f"{_f1(results[d][pair]):>14.1%}" for d in results) for pair in PAIRS]
-    return "\n".join(lines)
-
-
-def _f1(row: dict[str, Any]) -> float:
-    return row["micro_f1"]["mean"] if isinstance(row["micro_f1"], dict) else row["micro_f1"]
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Run what the command line asks for; see ``--help``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, nargs="*", default=[], help="Mulan ARFF files, XML files beside them")
-    parser.add_argument("--out", type=Path, default=Path("out/multilabel"), help="folder for results.json and picture")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of everything; mean and deviation are reported")
-    parser.add_argument("--quick", action="store_true", help="one point of each setting, few rows and steps")
-    options = parser.parse_args(arguments)
-    if options.seeds < 1:
-        parser.error(f"--seeds must be at least 1, was {options.seeds}")
-    mulan = {path.stem.removesuffix("-train"): read_mulan(path) for path in options.data}
-    start, steps, rows = time.perf_counter(), 40 if options.quick else STEPS, 300 if options.quick else 5000
-    varied = experiments(options.quick)
-    total = sum(map(len, varied.values())) + len(mulan)
-    synthetic: dict[str, Any] = {}
-    with tqdm(total=total * len(PAIRS) * options.seeds, desc="linear models") as progress:
-        for name, points in varied.items():
-            synthetic[name] = {
-                str(value): compare(
-                    [divided(documents(*point, rows=rows, seed=seed), seed) for seed in range(options.seeds)],
-                    steps, progress,
-                )
-                for value, point in points.items()
-            }  # fmt: skip
-        real = {
-            name: compare([divided(part, seed) for seed in range(options.seeds)], steps, progress)
-            for name, part in mulan.items()
-        }
-    settings = {"steps": steps, "learning_rate": LEARNING_RATE, "rows": rows, "seeds": options.seeds}
-    heads = transformer(options.out / "trainer", rows, 20 if options.quick else 400)
-    result = {
-        "settings": settings, "synthetic": synthetic, "mulan": real, "transformer": heads,
-        "seconds": time.perf_counter() - start, **environment(),
-    }  # fmt: skip
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    draw(result, options.out / "multilabel.png")
-    for name, points in synthetic.items():
-        print(f"\nmicro F1 by {name}\n{table(points)}")
-    if real:
-        print(f"\nmicro F1 on Mulan data\n{table(real)}")
-    print(f"\nmicro F1 as a head of BertForSequenceClassification\n{table({'BERT-like': heads})}")
-    print(f"\n{result['seconds']:.0f} s; {options.out / 'results.json'}, {options.out / 'multilabel.png'}")
-    return result
+def perform(settings: Multilabel, folder: Path) -> dict[str, Any]:
+    """Train one model, and measure it on the test rows."""
+    pair = PAIRS[settings.pair]
+    if settings.model == "classifier":
+        fit, test = fit_classifier(settings, pair, folder)
+    else:
+        problem = problem_of(dataclasses.replace(settings, pair=""))
+        fit, test = fit_linear(problem, pair, settings.seed, settings.steps, settings.lr), problem.test
+    return {"setting": fit.setting, "on_above": fit.on_above, **fit.measured(test)}
 
 
 if __name__ == "__main__":
-    main()
+    main("multilabel", __doc__, runs(), perform, report, QUICK)

@@ -61,6 +61,12 @@ def documents(label_counts: range, length: int, rows: int = 5000, seed: int = 0)
     return Part(torch.from_numpy(words).float(), torch.from_numpy(labels))
 
 
+def sample(rows: int) -> Part:
+    """scikit-learn's own made-up multilabel rows with twenty features and five labels, those that have a label."""
+    features, labels = make_multilabel_classification(n_samples=rows, allow_unlabeled=False, random_state=0)
+    return Part(torch.from_numpy(features).float(), torch.from_numpy(labels) > 0)
+
+
 def divided(part: Part, seed: int = 0) -> Problem:
     """Half to train on, a fifth to choose settings on, three tenths to test on (Appendix A.6), drawn at random;
     every feature with mean zero and standard deviation one over the training rows.

@@ -1,6 +1,6 @@
 """The multilabel recipe: its data are what they claim to be, its fits learn, and a run leaves what it promises."""
 
-import json
+import dataclasses
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_mulan_files_are_read_and_rows_without_label_left_out(recipe, tmp_path):
 def test_every_pair_learns_labels_that_the_features_tell(recipe, name):
     labels = recipe.documents(range(1, 4), 10, rows=400, seed=0).labels
     problem = recipe.divided(recipe.Part(labels.float(), labels), seed=0)
-    fit = recipe.fit_linear(problem, recipe.PAIRS[name], seed=0, steps=120)
+    fit = recipe.fit_linear(problem, recipe.PAIRS[name], seed=0, steps=120, lr=0.1)
     assert fit.measured(problem.test)["micro_f1"] > 0.97
 
 
@@ -76,9 +76,28 @@ def test_micro_f1_counts_decisions_of_all_rows_together(recipe):
     assert recipe.micro_f1(labels[:0], on[:0]) == 0
 
 
+def test_runs_differ_in_what_their_names_say(recipe):
+    runs = recipe.runs()
+    assert (runs["labels-9-softmax+log"].mean_labels, runs["range-0-softmax+log"].spread) == (9, 0)
+    counts = recipe.made_up(runs["labels-9-softmax+log"]).labels.sum(1)
+    assert set(counts.tolist()) == {8, 9, 10}
+    assert {run.pair for run in runs.values()} == set(recipe.PAIRS)
+    assert runs["classifier-sparsemax+hinge"].model == "classifier"
+
+
+def test_data_for_a_run_that_makes_up_its_own_is_refused(recipe, tmp_path):
+    settings = dataclasses.replace(recipe.runs()["labels-2-softmax+log"], data="birds-train.arff")
+    with pytest.raises(ValueError, match=r"birds-train\.arff can be read with --only 'data-\*'"):
+        recipe.perform(settings, tmp_path)
+
+
 @pytest.mark.slow
-def test_a_quick_run_leaves_results_and_a_picture(recipe, tmp_path):
-    recipe.main(["--quick", "--seeds", "1", "--out", str(tmp_path)])
-    result = json.loads((tmp_path / "results.json").read_text())
-    assert set(result["transformer"]) == set(recipe.PAIRS)
+def test_quick_runs_leave_results_models_and_a_picture(recipe, tmp_path):
+    arguments = ["--quick", "--out", str(tmp_path), "--only", "labels-2-s*", "data-*log", "classifier-*hinge"]
+    results = recipe.main(
+        "multilabel", recipe.__doc__, recipe.runs(), recipe.perform, recipe.report, recipe.QUICK, arguments
+    )
+    assert len(results["runs"]) == 4 + 1 + 2
+    assert all(0 <= record["figures"]["micro_f1"] <= 1 for record in results["runs"])
+    assert (tmp_path / "runs" / "classifier-sparsemax+hinge-0" / "model" / "model.safetensors").is_file()
     assert (tmp_path / "multilabel.png").stat().st_size > 10_000
