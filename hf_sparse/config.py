@@ -145,7 +145,7 @@ class SparseConfig:
         """Learned settings with a start for each head, and coverage with a vector for each.
 
         Args:
-            heads: how many heads each kind of attention has, and how long their queries are.
+            heads: how many heads each kind of attention with something to learn has, and how long their queries are.
         """
 
         def filled(choice: Any, count: int, head_dim: int) -> Any:
@@ -160,7 +160,7 @@ class SparseConfig:
             return choice.with_settings(**several)
 
         attn = self.attn if isinstance(self.attn, dict) else dict.fromkeys(heads, self.attn)
-        return replace(self, attn={kind: filled(choice, *heads[kind]) for kind, choice in attn.items()})
+        return replace(self, attn={**attn, **{kind: filled(attn[kind], *size) for kind, size in heads.items()}})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for ``config.json``."""

@@ -109,7 +109,8 @@ def sparsify(
             'then get_peft_model with the setting among modules_to_save, as modules_to_save=["sparse_alpha"]'
         )
     if config.is_learned:
-        config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))
+        inputs = example_inputs(dense) if example is None else example
+        config = config.with_heads(_count_heads(dense, config, inputs))
     attach(dense, config, config.to_dict(), source)
     if dense.device.type != "meta":
         with ExitStack() as undo:
@@ -282,8 +283,12 @@ def _remove_sites(model: nn.Module) -> None:
         del module.__dict__[SITE]
 
 
-def _count_heads(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """How many heads each kind of attention has, and how long their queries are (0 if unseen), seen on ``inputs``."""
+def _count_heads(
+    model: PreTrainedModel, config: SparseConfig, inputs: Mapping[str, Any]
+) -> dict[str, tuple[int, int]]:
+    """How many heads each kind of attention with something to learn has, and how long their queries are (0 for
+    unseen), on ``inputs``.
+    """
     softmax = SparseConfig.parse(attn="softmax")
     attach(model, softmax, softmax.to_dict())
     try:
@@ -294,6 +299,9 @@ def _count_heads(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str,
         _detach(model)
     heads: dict[str, tuple[int, int]] = {}
     for site in sites:
+        choice = config.attention(site.kind, site.layer)
+        if choice is None or not choice.learned_names:
+            continue
         seen = counts[site.path].heads, counts[site.path].head_dim
         if seen[0] == 0 or heads.setdefault(site.kind, seen)[0] != seen[0]:
             raise ValueError(
