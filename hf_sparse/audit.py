@@ -80,21 +80,24 @@ def audit_attention(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     """
     ran: set[str] = set()
     sites = {site.path: site for _, site in attention_sites(model)}
-    constrained = [path for path, site in sites.items() if site.is_constrained]
-    if constrained:
-        # Enough for any number of words, and a cache, to see that both arrive.
-        inputs = {**inputs, "fertility": float("inf"), "use_cache": True}
+    sequential = [path for path, site in sites.items() if site.choice is not None and site.choice.is_sequential]
+    if sequential:
+        # A mask without padding, and a cache, to see that both arrive.
+        inputs = {**inputs, "target_mask": torch.ones(1, 1, device=model.device), "use_cache": True}
+    if any(site.is_constrained for site in sites.values()):
+        inputs = {**inputs, "fertility": float("inf")}  # enough for any number of words
     with _running_modules(model, ran) as running, quiet_evaluation(model), observe(model) as counts:
         watch = _SoftmaxWatch(running)
         with watch:
             output = model(**inputs)
-    for path in constrained:
-        wanted = ["fertility"] if output.get("past_key_values") is None else ["fertility", "past_key_values"]
+    for path in sequential:
+        wanted = ["fertility"] if sites[path].is_constrained else ["target_mask"]
+        wanted += [] if output.get("past_key_values") is None else ["past_key_values"]
         for argument in (name for name in wanted if counts[path].calls and name not in counts[path].brought):
             name = type(model.get_submodule(path)).__name__
             raise ValueError(
-                f"{type(model).__name__} does not hand {argument} on to {name} at {path!r}, so that the credit of its "
-                "keys cannot be followed; pass attn=None, or a map without bounds"
+                f"{type(model).__name__} does not hand {argument} on to {name} at {path!r}, so that what its keys "
+                "received cannot be followed; pass attn=None, or a map without bounds and coverage"
             )
     replaced = {path for path, site in sites.items() if counts[path].calls and not site.inline}
     missed = sorted(

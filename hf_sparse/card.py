@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from .config import Learned, MapConfig, SparseConfig
+from .config import CoverageVectors, Learned, MapConfig, SparseConfig
 
 SECTION = re.compile(r"<!-- begin hf_sparse -->.*?<!-- end hf_sparse -->", re.DOTALL)
 HERE = "path of this folder, or id of this repository"
@@ -93,6 +93,8 @@ def _map_text(choice: MapConfig) -> str:
 def _setting_text(value: Any) -> str:
     if isinstance(value, Learned):
         return "learned for each head"
+    if isinstance(value, CoverageVectors):
+        return "by a learned vector for each head"
     if isinstance(value, tuple):
         return f"of each head {', '.join(f'{entry:.4g}' for entry in value)}"
     return str(value) if isinstance(value, bool | str) else f"{value:.4g}"

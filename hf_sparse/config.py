@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from .functional import MAPS
-from .map_config import BY_LENGTH, Learned, MapConfig
+from .map_config import BY_LENGTH, CoverageVectors, Learned, MapConfig
 
 KINDS = ("encoder", "decoder", "cross")
 VERSION = 1
@@ -47,6 +47,8 @@ def _weighing(value: Any, role: str) -> MapConfig:
         raise ValueError(f"{role}: scores of attention are not centered; centered=True is for a head")
     if not choice.map.any_scores:
         raise ValueError(f"{role}: {choice.name} does not take scores of any sign; for attention choose one of {fit}")
+    if choice.is_constrained and choice.has_coverage:
+        raise ValueError(f"{role}: {choice.name} follows what keys received by its bounds; give it no coverage")
     settings = dict(choice.settings)
     if settings.get("beta", 0.0) == 0:
         if "gamma" in settings:
@@ -63,6 +65,8 @@ def _head(value: Any) -> MapConfig:
     if choice.scaled_by_length:
         given = ", ".join(name for name, _ in choice.settings if name in BY_LENGTH)
         raise ValueError(f"head: {given} scale scores by the number of keys; they are for attention")
+    if choice.has_coverage:
+        raise ValueError("head: coverage follows what attention gave its keys; it is for attention")
     choice.map.loss_regularizer()
     return choice
 
@@ -130,25 +134,33 @@ class SparseConfig:
     @property
     def is_learned(self) -> bool:
         """Whether some setting of attention is learned."""
-        return any(choice.learned for choice in self.attention_maps)
+        return any(choice.learned_names for choice in self.attention_maps)
 
     @property
     def map_names(self) -> list[str]:
         """The names of all maps, for tags."""
         return sorted({choice.name for choice in [*self.attention_maps, self.head] if choice is not None})
 
-    def with_heads(self, heads: Mapping[str, int]) -> SparseConfig:
-        """Learned settings with a start for each of the heads that each kind of attention has."""
+    def with_heads(self, heads: Mapping[str, tuple[int, int]]) -> SparseConfig:
+        """Learned settings with a start for each head, and coverage with a vector for each.
 
-        def filled(choice: Any, count: int) -> Any:
+        Args:
+            heads: how many heads each kind of attention with something to learn has, and how long their queries are.
+        """
+
+        def filled(choice: Any, count: int, head_dim: int) -> Any:
             if not isinstance(choice, MapConfig):
-                return None if choice is None else tuple(filled(layer, count) for layer in choice)
+                return None if choice is None else tuple(filled(layer, count, head_dim) for layer in choice)
             starts = {key: value.initial for key, value in choice.learned.items()}
-            several = {key: Learned(start * count if len(start) == 1 else start) for key, start in starts.items()}
+            several: dict[str, Any] = {
+                key: Learned(start * count if len(start) == 1 else start) for key, start in starts.items()
+            }
+            if choice.has_coverage:
+                several["coverage"] = CoverageVectors(count, head_dim)
             return choice.with_settings(**several)
 
         attn = self.attn if isinstance(self.attn, dict) else dict.fromkeys(heads, self.attn)
-        return replace(self, attn={kind: filled(choice, heads[kind]) for kind, choice in attn.items()})
+        return replace(self, attn={**attn, **{kind: filled(attn[kind], *size) for kind, size in heads.items()}})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for ``config.json``."""
@@ -179,4 +191,6 @@ class SparseConfig:
         config = cls.parse(**{key: value for key, value in data.items() if key != "version"})
         if config.head is not None and config.head.open_settings:
             raise ValueError(f"the saved head leaves {config.head.open_settings[0]!r} open; it must be a number")
+        if any(dict(choice.settings).get("coverage") == "vector" for choice in config.attention_maps):
+            raise ValueError('the saved attention has coverage="vector" without the size of the vectors')
         return config

@@ -240,13 +240,13 @@ def forward(
 
 
 def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What the model hands down to constrained attention, besides its own arguments."""
-    if not model._constrained:
-        if fertility is not None:
-            raise ValueError(
-                f"fertility is for constrained attention, and {type(model).__name__} has none; "
-                'make it sparse with attn={"cross": {"name": "csparsemax", ...}}'
-            )
+    """What the model hands down to attention that follows what its keys received, besides its own arguments."""
+    if fertility is not None and not model._constrained:
+        raise ValueError(
+            f"fertility is for constrained attention, and {type(model).__name__} has none; "
+            'make it sparse with attn={"cross": {"name": "csparsemax", ...}}'
+        )
+    if not any(choice.is_sequential for choice in model._sparse_config.attention_maps):
         return {}
     arguments: dict[str, Any] = {}
     call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments

@@ -50,6 +50,12 @@ ON_SCORES: dict[str, Setting] = {
         to_real=torch.log,
     ),
     **BY_LENGTH,
+    "coverage": Setting(
+        default="none",
+        allowed='{"vector": [heads, head_dim]}',
+        holds=lambda number: False,
+        words=("none", "vector"),
+    ),
 }
 
 
@@ -65,14 +71,25 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class CoverageVectors:
+    """``"coverage": "vector"`` in a model that has been seen, ``{"vector": [8, 64]}``: how many vectors, how long.
+
+    What a key received at earlier steps moves it along a learned vector, one for each head.
+    """
+
+    heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
 class MapConfig:
     """A map with its settings, as in ``{"name": "entmax", "alpha": 1.33}``. Make one with ``parse``.
 
     Attributes:
         name: a registered map.
         settings: every setting the map takes, in the map's own order: a number, a word that stands for one
-            (``"auto"``), True or False, a number for each head, or ``Learned``; then those of ``ON_SCORES`` that
-            are not at their default.
+            (``"auto"``), True or False, a number for each head, ``Learned`` or ``CoverageVectors``; then those of
+            ``ON_SCORES`` that are not at their default.
     """
 
     name: str
@@ -147,8 +164,18 @@ class MapConfig:
 
     @property
     def learned(self) -> dict[str, Learned]:
-        """Settings that are learned."""
+        """Settings that are learned, a number for each head."""
         return {key: value for key, value in self.settings if isinstance(value, Learned)}
+
+    @property
+    def has_coverage(self) -> bool:
+        """Whether what keys received at earlier steps goes into their scores."""
+        return "coverage" in dict(self.settings)
+
+    @property
+    def learned_names(self) -> list[str]:
+        """Settings that are learned, for each head a number or a vector."""
+        return [*self.learned, *(["coverage"] if self.has_coverage else [])]
 
     def with_settings(self, **settings: Any) -> MapConfig:
         """The same map with some settings replaced."""
@@ -186,6 +213,11 @@ class MapConfig:
         """Whether weights are bounded by the credit their keys have left; such a map is not called on scores alone."""
         return self.map.bounds is not None
 
+    @property
+    def is_sequential(self) -> bool:
+        """Whether the weights of a query depend on what the queries before it gave their keys."""
+        return self.is_constrained or self.has_coverage
+
     def __call__(self, z: Tensor, dim: int = -1, **settings: Tensor) -> Tensor:
         """Map scores to weights with these settings, some of them replaced by tensors."""
         scores = self.scores(z, **{name: settings.pop(name) for name in ON_SCORES if name in settings})
@@ -209,6 +241,8 @@ class MapConfig:
 
 def _parse_setting(setting: Setting, name: str, value: Any, per_head: bool) -> Any:
     """A checked setting; in attention a number may also be a list with one for each head, or learned."""
+    if isinstance(value, Mapping) and set(value) == {"vector"} and "vector" in setting.words:
+        return _parse_vectors(name, value["vector"])
     if per_head and setting.holds is not None and isinstance(value, list | tuple):
         if not value:
             raise ValueError(f"{name} must be {setting.allowed}, or a list with one for each head, was []")
@@ -226,7 +260,16 @@ def _parse_setting(setting: Setting, name: str, value: Any, per_head: bool) -> A
     return setting.check(name, value)
 
 
+def _parse_vectors(name: str, size: Any) -> CoverageVectors:
+    whole = isinstance(size, list | tuple) and all(type(entry) is int and entry > 0 for entry in size)
+    if not whole or len(size) != 2:
+        raise ValueError(f'{name} must be "vector"; a saved model says {{"vector": [heads, head_dim]}}, was {size!r}')
+    return CoverageVectors(*size)
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, CoverageVectors):
+        return {"vector": [value.heads, value.head_dim]}
     if isinstance(value, Learned):
         return {"learned": list(value.initial)}
     return list(value) if isinstance(value, tuple) else value

@@ -59,7 +59,8 @@ def sparsify(
             too, takes a ``temperature`` that its scores are divided by; in attention also ``delta``, ``beta`` and
             ``gamma``, for scores times ``delta + beta (log n) ** gamma`` with n visible keys and one. "csoftmax" and
             "csparsemax", for decoders and cross-attention, bound what each key receives over all queries
-            (``{"cross": {"name": "csparsemax", "fertility": 2.0}}``).
+            (``{"cross": {"name": "csparsemax", "fertility": 2.0}}``). All others take, for cross-attention,
+            ``"coverage": "vector"``: what each key received before goes into its score by learned vectors.
         head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
             alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch. Logits
             of pretrained heads carry an offset softmax never saw: ``centered=True`` takes it off, and ``calibrate``
@@ -108,7 +109,8 @@ def sparsify(
             'then get_peft_model with the setting among modules_to_save, as modules_to_save=["sparse_alpha"]'
         )
     if config.is_learned:
-        config = config.with_heads(_count_heads(dense, example_inputs(dense) if example is None else example))
+        inputs = example_inputs(dense) if example is None else example
+        config = config.with_heads(_count_heads(dense, config, inputs))
     attach(dense, config, config.to_dict(), source)
     if dense.device.type != "meta":
         with ExitStack() as undo:
@@ -281,8 +283,12 @@ def _remove_sites(model: nn.Module) -> None:
         del module.__dict__[SITE]
 
 
-def _count_heads(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """How many heads each kind of attention has, seen on ``inputs``."""
+def _count_heads(
+    model: PreTrainedModel, config: SparseConfig, inputs: Mapping[str, Any]
+) -> dict[str, tuple[int, int]]:
+    """How many heads each kind of attention with something to learn has, and how long their queries are (0 for
+    unseen), on ``inputs``.
+    """
     softmax = SparseConfig.parse(attn="softmax")
     attach(model, softmax, softmax.to_dict())
     try:
@@ -291,10 +297,13 @@ def _count_heads(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str,
         sites = [site for _, site in attention_sites(model)]
     finally:
         _detach(model)
-    heads: dict[str, int] = {}
+    heads: dict[str, tuple[int, int]] = {}
     for site in sites:
-        seen = counts[site.path].heads
-        if seen == 0 or heads.setdefault(site.kind, seen) != seen:
+        choice = config.attention(site.kind, site.layer)
+        if choice is None or not choice.learned_names:
+            continue
+        seen = counts[site.path].heads, counts[site.path].head_dim
+        if seen[0] == 0 or heads.setdefault(site.kind, seen)[0] != seen[0]:
             raise ValueError(
                 f"a setting can only be learned for each head where all {site.kind} attention has the same number of "
                 f"heads, and {site.path!r} has another, or does not show its heads; give a number instead"
@@ -333,10 +342,11 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
     for reason in filter(None, reasons):
         raise ValueError(f"{name}: {reason}, or pass attn=None")
     arguments = inspect.signature(type(model).forward).parameters.values()
-    if any(site.is_constrained for site in sites) and all(p.kind is not p.VAR_KEYWORD for p in arguments):
+    sequential = any(choice.is_sequential for choice in config.attention_maps)
+    if sequential and all(p.kind is not p.VAR_KEYWORD for p in arguments):
         raise ValueError(
-            f"{name} takes no arguments but its own, and so no fertility, which constrained attention needs; pass "
-            "attn=None, or a map without bounds"
+            f"{name} takes no arguments but its own, and so no fertility and no mask of its target, which bounds and "
+            "coverage need; pass attn=None, or a map without them"
         )
     found = {site.kind for site in sites}
     if isinstance(config.attn, dict):

@@ -154,12 +154,13 @@ def source_for(model: Any, config: SparseConfig, fertility: Any, training_fertil
 def keep_source(model: Any, source: SourceFertility | None) -> None:
     """Make ``source`` a part of ``model`` and say so in its configuration; None takes away what is there.
 
-    It goes into the base model, whose weights keep their names whether they are loaded alone or in a whole.
+    It goes into the base model, whose weights keep their names whether they are loaded alone or in a whole, and takes
+    the model's dtype, in which a checkpoint is loaded: the bounds are the same before and after.
     """
     drop_source(model)
     model.config.__dict__.pop(_RECORD, None)
     if source is not None:
-        model.base_model.add_module(_NAME, source.to(model.device).train(model.training))
+        model.base_model.add_module(_NAME, source.to(model.device, model.dtype).train(model.training))
         setattr(model.config, _RECORD, source.record())
 
 

@@ -1,10 +1,10 @@
 """Translation with sparse and constrained cross-attention, and what it repeats and leaves out.
 
 A small Marian model is trained with softmax, once. From it every system goes on for equally many steps with its own
-cross-attention: softmax, sparsemax, and constrained softmax and sparsemax with constant, guided and predicted
-fertilities; two more search with a coverage penalty. With ``--base-steps 0`` every system is trained from scratch,
-from the same untrained weights. The run prints BLEU, chrF, REP and DROP of each, and draws how softmax and constrained
-sparsemax attend in a sentence where softmax repeats itself.
+cross-attention: softmax, sparsemax, both with coverage vectors, and constrained softmax and sparsemax with constant,
+guided and predicted fertilities; two more search with a coverage penalty. With ``--base-steps 0`` every system is
+trained from scratch, from the same untrained weights. The run prints BLEU, chrF, REP and DROP of each, and draws how
+softmax and constrained sparsemax attend in a sentence where softmax repeats itself.
 
 Each step is kept in the folder of results: the same command goes on where an earlier run was interrupted.
 

@@ -42,15 +42,19 @@ class System:
         attention: the map in cross-attention.
         fertility: a number for constant bounds, ``"guided"``, ``"predicted"``, or None for none.
         penalty: whether beam search charges for words left out; the model is that of the system without.
+        coverage: whether what words received before goes into their scores, by learned vectors.
     """
 
     attention: str
     fertility: float | str | None = None
     penalty: bool = False
+    coverage: bool = False
 
     @property
     def cross(self) -> dict[str, Any]:
         """What ``sparsify`` is given for cross-attention."""
+        if self.coverage:
+            return {"name": self.attention, "coverage": "vector"}
         if self.fertility is None:
             return {"name": self.attention}
         return {"name": self.attention, "fertility": self.fertility, "exhaustion": EXHAUSTION, "sink": True}
@@ -64,8 +68,10 @@ class System:
 SYSTEMS = {
     "softmax": System("softmax"),
     "softmax-penalty": System("softmax", penalty=True),
+    "softmax-coverage": System("softmax", coverage=True),
     "sparsemax": System("sparsemax"),
     "sparsemax-penalty": System("sparsemax", penalty=True),
+    "sparsemax-coverage": System("sparsemax", coverage=True),
     "csoftmax-predicted": System("csoftmax", "predicted"),
     "csparsemax-2": System("csparsemax", 2.0),
     "csparsemax-3": System("csparsemax", 3.0),

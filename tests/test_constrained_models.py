@@ -269,7 +269,7 @@ def test_rows_of_the_cache_are_selected_and_repeated_with_their_credit(name):
 def test_a_cache_that_cannot_be_followed_is_refused():
     model, dense = constrained("bart"), tiny_model("bart").double()
     _, cache = step_by_step(dense, SOURCE, TARGET, [9])
-    with pytest.raises(ValueError, match="the cache holds 9 target positions that constrained attention has not seen"):
+    with pytest.raises(ValueError, match="the cache holds 9 target positions that this attention has not seen"):
         model(input_ids=SOURCE, decoder_input_ids=TARGET[:, :1], past_key_values=cache, use_cache=True)
     long = tokens(1, 70)
     _, cache = step_by_step(model, SOURCE[:1], long, [70])

@@ -6,7 +6,9 @@ import pickle
 
 import pytest
 import torch
+import transformers
 from datasets import Dataset
+from huggingface_hub import ModelCard
 from transformers import (
     AutoModel,
     AutoModelForSeq2SeqLM,
@@ -31,6 +33,7 @@ from hf_sparse import (
 )
 from hf_sparse.generation._continuations import Continuations
 from hf_sparse.source_fertility import source_of
+from tests.test_hub import LocalHub
 from tests.tiny_models import PAD, tiny_model, tokens
 
 NAMES = ["bart", "marian", "t5"]
@@ -203,6 +206,47 @@ def test_it_follows_the_model_to_other_types_of_number(tmp_path):
     wide = BartForConditionalGeneration.from_pretrained(tmp_path / "half", dtype=torch.float64)
     assert {p.dtype for p in wide.parameters()} == {torch.float64}
     torch.testing.assert_close(wide(**INPUTS, labels=TARGET).logits, model.double()(**INPUTS, labels=TARGET).logits)
+
+
+@EVERY_WORD
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_one_of_another_type_becomes_that_of_the_model_and_comes_back_the_same(word, dtype, tmp_path):
+    model = sparsify(tiny_model("bart").to(dtype), attn=choice(word), fertility=MADE[word]())
+    assert {tensor.dtype for tensor in source_of(model).state_dict().values()} == {dtype}
+    save_pretrained(model, tmp_path / "model")
+    twin = from_pretrained(tmp_path / "model")
+    assert twin.dtype == dtype
+    for other in (dtype, torch.float32):
+        twin.to(other), model.to(other)
+        assert {tensor.dtype for tensor in source_of(twin).state_dict().values()} == {other}
+        with torch.no_grad():
+            assert torch.equal(source_of(twin)(**INPUTS), source_of(model)(**INPUTS))
+            torch.testing.assert_close(twin(**INPUTS, labels=TARGET).logits, model(**INPUTS, labels=TARGET).logits)
+            ids = [one.generate(**INPUTS, do_sample=False, num_beams=2, max_new_tokens=5) for one in (twin, model)]
+        assert torch.equal(*ids)
+
+
+@EVERY_WORD
+def test_it_moves_to_other_devices_with_the_model(word, tmp_path):
+    model = sparsify(tiny_model("bart"), attn=choice(word), fertility=MADE[word](), training_fertility=guided())
+    moved = copy.deepcopy(model).to("meta").train()
+    assert {tensor.device.type for tensor in (*moved.parameters(), *moved.buffers())} == {"meta"}
+    assert source_of(moved)(INPUTS["input_ids"].to("meta"), MASK.to("meta")).device.type == "meta"
+    save_pretrained(model, tmp_path / "model")
+    check_same(from_pretrained(tmp_path / "model", device_map="cpu"), model)
+    empty = sparsify(tiny_model("bart").to("meta"), attn=choice(word), fertility=MADE[word]())
+    assert {tensor.device.type for tensor in source_of(empty).state_dict().values()} == {"meta"}
+
+
+@EVERY_WORD
+def test_it_is_pushed_with_the_model(word, tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.utils.hub, "hf_api", lambda: LocalHub(tmp_path))
+    monkeypatch.setattr(ModelCard, "load", lambda *args, **kwargs: ModelCard("---\nlicense: mit\n---\nMine."))
+    model = sparsify(tiny_model("bart"), attn=choice(word), fertility=MADE[word](), training_fertility=guided(2))
+    model.push_to_hub("someone/model")
+    pushed = from_pretrained(tmp_path / "someone" / "model")
+    check_same(pushed, model)
+    assert torch.equal(source_of(pushed).while_training.table, source_of(model).while_training.table)
 
 
 def test_training_takes_the_guided_bounds_and_testing_the_predicted_ones(tmp_path):

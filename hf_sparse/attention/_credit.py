@@ -1,4 +1,4 @@
-"""Attention whose keys have a credit: where the credit comes from, and where what was spent is kept."""
+"""Attention that follows what its keys received: where a credit comes from, and where what was spent is kept."""
 
 from __future__ import annotations
 
@@ -50,15 +50,14 @@ def constrained_weights(
         # A key and a value of zeros at the end of every sentence, whatever its padding: score 0 unless it is learned.
         score = torch.as_tensor(settings["sink_score"], dtype=scores.dtype, device=scores.device)
         scores = torch.cat([scores, score.expand(*scores.shape[:-1], 1)], -1)
-    num_queries = scores.shape[2]
-    layer, first_step = _spent_layer(module, site, cache, num_queries)
+    layer, first_step = spent_layer(module, cache, scores.shape[2])
     credit = _fertility(module, site, settings, fertility, scores, num_keys)
     spent = None if layer is None else layer.spent_before(first_step, num_keys)
     if spent is not None:
         credit = credit - spent
     bounds = cast(Any, site.choice).map.bounds
     exhaustion = settings["exhaustion"]
-    spending = None if target_mask is None else target_mask[:, -num_queries:] > 0
+    spending = spending_queries(target_mask, scores)
     weights = constrained_attention(
         bounds,
         scores,
@@ -106,12 +105,22 @@ def _fertility(
     return value.reshape(1, -1, 1).expand(1, -1, num_keys)
 
 
-def _spent_layer(
-    module: nn.Module, site: AttentionSite, cache: Cache | None, num_queries: int
-) -> tuple[SpentLayer | None, int]:
-    """The layer of the cache that holds what this site's keys received, and how many queries came before these."""
+def spending_queries(target_mask: Tensor | None, scores: Tensor) -> Tensor | None:
+    """Which queries (batch, queries) of scores (batch, heads, queries, ...) are no padding; None for all."""
+    if target_mask is None:
+        return None
+    return target_mask[:, -scores.shape[2] :].expand(len(scores), scores.shape[2]) > 0
+
+
+def spent_layer(module: nn.Module, cache: Cache | None, num_queries: int) -> tuple[SpentLayer | None, int]:
+    """The layer of the cache that holds what this site's keys received, and how many queries came before these.
+
+    Raises:
+        ValueError: a cache that cannot be followed.
+    """
     if cache is None:
         return None, 0
+    site: AttentionSite = module.__dict__[SITE]
     index, name = getattr(module, "layer_idx", None), type(module).__name__
     target, source = (
         (cache.self_attention_cache, cache.cross_attention_cache)
@@ -124,8 +133,8 @@ def _spent_layer(
     layer = held_in.layers[index]
     if type(layer) not in (DynamicLayer, SpentLayer):
         raise ValueError(
-            f"constrained attention follows a dynamic cache, and {name} was given one of {type(layer).__name__}; "
-            "leave out cache_implementation, or constrain only layers that attend to all keys"
+            f"attention with bounds or coverage follows a dynamic cache, and {name} was given one of "
+            f"{type(layer).__name__}; leave out cache_implementation, or bound only layers that attend to all keys"
         )
     if not isinstance(layer, SpentLayer):
         layer = held_in.layers[index] = SpentLayer(layer)
@@ -138,21 +147,26 @@ def hand_on_cache(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tup
 
 
 def follow_cache(module: nn.Module, site: AttentionSite) -> None:
-    """Let ``module`` hand its cache on to its attention function, if its site is constrained."""
-    if site.is_constrained:
+    """Let ``module`` hand its cache on to its attention function, if what its keys received is followed."""
+    if site.choice is not None and site.choice.is_sequential:
         site.hook = module.register_forward_pre_hook(hand_on_cache, with_kwargs=True)
 
 
 def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
-    """Why the constrained map of ``site`` cannot weigh the attention of ``module``, or None."""
-    if site.choice is None or not site.choice.is_constrained:
+    """Why the map of ``site`` cannot follow what the keys of ``module`` received, or None."""
+    if site.choice is None or not site.choice.is_sequential:
         return None
-    name, where = site.choice.name, f"{type(module).__name__} at {site.path!r}"
+    name = "coverage" if site.has_coverage else site.choice.name
+    where = f"{type(module).__name__} at {site.path!r}"
+    if site.has_coverage and site.kind != "cross":
+        return f'coverage is what words of a source received, and {where} is self-attention; give a kind, "cross"'
     if site.kind == "encoder":
         return f'{name} bounds what a decoder spends word by word, and {where} is an encoder\'s; give a kind, "cross"'
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(type(module).forward).parameters.values())
     if site.inline or not takes_any:
         return f"{where} does not go through Transformers' attention interface with its arguments, as {name} needs"
+    if not site.is_constrained:
+        return None
     settings = dict(site.choice.settings)
     if settings["shared"] and isinstance(settings["fertility"], tuple):
         return f"fertility by head and shared=True contradict each other at {site.path!r}; give {name} one number"

@@ -10,6 +10,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from ._call import AttentionCall
+from ._coverage import covered_weights
 from ._credit import constrained_weights
 from ._scores import attention_scores
 from ._site import SITE, weigh
@@ -55,8 +56,8 @@ def sparse_attention(
         indices: (batch, queries, k) keys an indexer selected; others are masked (DeepSeek V3.2).
         is_causal: only consulted where there is no mask.
         fertility: what was given to the model's forward, for constrained attention; see ``constrained_weights``.
-        credit_cache: the cache that the module was given, for constrained attention.
-        target_mask: (batch, target length), 0 where the target is padding, for constrained attention.
+        credit_cache: the cache that the module was given, for attention that follows what its keys received.
+        target_mask: (batch, target length), 0 where the target is padding, for the same.
         **others: what else the model handed on. What its own eager attention would have heeded is refused.
 
     Returns:
@@ -65,7 +66,7 @@ def sparse_attention(
 
     Raises:
         RuntimeError: ``module`` carries no site.
-        ValueError: ``set_impl`` insists on a tier that cannot serve this call.
+        ValueError: ``set_impl`` insists on a tier that cannot serve this call; or coverage where scores are capped.
         NotImplementedError: the model asks for something that would change the weights and is not honoured here.
     """
     site = module.__dict__.get(SITE)
@@ -106,11 +107,18 @@ def sparse_attention(
         scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
     if site.is_constrained:
         weights = constrained_weights(module, scores, key.shape[2], fertility, credit_cache, target_mask)
+    elif site.has_coverage:
+        if softcap is not None:
+            raise ValueError(
+                f"{type(module).__name__} caps its scores, and coverage is no part of what it caps; leave coverage out"
+            )
+        weights = covered_weights(module, query, scores, scaling, key.shape[2], credit_cache, target_mask)
     else:
         weights = weigh(module, scores)
     weights = weights[..., : key.shape[2]]
     if site.counts is not None:
-        site.counts.add(weights.detach(), fertility=fertility, past_key_values=credit_cache)
+        brought = {"fertility": fertility, "past_key_values": credit_cache, "target_mask": target_mask}
+        site.counts.add(weights.detach(), query.shape[-1], **brought)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

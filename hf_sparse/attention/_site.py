@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from ..config import Learned, MapConfig, SparseConfig
+from ..config import CoverageVectors, Learned, MapConfig, SparseConfig
 from ..functional import softmax
 
 SITE = "_sparse_attention"
@@ -40,15 +40,19 @@ class SupportCount:
     keys: float = 0.0
     calls: int = 0
     heads: int = 0
+    head_dim: int = 0
     brought: set[str] = field(default_factory=set)
 
-    def add(self, weights: Tensor, **brought: Any) -> None:
-        """Count the rows of ``weights`` (batch, heads, queries, keys), and what else was given (None: was not)."""
+    def add(self, weights: Tensor, head_dim: int = 0, **brought: Any) -> None:
+        """Count the rows of ``weights`` (batch, heads, queries, keys), and what else was given (None: was not).
+
+        ``head_dim`` is the length of a query where that can be seen.
+        """
         self.brought |= {name for name, value in brought.items() if value is not None}
         support = (weights > 0).sum(-1)
         visible = int((support > 0).sum())
         self.calls += 1
-        self.heads = weights.shape[1] if weights.dim() == 4 else 0
+        self.heads, self.head_dim = weights.shape[1] if weights.dim() == 4 else 0, head_dim
         self.nonzero += int(support.sum())
         self.rows += visible
         self.keys += visible * weights.shape[-1]
@@ -76,7 +80,7 @@ class AttentionSite:
         inline: whether the module computes its own softmax, rather than asking the attention interface.
         heeded: arguments of the interface that the model's own attention would heed.
         counts: where to count supports, only while ``observe`` is on.
-        hook: what hands the cache on, where the map is constrained.
+        hook: what hands the cache on, where queries depend on those before them.
         watch: what looks at the module and the scores of every call, only while ``trial`` is on.
         impl: what computes the attention, see ``set_impl``.
     """
@@ -96,6 +100,11 @@ class AttentionSite:
     def is_constrained(self) -> bool:
         """Whether the keys there have a credit that attention spends."""
         return self.choice is not None and self.choice.is_constrained
+
+    @property
+    def has_coverage(self) -> bool:
+        """Whether what the keys there have received goes into their scores."""
+        return self.choice is not None and self.choice.has_coverage
 
 
 def weigh(module: nn.Module, scores: Tensor) -> Tensor:
@@ -154,10 +163,10 @@ def settings_by_head(choice: MapConfig, module: nn.Module, x: Tensor) -> dict[st
 
 
 class LearnedSetting(nn.Module):
-    """A setting that is learned: a real number for each head. A module, for PEFT trains and saves modules by name.
+    """A setting that is learned, for each head. A module, for PEFT trains and saves modules by name.
 
     Attributes:
-        value: (heads,), before it is brought into the setting's range.
+        value: (heads,) real numbers before they are brought into the setting's range; (heads, head_dim) for coverage.
     """
 
     def __init__(self, value: Tensor) -> None:
@@ -179,16 +188,23 @@ def add_learned(module: nn.Module, site: AttentionSite) -> None:
     if site.choice is None:
         return
     weight = next(module.parameters())
-    for name, learned in site.choice.learned.items():
+    for name in site.choice.learned_names:
         if not hasattr(module, learned_name(name)):
-            to_real = cast(Any, site.choice.setting(name).to_real)
-            start = to_real(torch.tensor(learned.initial, dtype=weight.dtype, device=weight.device))
-            module.register_module(learned_name(name), LearnedSetting(start))
+            module.register_module(learned_name(name), LearnedSetting(_start(site.choice, name, weight)))
+
+
+def _start(choice: MapConfig, name: str, weight: Tensor) -> Tensor:
+    """Where a learned setting starts; coverage at zero, where it changes nothing and has a gradient."""
+    value = dict(choice.settings)[name]
+    if isinstance(value, CoverageVectors):
+        return weight.new_zeros(value.heads, value.head_dim)
+    initial = torch.tensor(value.initial, dtype=weight.dtype, device=weight.device)
+    return cast(Any, choice.setting(name).to_real)(initial)
 
 
 def remove_learned(module: nn.Module, site: AttentionSite) -> None:
     """Undo ``add_learned``."""
-    for name in site.choice.learned if site.choice else ():
+    for name in site.choice.learned_names if site.choice else ():
         delattr(module, learned_name(name))
 
 

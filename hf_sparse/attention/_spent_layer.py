@@ -62,8 +62,8 @@ class SpentLayer(DynamicLayer):
             return
         if num_steps < 0 or self.recent is None:
             raise ValueError(
-                f"the cache holds {-num_steps} target positions that constrained attention has not seen, so that what "
-                "they spent is not known; start from an empty cache"
+                f"the cache holds {-num_steps} target positions that this attention has not seen, so that what they "
+                "spent is not known; start from an empty cache"
             )
         if num_steps > self.recent.shape[2]:
             raise ValueError(

@@ -152,6 +152,8 @@ def _problem(site: AttentionSite, call: AttentionCall, alpha: Any) -> str | None
         return f"does not divide scores by a temperature, which was {site.choice.temperature}"
     if site.choice is not None and site.choice.scaled_by_length:
         return "does not scale scores by the number of keys (delta, beta, gamma)"
+    if site.has_coverage:
+        return "does not follow what keys received before (coverage)"
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
     if call.wants_weights or site.counts is not None or site.watch is not None:
