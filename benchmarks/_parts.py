@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_sparse import kernels
 from hf_sparse.functional._candidates import candidates
-from hf_sparse.functional._entmax_rows import EntmaxRows
+from hf_sparse.functional._entmax_rows import EntmaxRows, JacobianProduct
 from hf_sparse.losses._alpha_relu_rows import relu_rows
 from hf_sparse.losses._entmax_rows import support_rows
 
@@ -53,13 +53,12 @@ def output_map_parts(name: str, z: Tensor, alpha: float) -> Parts:
 
 
 def attention_parts(name: str, z: Tensor, upstream: Tensor, alpha: float) -> Parts:
-    """Of a map of short rows in the kernel: the weights, and the product with their Jacobian."""
-    if not kernel():
-        return {}
-    p = EntmaxRows.apply(z, alpha, "cpp")
+    """Of a map of short rows: the weights, and the product with their Jacobian."""
+    p = EntmaxRows.apply(z, alpha)
     return {
-        f"{name}, cpp": {
-            "weights": partial(EntmaxRows.apply, z, alpha, "cpp"),
-            "Jacobian product": partial(kernels.jacobian_product, p, upstream, alpha),
+        name + suffix: {
+            "weights": partial(EntmaxRows.apply, z, alpha, impl),
+            "Jacobian product": partial(JacobianProduct.apply, p, upstream, alpha, impl),
         }
+        for suffix, impl in _impls().items()
     }

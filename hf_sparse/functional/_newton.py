@@ -51,7 +51,7 @@ def _step(u: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
         mass = (powers * u).sum(-1, keepdim=True)
         numerator = mass - mass.pow(1 - 1 / exponent)
     # A fully masked row has u = 0: it must come out as a step of zero, not as 0 / 0.
-    return numerator.clamp(min=0) / slope.clamp(min=torch.finfo(u.dtype).tiny), mass
+    return numerator.clamp_(min=0).div_(slope.clamp_(min=torch.finfo(u.dtype).tiny)), mass
 
 
 def solve_(u: Tensor, exponent: float) -> Tensor:
