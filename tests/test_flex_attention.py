@@ -1,12 +1,16 @@
 """entmax by FlexAttention is entmax: outputs and gradients against float64 with every score written down."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn.attention import flex_attention as torch_flex
 
 from hf_sparse import sparsify
-from hf_sparse.attention import SITE, AttentionSite, flex_entmax_attention, set_impl, sparse_attention
+from hf_sparse.attention import SITE, AttentionSite, _flex, flex_entmax_attention, set_impl, sparse_attention
+from hf_sparse.attention._call import AttentionCall
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax
 from tests.tiny_models import labelled, tiny_model
@@ -62,6 +66,28 @@ def test_any_score_and_mask_function_gives_entmax_and_its_gradients(alpha, dtype
     found = torch.autograd.grad(out, tensors, upstream)
     for mine, theirs in zip(found, torch.autograd.grad(expected, wide, upstream.double())):
         torch.testing.assert_close(mine.double(), theirs, atol=tolerance, rtol=0)
+
+
+@pytest.mark.usefixtures("gradients_on_the_cpu")
+def test_the_compiled_form_is_whole_graphs_that_no_length_adds_to(monkeypatch):
+    """As on a GPU but for the code that is generated: what torch.compile sees, and how often it has to look."""
+    graphs, engine = CompileCounter(), _flex._engine
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=graphs))
+    monkeypatch.setattr(_flex, "_engine", lambda compiled: engine(True))
+    engine.cache_clear()
+    found = []
+    for length in (150, 280, 300, 410):
+        q, k, v = (x.requires_grad_() for x in drawn(*[(1, 1, length, 8)] * 3, dtype=torch.float32))
+        call = AttentionCall(q, k, v, None, 0.3, True, 0.0, 2.0, None, None, None, None, False)
+        _flex.flex_output(call, 1.5).sum().backward()
+        with torch.no_grad():
+            _flex.flex_output(call, 1.5)
+        found.append(graphs.frame_count)
+    engine.cache_clear()
+    # Of the first bound, of Newton's steps, and of the output with and without gradients; once more for any length.
+    assert found[0] <= 4
+    assert found[1] <= 8
+    assert found[1:] == [found[1]] * 3
 
 
 @torch.no_grad()

@@ -32,10 +32,17 @@ _SHARPNESS = 64.0
 _FEWEST_COLUMNS = 16
 
 
+# Each score function, mask, dtype and size of heads is a graph of its own to torch.compile; a length is not. Beyond its
+# usual eight it would go on uncompiled, with all scores written down; beyond these it raises.
+_MOST_GRAPHS = 256
+
+
 @cache
 def _engine(compiled: bool) -> Any:
     """FlexAttention; not compiled, it writes all scores down."""
-    return torch.compile(flex_attention) if compiled else flex_attention
+    if not compiled:
+        return flex_attention
+    return torch.compile(flex_attention, fullgraph=True, recompile_limit=_MOST_GRAPHS, isolate_recompiles=True)
 
 
 def flex_entmax_attention(
@@ -87,12 +94,14 @@ def flex_entmax_attention(
 
     def attend(value: Tensor, change: ScoreMod) -> tuple[Tensor, Tensor]:
         """Values averaged with weights ``exp(change(score))``, and the logarithm of the weights' sum."""
+        # Searching is one graph, whether or not the queries want a gradient of what comes after it.
+        q, k, v = (x if torch.is_grad_enabled() else x.detach() for x in (query, key, value))
 
         def changed(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return change(score if score_mod is None else score_mod(score, b, h, i, j), b, h, i, j)
 
         out, found = engine(
-            query, key, value, score_mod=changed, block_mask=block_mask, scale=scale,
+            q, k, v, score_mod=changed, block_mask=block_mask, scale=scale,
             enable_gqa=query.shape[1] != key.shape[1], return_aux=AuxRequest(lse=True),
         )  # fmt: skip
         return out, found.lse
@@ -161,7 +170,7 @@ def flex_output(call: AttentionCall, alpha: float) -> Tensor:
     batch, heads, queries, _ = call.query.shape
     shape = (batch, heads, queries, call.key.shape[2])
     softcap, added = call.softcap, [] if call.position_bias is None else [call.position_bias.expand(shape)]
-    block_mask, visible = None, None
+    block_mask = None
     if isinstance(call.mask, BlockMask):
         block_mask = call.mask
     elif call.mask is not None:
@@ -169,11 +178,12 @@ def flex_output(call: AttentionCall, alpha: float) -> Tensor:
         if visible.dtype != torch.bool:
             visible = call.mask > torch.finfo(call.mask.dtype).min / 2
             added.append(call.mask.masked_fill(~visible, 0.0).expand(shape))
-        visible = visible.expand(batch, -1, queries, -1)
+        block_mask = _blocks(visible.expand(batch, -1, queries, -1), shape)
     elif call.causal:
-        visible = torch.ones(1, 1, *shape[2:], dtype=torch.bool, device=call.query.device).tril(shape[3] - queries)
-    if visible is not None:
-        block_mask = _blocks(visible, shape)
+        ahead = shape[3] - queries
+        block_mask = create_block_mask(
+            lambda b, h, i, j: j <= i + ahead, None, None, *shape[2:], device=call.query.device
+        )
 
     def modified(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if softcap is not None:

@@ -1,125 +1,232 @@
 """Compile the Triton kernels for GPUs that are not here: `python -m tests.kernels.ahead_of_time [--all]`.
 
+The launches are those of the package, with a stand-in for a GPU's driver. So what is compiled is what that GPU would be
+given: the same variant, for the same alignments, strides and sizes of tiles.
+
 Run in a process of its own: under TRITON_INTERPRET=1, which other tests set, there is nothing to compile.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
+import re
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
 
 # The cache would hide that nothing was compiled.
 os.environ["TRITON_ALWAYS_COMPILE"] = "1"
 
 import torch
-from triton import compile
+from torch import Tensor
+from triton import JITFunction, knobs
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime import driver
 
 from hf_sparse.kernels._triton_attention import shared_memory_needed
-from hf_sparse.kernels.gpu import _attention_backward as back
-from hf_sparse.kernels.gpu import _attention_forward as front
-from hf_sparse.kernels.gpu import _decode as decode
-from hf_sparse.kernels.gpu import _row_kernels as rows
-from hf_sparse.kernels.gpu import _support as support
-from hf_sparse.kernels.gpu._attention import tiles_for
+from hf_sparse.kernels.gpu import _attention, _decode, _rows, _support
+from hf_sparse.kernels.gpu._attention import Scores
 
 ARCHITECTURES = (80, 90, 100)
-TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32}
-# Arguments by name: capitals are pointers, to the tensors' own dtype unless it is given here; the others are int32.
-DTYPES = {
-    **dict.fromkeys(("P", "SCORES", "PARTS", "TAU", "DELTA", "DALPHA", "ALPHA", "SINKS"), "fp32"),
-    **dict.fromkeys(("PEAKS", "SOLUTION", "CONJUGATE", "GRAD", "VALUE"), "fp32"),
-    **dict.fromkeys(("LIST", "COUNT", "ROW", "COLUMN"), "i32"),
-    **dict.fromkeys(("LIVE", "MASK"), "i8"),
-    **dict.fromkeys(("TARGET", "START", "INDEX"), "i64"),
-}
-FLOATS = {"alpha", "exponent", "tau", "tolerance", "scaling", "softcap", "factor", "lowest"}
+# Bytes of shared memory a block may have where it is not what ``shared_memory_needed`` says.
+H100 = 227 * 1024
+HEAD_DIMS = (16, 32, 64, 72, 80, 96, 128, 256)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+ALPHA = {0: 1.4, 1: 2.0, 2: 1.5}  # by the exponent that chooses the variant
 
 
-def row_variants():
-    for dtype, exponent in (("bf16", 2), ("fp32", 0)):
-        shape = {"EXPONENT": exponent, "BLOCK": 1024}
-        yield rows.solve_rows, dtype, shape | {"SOLVE": True, "COUNTING": True, "BLOCKS": 256}
-        yield support.list_rows, dtype, shape | {"CAPPED": exponent == 0}
-        yield rows.write_rows, dtype, shape | {"HAS_TARGET": exponent == 2, "HAS_GRAD": exponent == 2}
-    yield (
-        rows.solve_rows,
-        "fp16",
-        {"EXPONENT": 1, "BLOCK": 1024, "SOLVE": False, "COUNTING": False, "COUNT": None, "BLOCKS": 64},
-    )
-    yield support.sum_rows, "bf16", {"ENTRIES": 8, "COLUMNS": 512, "STEPS": 32}
-    yield rows.multiply_by_jacobian, "bf16", {"BLOCK": 1024}
-    yield decode.multiply_keys, "bf16", {"GROUP": 16, "HEAD": 128, "KEYS": 64}
-    yield decode.multiply_values, "bf16", {"GROUP": 16, "VALUE": 128, "KEYS": 64}
+class Driver:
+    """In place of a GPU's driver: it knows what to compile for, which is also the number of its device."""
+
+    def __init__(self, architecture: int) -> None:
+        self.architecture = architecture
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.architecture, 32)
+
+    def get_current_device(self) -> int:
+        return self.architecture
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
 
 
-def attention_variants(head_dims: tuple[int, ...], dtypes: tuple[str, ...]):
-    """Each kernel as it is launched for plain causal attention, and with everything that scores can have."""
-    plain = {
-        "KIND": (True, False, False, False, 0), "SINKING": False, "LEARNED": False, "EXPONENT": 2,
-    }  # fmt: skip
-    everything = {
-        "KIND": (True, True, True, True, 1), "SINKING": True, "LEARNED": True, "EXPONENT": 0,
-    }  # fmt: skip
-    absent = {"BIAS": None, "MASK": None, "SINKS": None, "DALPHA": None}
-    for dtype, head_dim in itertools.product(dtypes, head_dims):
-        tiles = tiles_for(head_dim, head_dim, TORCH[dtype])
-        sizes = {"QUERIES": tiles.queries, "KEYS": tiles.keys, "HEAD": head_dim, "VALUE": head_dim}
-        for settings in (plain | absent, everything):
-            for kernel in (front.attend, back.differentiate_queries, back.differentiate_keys):
-                constants = settings | sizes
-                yield kernel, dtype, {name: value for name, value in constants.items() if name in kernel.arg_names}
+@contextmanager
+def launching(architecture: int, launched: Callable[[Any], None]) -> Iterator[None]:
+    """Hand every kernel that is launched to ``launched``, compiled for an architecture, instead of running it."""
+
+    def launch(kernel: JITFunction, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *args, **options: launched(kernel.run(*args, grid=grid, warmup=True, **options))
+
+    driver.set_active(Driver(architecture))
+    with mock.patch.object(JITFunction, "__getitem__", launch):
+        yield
 
 
-def compiled(kernel, dtype: str, constants: dict, architecture: int):
-    """The kernel for one architecture; raises what the compiler raises."""
+# ---- What is launched ------------------------------------------------------------------------------------------
 
-    def kind(name: str) -> str:
-        if name in constants:
-            return "constexpr"
-        if name.isupper():
-            return f"*{DTYPES.get(name, dtype)}"
-        return "fp32" if name in FLOATS else "i32"
 
-    names = kernel.arg_names
-    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if kind(name).startswith("*")}
-    source = ASTSource(
-        fn=kernel,
-        signature={name: kind(name) for name in names},
-        constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs=aligned,
-    )
-    return compile(source, target=GPUTarget("cuda", architecture, 32))
+def rows(dtype: torch.dtype, exponent: int, length: int = 32_000) -> None:
+    """A map and its derivative; the losses of entmax and of alpha-ReLU and theirs; a list of supports and a product."""
+    alpha, given = ALPHA[exponent], (ALPHA[exponent], 1 / (ALPHA[exponent] - 1))
+    z, target = torch.empty(2, length, dtype=dtype), torch.zeros(2, dtype=torch.int64)
+    solved = _rows.solve(z, *given, counting=True)
+    _rows.write(z, solved, *given)
+    _rows.write(z, _rows.solve(z, *given, tau=0.0), *given, torch.empty(2), target)
+    _rows.jacobian_product(z, z, alpha)
+    listing = _support.Listing.empty(8, 1, z.device)
+    _support.list_support(z, solved, listing, 0, 0, 8, *given, softcap=30.0 if exponent == 0 else None)
+    table = torch.empty(length, 64, dtype=dtype)
+    _support.multiply(listing.row, listing.column, listing.value, table, 2, dtype)
+
+
+def decoding(dtype: torch.dtype, head_dim: int, num_keys: int = 128, heads: int = 8, key_heads: int = 2) -> None:
+    """One query over a cache."""
+    q = torch.empty(1, heads, 1, head_dim, dtype=dtype)
+    cache = torch.empty(1, key_heads, num_keys, head_dim, dtype=dtype)
+    _decode.decode_values(_decode.decode_scores(q, cache, 0.1), cache)
+
+
+def plain(dtype: torch.dtype, length: int) -> tuple[Scores, bool]:
+    """1.5-entmax, causal."""
+    return Scores(torch.full((4,), 1.5), 2, 0.1, causal=True), False
+
+
+def with_everything(dtype: torch.dtype, length: int) -> tuple[Scores, bool]:
+    """Any alpha, learned, and all that scores can have; the mask is added, as Transformers' are."""
+    added = torch.zeros(1, 1, length, length, dtype=dtype).expand(1, 4, length, length)
+    scores = Scores(torch.full((4,), 1.4), 0, 0.1, True, 8, 30.0, bias=added, mask=added, sinks=torch.zeros(4))
+    return scores, True
+
+
+def masked(dtype: torch.dtype, length: int) -> tuple[Scores, bool]:
+    """Sparsemax with a boolean mask."""
+    visible = torch.ones(1, 4, length, length, dtype=torch.bool)
+    return Scores(torch.full((4,), 2.0), 1, 0.1, mask=visible), False
+
+
+def attention(
+    dtype: torch.dtype, head_dim: int, kind: Callable[[torch.dtype, int], tuple[Scores, bool]], length: int = 128
+) -> None:
+    """Attention and its derivative, of tensors laid out as Transformers' are."""
+    q, k, v = (torch.empty(1, length, heads, head_dim, dtype=dtype).transpose(1, 2) for heads in (4, 2, 2))
+    scores, learned = kind(dtype, length)
+    out, tau, live = _attention.forward(q, k, v, scores)
+    _attention.backward(torch.empty_like(out), q, k, v, tau, live, scores, learned)
+
+
+Case = tuple[str, int, Callable[[], None]]
+
+
+def attention_case(dtype: torch.dtype, head_dim: int, kind: Callable[..., Any]) -> Case:
+    name = f"attention {kind.__name__.replace('_', ' ')}, {head_dim} of {dtype}"
+    needed = shared_memory_needed(head_dim, head_dim, dtype)
+    return name, needed, partial(attention, dtype, head_dim, kind)
+
+
+def decoding_case(dtype: torch.dtype, head_dim: int) -> Case:
+    needed = shared_memory_needed(head_dim, head_dim, dtype)
+    return f"decode, {head_dim} of {dtype}", needed, partial(decoding, dtype, head_dim)
+
+
+def rows_case(dtype: torch.dtype, exponent: int) -> Case:
+    anywhere = shared_memory_needed(64, 64, torch.float16)
+    return f"rows, alpha {ALPHA[exponent]}, {dtype}", anywhere, partial(rows, dtype, exponent)
+
+
+def cases(every: bool) -> Iterator[Case]:
+    """What is compiled, by name, with the bytes of shared memory that the smallest GPU has that is to run it."""
+    half, single = torch.bfloat16, torch.float32
+    if not every:
+        yield rows_case(half, 2)
+        yield rows_case(single, 0)
+        yield decoding_case(half, 128)
+        yield attention_case(half, 64, plain)
+        yield attention_case(half, 64, masked)
+        yield attention_case(single, 16, with_everything)
+        return
+    for dtype in DTYPES:
+        for exponent in ALPHA:
+            yield rows_case(dtype, exponent)
+        for head_dim in HEAD_DIMS:
+            yield decoding_case(dtype, head_dim)
+            yield attention_case(dtype, head_dim, plain)
+    for dtype in (half, single):
+        yield attention_case(dtype, 64, masked)
+        for head_dim in (16, 64, 128, 256):
+            yield attention_case(dtype, head_dim, with_everything)
+
+
+# ---- What is found ---------------------------------------------------------------------------------------------
+
+
+def usage(cubin: bytes) -> tuple[int, int]:
+    """Registers a thread has, and bytes that it keeps elsewhere for want of more."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return int(re.findall(r"REG:(\d+)", listed)[0]), int(re.findall(r"STACK:(\d+)", listed)[0])
+
+
+def compile_case(case: Case, architecture: int) -> list[str]:
+    """Compile one case for an architecture, print what each kernel takes, and return what is wrong."""
+    name, needed, launches = case
+    allowed = needed if architecture == 80 else H100
+    problems, seen, start = [], set(), time.perf_counter()
+
+    def launched(compiled: Any) -> None:
+        nonlocal start
+        kernel, shared = compiled.metadata.name, compiled.metadata.shared
+        if id(compiled) in seen:
+            return
+        seen.add(id(compiled))
+        registers, spilled = usage(compiled.asm["cubin"])
+        print(
+            f"sm_{architecture} {name}: {kernel}, {shared} bytes shared, {registers} registers, {spilled} spilled, "
+            f"{time.perf_counter() - start:.1f} s",
+            flush=True,
+        )
+        if shared > allowed:
+            problems.append(f"sm_{architecture} {name}: {kernel} takes {shared} bytes of shared memory, over {allowed}")
+        if kernel == "attend" and "max.NaN.f32" not in compiled.asm["ptx"]:
+            problems.append(f"sm_{architecture} {name}: {kernel} passes over a NaN")
+        start = time.perf_counter()
+
+    with launching(architecture, launched):
+        launches()
+    return problems
+
+
+def variants(family: Callable[[int], Any], lengths: range) -> dict[str, int]:
+    """How many variants of each kernel the lengths lead to; nothing is compiled."""
+    found: dict[str, set[str]] = {}
+    with (
+        mock.patch.object(JITFunction, "_do_compile", lambda kernel, key, *_: (kernel.fn.__name__, key)),
+        launching(ARCHITECTURES[0], lambda launch: found.setdefault(launch[0], set()).add(launch[1])),
+    ):
+        for length in lengths:
+            family(length)
+    return {kernel: len(keys) for kernel, keys in found.items()}
 
 
 def main(arguments: list[str]) -> int:
-    """Every variant for one architecture in turn; with ``--all`` more of them, each for all."""
-    everything = arguments == ["--all"]
-    attention = [*attention_variants(*(((64, 128, 256), tuple(TORCH)) if everything else ((64,), ("bf16",))))]
-    if not everything:
-        # The plain backward is a part of the one with everything.
-        attention = [attention[0], *attention[3:]]
-    for number, (kernel, dtype, constants) in enumerate([*row_variants(), *attention]):
-        # Not the remainder by three, which would give each of the three attention kernels an architecture of its own.
-        turn = (number + number // len(ARCHITECTURES)) % len(ARCHITECTURES)
-        for architecture in ARCHITECTURES if everything else ARCHITECTURES[turn : turn + 1]:
-            start = time.perf_counter()
-            shared = compiled(kernel, dtype, constants, architecture).metadata.shared
-            print(
-                kernel.__name__, dtype, constants.get("HEAD", ""), f"sm_{architecture}", f"{shared} bytes shared",
-                f"{time.perf_counter() - start:.1f} s", flush=True,
-            )  # fmt: skip
-            head_dim = constants.get("HEAD", constants.get("VALUE", 0))
-            # Small GPUs are compiled for as an A100 is; what comes after it has more than it has.
-            largest = (head_dim, TORCH.get(dtype, torch.float16)) if architecture == 80 else (256, torch.float32)
-            allowed = shared_memory_needed(largest[0], largest[0], largest[1])
-            if shared > allowed:
-                print(f"{shared} bytes of shared memory a block are more than {allowed}")
-                return 1
-    return 0
+    """Every case for one architecture in turn; with ``--all`` more of them, each for all."""
+    every, start = arguments == ["--all"], time.perf_counter()
+    problems = []
+    for number, case in enumerate(cases(every)):
+        turn = number % len(ARCHITECTURES)
+        for architecture in ARCHITECTURES if every else ARCHITECTURES[turn : turn + 1]:
+            problems += compile_case(case, architecture)
+    print(f"{time.perf_counter() - start:.0f} s", *problems, sep="\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

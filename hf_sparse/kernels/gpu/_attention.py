@@ -44,20 +44,38 @@ class Scores:
 
 
 class Tiles(NamedTuple):
-    """Queries and keys a tile has; the same in forward and backward, which share the live tiles."""
+    """How the attention kernels are launched.
+
+    Attributes:
+        queries: of a tile, the same in forward and backward, which share the live tiles.
+        keys: of a tile, likewise.
+        num_warps: of 32 threads, to a tile.
+        num_stages: how many tiles are under way in a loop: one is worked on while the others are read.
+        num_key_stages: the same in the backward for keys, which keeps two results.
+    """
 
     queries: int
     keys: int
+    num_warps: int = 4
+    num_stages: int = 2
+    num_key_stages: int = 2
 
 
 def tiles_for(head_dim: int, value_dim: int, dtype: torch.dtype) -> Tiles:
-    """Fixed by the bytes of a key and its value, so that all three kernels fit an A100's 163 KiB of shared memory."""
-    width = dtype.itemsize * (triton.next_power_of_2(head_dim) + triton.next_power_of_2(value_dim))
-    if width <= 512:
-        return Tiles(64, 64)
+    """Fixed by what a key and its value take, for registers to suffice, and shared memory of any GPU if it can be.
+
+    ``python -m tests.kernels.ahead_of_time`` tells what each choice takes. A product of float32 is no work for the
+    matrix units: its tiles are small, since each multiplication of a thread is an instruction, and all of them are
+    written out.
+    """
+    width = triton.next_power_of_2(head_dim) + triton.next_power_of_2(value_dim)
     if dtype.itemsize == 2:
-        return Tiles(64, 32)
-    return Tiles(32, 32) if width <= 1024 else Tiles(16, 16)
+        if width <= 128:
+            return Tiles(64, 64, num_stages=3, num_key_stages=3)
+        return Tiles(64, 64, num_warps=8) if width <= 256 else Tiles(64, 32, num_warps=8, num_key_stages=1)
+    if width <= 128:
+        return Tiles(32, 32)
+    return Tiles(32, 32, num_warps=8) if width <= 256 else Tiles(16, 16, num_warps=8)
 
 
 def _strides(name: str, axes: tuple[str, ...], x: Tensor | None) -> dict[str, int]:
@@ -92,7 +110,7 @@ def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> di
             scores.causal, scores.window is not None, scores.softcap is not None, scores.bias is not None, masked
         ),
         "EXPONENT": scores.exponent,
-        "QUERIES": tiles.queries, "KEYS": tiles.keys,
+        "QUERIES": tiles.queries, "KEYS": tiles.keys, "num_warps": tiles.num_warps,
         "HEAD": max(16, triton.next_power_of_2(q.shape[3])), "VALUE": max(16, triton.next_power_of_2(v.shape[3])),
     }  # fmt: skip
 
@@ -134,7 +152,7 @@ def forward(
             OUT=out, TAU=tau, LIVE=live, LIST=listed, SINKS=scores.sinks, **_per_query("out", out),
             # Newton's method squares the error from an exponent of two on; below, it ends on the support.
             tolerance=1e-4 if scores.exponent >= 2 else 2e-6, max_steps=_MAX_STEPS,
-            SINKING=scores.sinks is not None, **_common(q, k, v, scores, tiles),
+            SINKING=scores.sinks is not None, num_stages=tiles.num_stages, **_common(q, k, v, scores, tiles),
         )  # fmt: skip
     return out, tau, live
 
@@ -178,12 +196,14 @@ def backward(
         listed, count = tile_lists(live)
         differentiate_queries[(num_query_tiles, heads, batch)](
             DQ=dq, DELTA=delta, DALPHA=dalpha, LIST=listed, COUNT=count, SINKS=scores.sinks,
-            SINKING=scores.sinks is not None, LEARNED=learned, **_per_query("dq", dq), **common,
+            SINKING=scores.sinks is not None, LEARNED=learned, num_stages=tiles.num_stages, **_per_query("dq", dq),
+            **common,
         )  # fmt: skip
         listed, count = tile_lists(live.transpose(2, 3))
         differentiate_keys[(num_key_tiles, k.shape[1], batch)](
-            DELTA=delta, DK=dk, DV=dv, LIST=listed, COUNT=count, **_per_key("dk", dk), **_per_key("dv", dv), **common
-        )
+            DELTA=delta, DK=dk, DV=dv, LIST=listed, COUNT=count, num_stages=tiles.num_key_stages,
+            **_per_key("dk", dk), **_per_key("dv", dv), **common,
+        )  # fmt: skip
     dsinks = None
     if scores.sinks is not None:
         scale = scores.alpha[:, None] - 1

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ._newton import slope_power
-from ._tiles import score_rules, tile_rows, tile_scores
+from ._tiles import score_rules, store_rows, tile_rows, tile_scores
 
 
 @triton.jit
@@ -63,8 +63,6 @@ def differentiate_queries(
     num_queries,
     num_keys,
     group,
-    head_dim,
-    value_dim,
     scaling,
     softcap,
     window,
@@ -73,6 +71,8 @@ def differentiate_queries(
     SINKING: tl.constexpr,
     LEARNED: tl.constexpr,
     EXPONENT: tl.constexpr,
+    head_dim: tl.constexpr,
+    value_dim: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     HEAD: tl.constexpr,
@@ -80,7 +80,7 @@ def differentiate_queries(
 ):
     """One tile of queries a program: DELTA, DQ and, where alpha is LEARNED, what each query adds to DALPHA."""
     tile = tl.program_id(0)
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     num_heads = tl.num_programs(1)
     scale = tl.load(ALPHA + head) - 1
@@ -143,10 +143,7 @@ def differentiate_queries(
         g = tl.dot(dout, tl.trans(v), input_precision="ieee")
         ds = w * (g - delta[:, None]) * slope
         dq += tl.dot(ds.to(k.dtype), k, input_precision="ieee")
-    column = tl.arange(0, HEAD)
-    inside = (query < num_queries)[:, None] & (column < head_dim)[None, :]
-    DQ += batch * dq_batch + head * dq_head
-    tl.store(DQ + query[:, None] * dq_query + column[None, :], (dq * scaling).to(DQ.dtype.element_ty), mask=inside)
+    store_rows(DQ + batch * dq_batch + head * dq_head, dq * scaling, query, num_queries, dq_query, head_dim, HEAD)
 
 
 @triton.jit
@@ -193,14 +190,14 @@ def differentiate_keys(
     num_queries,
     num_keys,
     group,
-    head_dim,
-    value_dim,
     scaling,
     softcap,
     window,
     lowest,
     KIND: tl.constexpr,
     EXPONENT: tl.constexpr,
+    head_dim: tl.constexpr,
+    value_dim: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     HEAD: tl.constexpr,
@@ -208,7 +205,7 @@ def differentiate_keys(
 ):
     """One tile of keys a program, for all heads that share it: DK and DV, summed in one order every time."""
     tile = tl.program_id(0)
-    key_head = tl.program_id(1)
+    key_head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     num_heads = tl.num_programs(1) * group
     num_tiles = tl.cdiv(num_queries, QUERIES)
@@ -243,11 +240,5 @@ def differentiate_keys(
             dv += tl.dot(tl.trans((w * u).to(dout.dtype)), dout, input_precision="ieee")
             ds = w * (g - delta[:, None]) * slope
             dk += tl.dot(tl.trans(ds.to(q.dtype)), q, input_precision="ieee")
-    column = tl.arange(0, HEAD)
-    inside = (key < num_keys)[:, None] & (column < head_dim)[None, :]
-    DK += batch * dk_batch + key_head * dk_head
-    tl.store(DK + key[:, None] * dk_key + column[None, :], (dk * scaling).to(DK.dtype.element_ty), mask=inside)
-    column = tl.arange(0, VALUE)
-    inside = (key < num_keys)[:, None] & (column < value_dim)[None, :]
-    DV += batch * dv_batch + key_head * dv_head
-    tl.store(DV + key[:, None] * dv_key + column[None, :], dv.to(DV.dtype.element_ty), mask=inside)
+    store_rows(DK + batch * dk_batch + key_head * dk_head, dk * scaling, key, num_keys, dk_key, head_dim, HEAD)
+    store_rows(DV + batch * dv_batch + key_head * dv_head, dv, key, num_keys, dv_key, value_dim, VALUE)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ._newton import rise, slope_power
-from ._tiles import HIDDEN, key_tiles, score_rules, tile_rows, tile_scores
+from ._tiles import HIDDEN, key_tiles, larger, peaks, score_rules, store_rows, tile_rows, tile_scores
 
 
 @triton.jit
@@ -50,8 +50,6 @@ def attend(
     num_queries,
     num_keys,
     group,
-    head_dim,
-    value_dim,
     scaling,
     softcap,
     window,
@@ -61,6 +59,8 @@ def attend(
     KIND: tl.constexpr,
     SINKING: tl.constexpr,
     EXPONENT: tl.constexpr,
+    head_dim: tl.constexpr,
+    value_dim: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     HEAD: tl.constexpr,
@@ -68,7 +68,7 @@ def attend(
 ):
     """Writes OUT, the threshold TAU of each query in units of ``(alpha - 1) z``, and which tiles are LIVE."""
     tile = tl.program_id(0)
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     num_heads = tl.num_programs(1)
     scale = tl.load(ALPHA + head) - 1
@@ -92,7 +92,7 @@ def attend(
     tau = tl.full((QUERIES,), HIDDEN, tl.float32)
     if SINKING:
         sink = tl.load(SINKS + head).to(tl.float32) * scale
-        tau = tl.maximum(tau, sink - 1)
+        tau = larger(tau, sink - 1)
     num_listed = 0
     for i in range(end - first):
         # A query's own tile and the first of all are where attention goes: their threshold is a tight bound already.
@@ -101,8 +101,8 @@ def attend(
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
         scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
         x = scores * scale
-        peak = tl.max(x, 1)
-        tau = tl.maximum(tau, peak - 1)
+        peak = peaks(x)
+        tau = larger(tau, peak - 1)
         if i < 2:
             for _step in range(4):
                 u = tl.maximum(x - tau[:, None], 0.0)
@@ -161,10 +161,9 @@ def attend(
         u_sink = tl.maximum(sink - tau, 0.0)
         mass += slope_power(u_sink, exponent, EXPONENT) * u_sink
     out = out / tl.where(mass > 0, mass, 1.0)[:, None]
-    column = tl.arange(0, VALUE)
-    inside = (query < num_queries)[:, None] & (column < value_dim)[None, :]
-    OUT += batch * out_batch + head * out_head
-    tl.store(OUT + query[:, None] * out_query + column[None, :], out.to(OUT.dtype.element_ty), mask=inside)
+    # A score that is NaN or infinite: the row becomes NaN, alone.
+    out = tl.where((tau < float("inf"))[:, None], out, float("nan"))
+    store_rows(OUT + batch * out_batch + head * out_head, out, query, num_queries, out_query, value_dim, VALUE)
     TAU += (batch * num_heads + head) * num_queries
     # Where no key is visible, above every score: the backward finds no support there.
     tl.store(TAU + query, tl.where(mass > 0, tau, -HIDDEN), mask=query < num_queries)

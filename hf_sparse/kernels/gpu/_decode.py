@@ -21,12 +21,12 @@ _MOST_SPLITS = 32
 
 @triton.jit
 def multiply_keys(
-    Q, K, SCORES, q_batch, q_head, k_batch, k_head, k_key, num_keys, group, head_dim, scaling, tiles_each,
+    Q, K, SCORES, q_batch, q_head, k_batch, k_head, k_key, num_keys, group, scaling, tiles_each, head_dim: tl.constexpr,
     GROUP: tl.constexpr, HEAD: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Scores (batch, heads, keys) of a part of the keys a program."""
     part = tl.program_id(0)
-    key_head = tl.program_id(1)
+    key_head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     member = tl.arange(0, GROUP)
     q = tile_rows(Q + batch * q_batch + key_head * group * q_head, member, group, q_head, head_dim, HEAD)
@@ -42,12 +42,12 @@ def multiply_keys(
 
 @triton.jit
 def multiply_values(
-    P, V, PARTS, p_row, v_batch, v_head, v_key, num_keys, group, value_dim, tiles_each, GROUP: tl.constexpr,
-    VALUE: tl.constexpr, KEYS: tl.constexpr,
+    P, V, PARTS, p_row, v_batch, v_head, v_key, num_keys, group, tiles_each,
+    value_dim: tl.constexpr, GROUP: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Weighted values (batch, key heads, parts, group, value_dim) summed; those without any weight are not read."""
     part = tl.program_id(0)
-    key_head = tl.program_id(1)
+    key_head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     member = tl.arange(0, GROUP)
     head = (batch * tl.num_programs(1) + key_head) * group
@@ -94,8 +94,8 @@ def decode_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     group = heads // key_heads
     with on_device_of(query):
         multiply_keys[(num_parts, key_heads, batch)](
-            query, key, scores, query.stride(0), query.stride(1), *key.stride()[:3], num_keys, group, head_dim,
-            scaling, tiles_each, GROUP=_width(group), HEAD=_width(head_dim), KEYS=_KEYS,
+            query, key, scores, query.stride(0), query.stride(1), *key.stride()[:3], num_keys, group, scaling,
+            tiles_each, head_dim=head_dim, GROUP=_width(group), HEAD=_width(head_dim), KEYS=_KEYS,
         )  # fmt: skip
     return scores
 
@@ -117,7 +117,7 @@ def decode_values(weights: Tensor, value: Tensor) -> Tensor:
     parts = torch.empty(shape, dtype=torch.float32, device=value.device)
     with on_device_of(value):
         multiply_values[(num_parts, key_heads, batch)](
-            weights, value, parts, weights.stride(1), *value.stride()[:3], num_keys, group, value_dim, tiles_each,
-            GROUP=_width(group), VALUE=_width(value_dim), KEYS=_KEYS,
+            weights, value, parts, weights.stride(1), *value.stride()[:3], num_keys, group, tiles_each,
+            value_dim=value_dim, GROUP=_width(group), VALUE=_width(value_dim), KEYS=_KEYS,
         )  # fmt: skip
     return parts.sum(2).view(batch, heads, 1, value_dim).to(value.dtype)

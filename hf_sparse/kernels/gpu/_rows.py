@@ -11,8 +11,10 @@ from torch import Tensor
 from ._launch import on_device_of, whole
 from ._row_kernels import multiply_by_jacobian, solve_rows, write_rows
 
-# Peaks of blocks of this many scores: at 262,144 classes 256 of them, which one program holds.
-BLOCK = 1024
+# Peaks of blocks of this many scores: at 262,144 classes 256 of them, which one program holds. Sizes that follow the
+# length of a row are few, since each is compiled for itself.
+BLOCK, _SHORT = 1024, 256
+_FEW_BLOCKS, _BLOCKS = 16, 256
 _MAX_STEPS = 40
 
 
@@ -35,7 +37,12 @@ class RowSolutions(NamedTuple):
 
 def block_of(length: int, block: int = BLOCK) -> int:
     """Scores of which one peak is kept, in rows of ``length``."""
-    return min(block, max(16, triton.next_power_of_2(length)))
+    return min(block, _SHORT) if length <= _SHORT else block
+
+
+def _room_for(num_blocks: int) -> int:
+    """Blocks that the compiled variant has room for."""
+    return _FEW_BLOCKS if num_blocks <= _FEW_BLOCKS else max(_BLOCKS, triton.next_power_of_2(num_blocks))
 
 
 def solve(
@@ -67,7 +74,7 @@ def solve(
                 z, conjugate, solution, peaks, count, z.stride(0), length, num_blocks, alpha, exponent, tau or 0.0,
                 # Twice what float32 sums are off by, at an exponent that multiplies it.
                 4e-7 * max(2.0, exponent), _MAX_STEPS, SOLVE=tau is None, COUNTING=counting,
-                EXPONENT=whole(exponent), BLOCK=block, BLOCKS=triton.next_power_of_2(num_blocks),
+                EXPONENT=whole(exponent), BLOCK=block, BLOCKS=_room_for(num_blocks),
             )  # fmt: skip
     return RowSolutions(conjugate, solution, peaks, count)
 

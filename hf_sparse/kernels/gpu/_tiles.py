@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton import knobs
 
 # The score of a hidden key: below every other, and finite, so that no difference of two of them is NaN.
 HIDDEN = tl.constexpr(-1.0e30)
+# The interpreter runs a reduction of one's own entry by entry; its maximum of a row is NaN where one is there anyway.
+_INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+
+
+@triton.jit
+def larger(a, b):
+    """The larger of two, NaN where one of them is."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def peaks(x):
+    """The largest entry of each row, NaN where there is one: ``tl.max`` passes over NaN on a GPU."""
+    if _INTERPRETED:
+        largest = tl.max(x, 1)
+    else:
+        largest = tl.reduce(x, 1, larger)
+    return largest
 
 
 @triton.jit
@@ -14,7 +33,15 @@ def tile_rows(X, index, num_rows, stride, width, WIDTH: tl.constexpr):
     """Rows ``index`` of a matrix whose columns lie side by side, padded with zeros to (len(index), WIDTH)."""
     column = tl.arange(0, WIDTH)
     inside = (index < num_rows)[:, None] & (column < width)[None, :]
-    return tl.load(X + index[:, None] * stride + column[None, :], mask=inside, other=0.0)
+    return tl.load(X + index.to(tl.int64)[:, None] * stride + column[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(X, rows, index, num_rows, stride, width, WIDTH: tl.constexpr):
+    """Write what ``tile_rows`` would read, in the dtype of the matrix; the padding is left out."""
+    column = tl.arange(0, WIDTH)
+    inside = (index < num_rows)[:, None] & (column < width)[None, :]
+    tl.store(X + index.to(tl.int64)[:, None] * stride + column[None, :], rows.to(X.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -76,10 +103,10 @@ def tile_scores(q, k, query, key, rules, KIND: tl.constexpr, QUERIES: tl.constex
         on_edge = on_edge | (query_tile + QUERIES - 1 + offset - key_tile >= window)
     inside = (query < num_queries)[:, None] & (key < num_keys)[None, :]
     if BIASED:
-        place = query[:, None].to(tl.int64) * bias_query + key[None, :] * bias_key
+        place = query[:, None].to(tl.int64) * bias_query + key[None, :].to(tl.int64) * bias_key
         scores += tl.load(BIAS + place, mask=inside, other=0.0).to(tl.float32)
     if MASKED:
-        place = query[:, None].to(tl.int64) * mask_query + key[None, :] * mask_key
+        place = query[:, None].to(tl.int64) * mask_query + key[None, :].to(tl.int64) * mask_key
         mask = tl.load(MASK + place, mask=inside, other=0)
         if MASKED == 1:
             scores = tl.where(mask != 0, scores, HIDDEN)
