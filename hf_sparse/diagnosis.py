@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .attention import attention_sites, observe
 from .audit import quiet_evaluation
-from .example import example_inputs
+from .example import example_inputs, made_up_input
 from .head import SparseModel
 from .patching import sparsify, transformers_model, unsparsify
 
@@ -68,7 +68,7 @@ def doctor(
 
     Raises:
         TypeError: not a Transformers model.
-        ValueError: the model is sparse already, or neither ``attn`` nor ``head`` is given.
+        ValueError: the model is sparse already, neither ``attn`` nor ``head`` is given, or no input can be made up.
 
     Cost: about ten forward calls on two short rows.
     """
@@ -78,7 +78,7 @@ def doctor(
     if attn is None and head is None:
         raise ValueError("nothing to look at: give attn, head or both")
     found = Diagnosis(type(dense).__name__)
-    with quiet_evaluation(dense):
+    with made_up_input(dense, example), quiet_evaluation(dense):
         inputs = dict(example_inputs(dense, length=8) if example is None else example)
         if attn is not None:
             _attention(dense, attn, inputs, found)

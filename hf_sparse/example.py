@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .audit import quiet_evaluation
+
+
+class NoExampleError(ValueError):
+    """No input can be made up for a model."""
+
+
+_PASS_ONE = "pass example={...}, keyword arguments for one forward call"
+# What models raise on input that they cannot read.
+_FAILURES = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+
 
 def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]:
-    """Two rows of made-up input for ``model``: tokens, an image, sound, or tokens around an image.
+    """Two rows of made-up input for ``model``: tokens, an image, sound, tokens and an image, or tokens around one.
 
     Args:
         model: any Transformers model.
@@ -21,7 +34,7 @@ def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]
         Keyword arguments for one forward call, on the device and in the dtype of ``model``.
 
     Raises:
-        ValueError: the kind of input is not one we can make up.
+        NoExampleError: the kind of input is not one we can make up.
     """
     takes = inspect.signature(type(model).forward).parameters
     main = model.main_input_name
@@ -34,12 +47,16 @@ def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]
         inputs["input_ids"] = _tokens(model, length)
         if _takes_plain_images(model):
             inputs |= _tokens_around_image(model, inputs["input_ids"])
+        elif "pixel_values" in takes and _is_beside_text(model):
+            inputs["pixel_values"] = _image(model)
     else:
         raise _cannot(model, main)
     if _reads_off_last_token(model):
         inputs["input_ids"] = inputs["input_ids"][:1]
         if model.config.is_encoder_decoder:
             inputs["input_ids"][:, -1] = getattr(model.config, "eos_token_id", None) or 1
+    elif type(model).__name__.endswith("ForMultipleChoice") and "input_ids" in inputs:
+        inputs["input_ids"] = inputs["input_ids"][:, None]
     elif model.config.is_encoder_decoder and "decoder_input_ids" in takes:
         inputs["decoder_input_ids"] = _tokens(model, length)
     return {
@@ -48,10 +65,42 @@ def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]
     }
 
 
-def _cannot(model: PreTrainedModel, main: str) -> ValueError:
-    return ValueError(
-        f"{type(model).__name__} takes {main!r}, for which no input can be made up here; "
-        "pass example={...}, keyword arguments for one forward call"
+@contextmanager
+def made_up_input(model: Any, example: Mapping[str, Any] | None) -> Iterator[None]:
+    """Say so where what fails inside the block fails for made-up input: ``model``, dense again, cannot read it.
+
+    Args:
+        model: a model that is dense when the block is left.
+        example: what the user gave in the place of made-up input, and is left to answer for.
+
+    Raises:
+        NoExampleError: the model does not run on made-up input.
+    """
+    try:
+        yield
+    except NoExampleError:
+        raise
+    except _FAILURES:
+        if example is None:
+            _check_runs(model)
+        raise
+
+
+def _check_runs(model: PreTrainedModel) -> None:
+    inputs = example_inputs(model)
+    try:
+        with quiet_evaluation(model):
+            model(**inputs)
+    except _FAILURES as error:
+        raise NoExampleError(
+            f"{type(model).__name__} does not run on the input made up for it ({', '.join(inputs)}: "
+            f"{type(error).__name__}, {error}); {_PASS_ONE}"
+        ) from error
+
+
+def _cannot(model: PreTrainedModel, main: str) -> NoExampleError:
+    return NoExampleError(
+        f"{type(model).__name__} takes {main!r}, for which no input can be made up here; {_PASS_ONE}"
     )
 
 
@@ -75,7 +124,13 @@ def _image(model: PreTrainedModel) -> Tensor:
     size = getattr(config, "image_size", None) or getattr(model.config, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else size
     channels: Any = getattr(config, "num_channels", None) or getattr(config, "in_channels", 3)
-    return torch.rand(2, channels, height, width, generator=torch.Generator().manual_seed(0))
+    frames = [model.config.num_frames] if hasattr(model.config, "num_frames") else []  # a video
+    return torch.rand(2, *frames, channels, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def _is_beside_text(model: PreTrainedModel) -> bool:
+    """Whether images go to a part of their own, beside that for text (CLIP and its kin)."""
+    return getattr(model.config, "vision_config", None) is not None and _image_token(model) is None
 
 
 def _sound(model: PreTrainedModel, main: str) -> Tensor:
@@ -83,7 +138,9 @@ def _sound(model: PreTrainedModel, main: str) -> Tensor:
     config = getattr(model.config, "encoder", None) or model.config
     generator = torch.Generator().manual_seed(0)
     if main == "input_values":
-        return torch.randn(2, 4000, generator=generator)
+        patches = hasattr(config, "patch_size") and hasattr(config, "num_mel_bins")  # of a spectrogram
+        shape = (config.max_length, config.num_mel_bins) if patches else (4000,)
+        return torch.randn(2, *shape, generator=generator)
     if getattr(config, "input_feat_per_channel", None):
         return torch.randn(2, 32, config.input_feat_per_channel, generator=generator)
     if getattr(config, "num_mel_bins", None) and getattr(config, "max_source_positions", None):
@@ -98,7 +155,10 @@ def _takes_plain_images(model: Any) -> bool:
     if features is None or vision is None or _image_token(model) is None:
         return False
     beside = {
-        name for name in inspect.signature(features).parameters if name.startswith(("image_", "pixel_", "spatial_"))
+        name
+        for name, parameter in inspect.signature(features).parameters.items()
+        if name.startswith(("image_", "pixel_", "spatial_"))
+        or (parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD)
     }
     if beside == {"pixel_values", "image_grid_thw"}:
         return hasattr(vision, "temporal_patch_size") and hasattr(vision, "spatial_merge_size")

@@ -29,7 +29,7 @@ from .attention import (
 from .audit import audit_attention, audit_fused_loss, hidden_rms, quiet_evaluation
 from .calibration import estimate_tau_from_head
 from .config import KINDS, MapConfig, SparseConfig
-from .example import example_inputs
+from .example import example_inputs, made_up_input
 from .head import SparseModel, distribution, sparse_class
 from .losses import fused_maps
 from .source_fertility import SourceFertility, drop_source, keep_source, source_for
@@ -80,8 +80,8 @@ def sparsify(
     Raises:
         TypeError: not a Transformers model, or a value of the wrong type.
         ValueError: an unknown map or setting, a setting out of range, nothing to replace, a model that is sparse
-            already, attention that cannot be reached, a predictor or table that is missing or that nothing asks for.
-            The model is then as it was.
+            already, attention that cannot be reached, input that cannot be made up, a predictor or table that is
+            missing or that nothing asks for. The model is then as it was.
     """
     dense = transformers_model(model)
     if is_sparse(dense):
@@ -92,32 +92,38 @@ def sparsify(
     config = SparseConfig.parse(attn, head, fused_loss)
     source = source_for(dense, config, fertility, training_fertility)
     _check_fits(dense, config)
-    if config.head is not None and config.head.open_settings:
-        inputs = example_inputs(dense) if example is None else example
-        tau = estimate_tau_from_head(
-            dense.get_output_embeddings(),
-            config.head.map_settings["alpha"],
-            hidden_rms(dense, inputs),
-            temperature=config.head.temperature,
-            centered=config.head.centered,
-        )
-        logger.info("tau = %.4f, estimated from the weights of the head", tau)
-        config = replace(config, head=config.head.with_settings(tau=tau))
     if config.is_learned and model is not dense:
         raise ValueError(
             "PEFT would not save a setting that is learned in a model it holds already: make the model sparse first, "
             'then get_peft_model with the setting among modules_to_save, as modules_to_save=["sparse_alpha"]'
         )
-    if config.is_learned:
-        inputs = example_inputs(dense) if example is None else example
-        config = config.with_heads(_count_heads(dense, config, inputs))
-    attach(dense, config, config.to_dict(), source)
-    if dense.device.type != "meta":
-        with ExitStack() as undo:
-            undo.callback(_detach, dense)
-            _audit(dense, config, example)
-            undo.pop_all()  # all is well: stay sparse
+    with made_up_input(dense, example):
+        config = _completed(dense, config, example)
+        attach(dense, config, config.to_dict(), source)
+        if dense.device.type != "meta":
+            with ExitStack() as undo:
+                undo.callback(_detach, dense)
+                _audit(dense, config, example)
+                undo.pop_all()  # all is well: stay sparse
     return model
+
+
+def _completed(model: PreTrainedModel, config: SparseConfig, example: Mapping[str, Any] | None) -> SparseConfig:
+    """``config`` with what the model itself has to say: a threshold that is left open, how many heads learn."""
+    if config.head is not None and config.head.open_settings:
+        tau = estimate_tau_from_head(
+            model.get_output_embeddings(),
+            config.head.map_settings["alpha"],
+            hidden_rms(model, example_inputs(model) if example is None else example),
+            temperature=config.head.temperature,
+            centered=config.head.centered,
+        )
+        logger.info("tau = %.4f, estimated from the weights of the head", tau)
+        config = replace(config, head=config.head.with_settings(tau=tau))
+    if config.is_learned:
+        inputs = example_inputs(model) if example is None else example
+        config = config.with_heads(_count_heads(model, config, inputs))
+    return config
 
 
 def _audit(model: PreTrainedModel, config: SparseConfig, example: Mapping[str, Any] | None) -> None:

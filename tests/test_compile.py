@@ -9,6 +9,7 @@ from transformers import BertForMaskedLM, CompileConfig, StaticCache
 from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_sparse import SparseTrainer, sparsify
+from hf_sparse.attention import observe
 from tests.test_trainer import arguments, rows_of_uneven_length
 from tests.tiny_models import labelled, tiny_model, tokens
 
@@ -163,16 +164,28 @@ def test_static_cache_generation_agrees_with_the_dynamic_cache():
     assert torch.equal(model.generate(**inputs, cache_implementation="static"), model.generate(**inputs))
 
 
-def test_the_trainer_compiles(tmp_path):
-    losses = []
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_the_trainer_compiles(name, tmp_path):
+    logs = []
     for options in ({}, {"torch_compile": True, "torch_compile_backend": "aot_eager"}):
-        model = sparsify(tiny_model("bert", num_hidden_layers=1), attn="sparsemax", head="sparsemax")
+        model = sparsify(tiny_model(name, num_hidden_layers=1), attn="sparsemax", head="sparsemax")
         args = arguments(tmp_path, **options)
         trainer = SparseTrainer(model, args, train_dataset=rows_of_uneven_length())
         trainer.train()
-        losses.append(trainer.state.log_history[0]["loss"])
-        assert trainer.state.log_history[0]["head_support"] > 0
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+        logs.append(trainer.state.log_history[0])
+    for measure in ("loss", "head_support", "attention_support", "attention_zero_rate"):
+        assert logs[1][measure] == pytest.approx(logs[0][measure], rel=1e-4)
+
+
+def test_counting_supports_does_not_break_the_graph():
+    model = sparsify(tiny_model("llama", num_hidden_layers=1), attn="sparsemax", head="entmax15")
+    with observe(model) as counts:
+        expected = model(**labelled(model)).loss
+    run = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with observe(model) as compiled:
+        torch.testing.assert_close(run(**labelled(model)).loss, expected)
+    ((_, count), (_, again)) = (*counts.items(), *compiled.items())
+    assert (again.nonzero, again.rows, again.keys) == (count.nonzero, count.rows, count.keys)
 
 
 @torch.no_grad()

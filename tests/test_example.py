@@ -11,11 +11,11 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from hf_sparse import is_sparse, sparsify
+from hf_sparse import doctor, is_sparse, sparsify
 from hf_sparse.attention import observe
 from hf_sparse.example import example_inputs
 from tests.sweep.architectures import build
-from tests.tiny_models import DECODER, tiny_model
+from tests.tiny_models import DECODER, tiny_model, tokens
 
 
 @pytest.mark.parametrize("name", ["llama", "bart", "bert"])
@@ -48,10 +48,14 @@ def test_images_have_the_size_and_dtype_of_the_model():
         ("qwen2_vl", "Qwen2VLForConditionalGeneration"),
         ("whisper", "WhisperForConditionalGeneration"),
         ("speech_to_text", "Speech2TextForConditionalGeneration"),
+        ("clip", "CLIPModel"),
+        ("videomae", "VideoMAEModel"),
+        ("audio-spectrogram-transformer", "ASTModel"),
+        ("bert", "BertForMultipleChoice"),
     ],
 )
 @torch.no_grad()
-def test_images_and_sounds_reach_every_attention_module(kind, name):
+def test_images_sounds_and_choices_reach_every_attention_module(kind, name):
     model = sparsify(build(kind, name), attn="entmax15")
     with observe(model) as counts:
         model(**example_inputs(model))
@@ -65,3 +69,25 @@ def test_what_cannot_be_made_up_is_asked_for():
         sparsify(model, attn="entmax15")
     assert not is_sparse(model)
     assert is_sparse(sparsify(model, attn="entmax15", example={"inputs": torch.ones(1, 8, dtype=torch.long)}))
+
+
+class ReadsBoxes(BertForSequenceClassification):
+    def forward(self, input_ids, boxes=None):
+        return super().forward(input_ids, token_type_ids=boxes.clamp(max=1))
+
+
+@pytest.mark.parametrize("examine", [sparsify, doctor])
+def test_a_model_that_cannot_read_what_is_made_up_asks_for_an_example(examine):
+    model = ReadsBoxes(BertConfig(vocab_size=23, **DECODER))
+    with pytest.raises(ValueError, match=r"made up for it \(input_ids: AttributeError, .*pass example=") as error:
+        examine(model, attn={"name": "entmax", "alpha": "learned"})
+    assert isinstance(error.value.__cause__, AttributeError)
+    assert not is_sparse(model)
+    examine(model, attn="entmax15", example={"input_ids": tokens(), "boxes": tokens()})
+
+
+def test_failures_that_are_not_the_made_up_inputs_are_left_as_they_are():
+    with pytest.raises(ValueError, match=r"given for 3 heads, but scores are of shape .* as many heads$"):
+        sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": [1.5, 1.5, 1.5]})
+    with pytest.raises(AttributeError, match="'NoneType'"):
+        sparsify(ReadsBoxes(BertConfig(vocab_size=23, **DECODER)), attn="entmax15", example={"input_ids": tokens()})

@@ -32,16 +32,17 @@ SITE = "_sparse_attention"
 class SupportCount:
     """Counts nonzero attention weights while ``observe`` is on. Fully masked rows do not count.
 
-    ``brought`` holds the names of what calls brought besides scores, of what ``add`` is told.
+    ``brought`` holds the names of what calls brought besides scores, of what ``add`` is told. Sums stay tensors until
+    they are asked for: nothing waits for a GPU, and a graph that is compiled does not break.
     """
 
-    nonzero: float = 0.0
-    rows: float = 0.0
-    keys: float = 0.0
     calls: int = 0
     heads: int = 0
     head_dim: int = 0
     brought: set[str] = field(default_factory=set)
+    _nonzero: float | Tensor = 0.0
+    _rows: float | Tensor = 0.0
+    _keys: float | Tensor = 0.0
 
     def add(self, weights: Tensor, head_dim: int = 0, **brought: Any) -> None:
         """Count the rows of ``weights`` (batch, heads, queries, keys), and what else was given (None: was not).
@@ -50,12 +51,27 @@ class SupportCount:
         """
         self.brought |= {name for name, value in brought.items() if value is not None}
         support = (weights > 0).sum(-1)
-        visible = int((support > 0).sum())
+        visible = (support > 0).sum()
         self.calls += 1
         self.heads, self.head_dim = weights.shape[1] if weights.dim() == 4 else 0, head_dim
-        self.nonzero += int(support.sum())
-        self.rows += visible
-        self.keys += visible * weights.shape[-1]
+        self._nonzero = self._nonzero + support.sum()
+        self._rows = self._rows + visible
+        self._keys = self._keys + visible * weights.shape[-1]
+
+    @property
+    def nonzero(self) -> float:
+        """How many weights were not zero."""
+        return float(self._nonzero)
+
+    @property
+    def rows(self) -> float:
+        """How many rows were counted."""
+        return float(self._rows)
+
+    @property
+    def keys(self) -> float:
+        """How many weights those rows have, masked keys included."""
+        return float(self._keys)
 
     @property
     def support_size(self) -> float:
