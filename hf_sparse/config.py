@@ -159,7 +159,7 @@ class SparseConfig:
                 several["coverage"] = CoverageVectors(count, head_dim)
             return choice.with_settings(**several)
 
-        attn = self.attn if isinstance(self.attn, dict) else dict.fromkeys(heads, self.attn)
+        attn: dict[str, Any] = self.attn if isinstance(self.attn, dict) else dict.fromkeys(heads, self.attn)
         return replace(self, attn={**attn, **{kind: filled(attn[kind], *size) for kind, size in heads.items()}})
 
     def to_dict(self) -> dict[str, Any]:

@@ -312,7 +312,7 @@ def _count_heads(
         if seen[0] == 0 or heads.setdefault(site.kind, seen)[0] != seen[0]:
             raise ValueError(
                 f"a setting can only be learned for each head where all {site.kind} attention has the same number of "
-                f"heads, and {site.path!r} has another, or does not show its heads; give a number instead"
+                f"heads, and {site.path!r} has another, or does not show its heads; give a number, or no coverage"
             )
     return heads
 

@@ -272,6 +272,15 @@ def predicted_fertility_is_best() -> tuple[str, bool]:
     return text, max(bleu, key=bleu.__getitem__) == "csparsemax-predicted"
 
 
+def coverage_vector_helps() -> tuple[str, bool]:
+    """BLEU, REP and DROP of softmax without and with a coverage vector, both trained from scratch."""
+    rows = {row["system"]: row for row in read("recipes/results/multi30k_from_scratch.json")["systems"]}
+    without, with_it = rows["softmax"], rows["softmax-coverage"]
+    text = ", ".join(f"{without[key]:.2f} to {with_it[key]:.2f}" for key in ("bleu", "rep", "drop"))
+    better = with_it["bleu"] > without["bleu"] and all(with_it[key] < without[key] for key in ("rep", "drop"))
+    return text, better
+
+
 def points() -> list[dict[str, Any]]:
     """Every point of the multilabel study's three settings."""
     return [row for rows in read("recipes/results/multilabel.json")["synthetic"].values() for row in rows.values()]
@@ -493,7 +502,13 @@ def claims_fertility() -> str:
                 "differences of a tenth of a point in both",
             ),
             Claim("METEOR agrees", "Table 1", "31.76 for constrained sparsemax", None, "needs a dictionary"),
-            Claim("The coverage vector helps", "Table 1", "29.63", None, "not provided: `docs/coverage.md`"),
+            Claim(
+                "The coverage vector helps softmax: BLEU, REP, DROP",
+                "Table 1, de-en",
+                "29.51 to 29.63, 3.37 to 2.93, 5.89 to 5.65",
+                coverage_vector_helps,
+                "each trained from scratch, a few hundred steps; one seed",
+            ),
         ]
     )
 

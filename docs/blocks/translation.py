@@ -27,13 +27,19 @@ def table(result: dict[str, Any]) -> list[str]:
     for row in result["systems"]:
         fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
         penalty = row["penalty"]
+        attention = f"{row['attention']}{', coverage vector' if has_coverage(row) else ''}"
         search = f"penalty, beta {penalty['beta']:g}, alpha {penalty['alpha']:g}" if penalty else "beam"
         lines.append(
-            f"| {row['attention']} | {fertility or ''} | {search} | {row['bleu']:.2f} | {row['chrf']:.2f} | "
+            f"| {attention} | {fertility or ''} | {search} | {row['bleu']:.2f} | {row['chrf']:.2f} | "
             f"{row['rep']:.2f} | {row['rep_without_worst']:.2f} | {row['drop']:.2f} | "
             f"{row['attended_at_a_step']:.1f} | {row['attended_share']:.0%} |"
         )
     return lines
+
+
+def has_coverage(row: dict[str, Any]) -> bool:
+    """Whether the cross-attention of a system has coverage vectors."""
+    return "coverage" in row["settings"]["attn"]["cross"]
 
 
 @block
@@ -81,7 +87,7 @@ def translation_from_scratch() -> str:
         f" Training loss over the last steps: {', '.join(f'{name} {loss:.2f}' for name, loss in losses.items())}. "
         f"CPU seconds of training: {', '.join(f'{name} {seconds:.0f}' for name, seconds in cpu.items())}. "
         f"torch {versions['torch']}, transformers {versions['transformers']}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}.",
+        f"{(result['commit'] or 'unknown')[:10]}. {result['note']}",
     ]
     return "\n".join(lines)
 
@@ -97,6 +103,7 @@ def translation_models() -> Iterator[Card]:
             continue
         bounds = {None: "", "guided": ", with guided fertilities", "predicted": ", with predicted fertilities"}
         fertility = bounds.get(row["fertility"], f", with a fertility of {row['fertility']} for every token")
+        fertility += ", with coverage vectors" if has_coverage(row) else ""
         yield Card(
             name=f"translation-{name}",
             title=f"Translation with {row['attention']} cross-attention{fertility}",

@@ -130,6 +130,12 @@ def test_bounds_for_training_are_counts_plus_one_where_they_are_predicted(recipe
     assert all("fertility" not in made[name].column_names for name in ("csparsemax-guided", "csparsemax-2", "softmax"))
 
 
+def test_systems_with_coverage_vectors_have_them(recipe):
+    systems = load("translation_systems").SYSTEMS
+    covered = {name: system.cross for name, system in systems.items() if "coverage" in system.cross}
+    assert covered == {f"{name}-coverage": {"name": name, "coverage": "vector"} for name in ("softmax", "sparsemax")}
+
+
 def test_systems_with_a_penalty_use_the_model_of_those_without(recipe):
     assert recipe.SYSTEMS["softmax-penalty"].model_name == "softmax"
     assert recipe.SYSTEMS["sparsemax-penalty"].model_name == "sparsemax"
@@ -182,14 +188,15 @@ def test_from_scratch_all_systems_start_from_the_same_untrained_weights(recipe, 
 
 @pytest.mark.slow
 def test_quick_run_writes_everything_and_a_second_one_repeats_nothing(recipe, tmp_path):
-    systems = ["softmax", "softmax-penalty", "csparsemax-predicted"]
+    systems = ["softmax", "softmax-penalty", "softmax-coverage", "csparsemax-predicted"]
     arguments = ["--quick", "--out", str(tmp_path / "run"), "--systems", *systems]
     assert recipe.main(arguments) == 0
     result = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
     assert [row["system"] for row in result["systems"]] == systems
     assert all(0 <= row["bleu"] <= 100 and row["rep"] >= 0 and 0 <= row["drop"] <= 100 for row in result["systems"])
     assert result["systems"][1]["penalty"]["beta"] > 0
-    assert result["systems"][2]["settings"]["attn"]["cross"]["fertility"] == "predicted"
+    assert result["systems"][2]["settings"]["attn"]["cross"]["coverage"] == {"vector": [4, 40]}
+    assert result["systems"][3]["settings"]["attn"]["cross"]["fertility"] == "predicted"
     assert {"attention_softmax.png", "attention_csparsemax.png", "settings.json"} <= {
         path.name for path in (tmp_path / "run").iterdir()
     }
