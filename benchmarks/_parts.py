@@ -32,7 +32,7 @@ def loss_parts(name: str, z: Tensor, y: Tensor, alpha: float, tau: float | None 
         find = partial(support_rows, z, alpha, impl) if tau is None else partial(relu_rows, z, alpha, tau, impl)
         found = find()
         write: Callable[[], object] = partial(torch.zeros_like, z)
-        if impl == "cpp" and found is not None:
+        if impl == "cpp":
             columns, p = found[:2]
             write = partial(kernels.write_rows, columns, p, z.shape[1], z.dtype, y, torch.ones(len(y)))
         parts[name + suffix] = {"supports": find, "gradient": write}

@@ -1,7 +1,7 @@
 """Long rows: find the few entries that can be in the support in one streaming pass, and solve on those alone.
 
 The threshold of any subset of a row is a lower bound of the row's own threshold. The subset taken here is the maxima
-of small groups: it holds the largest entries, so that the bound is nearly tight, and a group whose maximum lies below
+of small chunks: it holds the largest entries, so that the bound is nearly tight, and a chunk whose maximum lies below
 it can be dropped whole. Nothing outside the candidates is in the support, by construction: there is no k to choose
 and nothing to verify.
 """
@@ -15,16 +15,12 @@ import torch
 from torch import Tensor
 
 from ..kernels import Supports, entmax_supports, write_rows
+from ._chunks import Padding, chunk_maxima, entries_from
 from ._entmax_rows import FLOAT64_BELOW
 from ._newton import exponent_of, power, solve_
 
-# Groups of 8 are dropped or kept. The bound is solved for on the maxima of larger ones: up to 16 of the former make
-# one, as long as at least 256 remain.
-_FINE, _MOST_COARSE, _FEWEST = 8, 16, 256
 # Below this length a dense solve in cache is faster.
 LONG_ROW = 1024
-# A row is cheaper to solve densely when its kept groups make up more than a quarter of it.
-_WIDE = 4
 
 
 class SolvedRows(NamedTuple):
@@ -65,49 +61,20 @@ def solve_long_rows(z: Tensor, alpha: float) -> SolvedRows:
     """
     exponent = exponent_of(alpha)
     z = z.detach().contiguous()
-    num_rows, num_columns = z.shape
     dtype = torch.float64 if z.dtype == torch.float64 or alpha < FLOAT64_BELOW else torch.float32
+    maxima = chunk_maxima(z).to(dtype)
+    top = maxima.amax(1, keepdim=True)
 
-    # Group k is {k, k + num_groups, k + 2 num_groups, ...}: strided, so that the maxima stream through memory.
-    num_groups = (num_columns + _FINE - 1) // _FINE
-    whole = num_groups * (_FINE - 1)
-    maxima = z[:, :whole].unflatten(1, (_FINE - 1, num_groups)).amax(1)
-    torch.maximum(maxima[:, : num_columns - whole], z[:, whole:], out=maxima[:, : num_columns - whole])
-    maxima = maxima.to(dtype)
-    merged = min(_MOST_COARSE, max(1, num_groups // _FEWEST))
-    even = num_groups // merged * merged
-    coarse = torch.cat([maxima[:, :even].unflatten(1, (merged, -1)).amax(1), maxima[:, even:]], 1)
-    top = coarse.amax(1, keepdim=True)
-
-    # Scores enter only as fl(fl(z - top) (alpha - 1)), which rounding keeps monotone in z: what is dropped by its
-    # group's maximum would have been dropped by itself, in raw units of any size. Only the bound needs a margin.
-    # Rows without a finite maximum get a NaN bound, which keeps nothing.
-    u = solve_(coarse.sub_(top).mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
+    # Every entry of the support exceeds top + bound / (alpha - 1), in exact numbers; rounded, it is no less than that.
+    # Rows without a finite maximum get a NaN bound, which nothing reaches.
+    u = solve_(maxima.sub(top).mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
     bound = -u.amax(1, keepdim=True) - 64 * torch.finfo(dtype).eps
-    kept = maxima.sub_(top).mul_(alpha - 1) > bound
-    row, group = kept.nonzero(as_tuple=True)
-    wide = torch.bincount(row, minlength=num_rows) > num_columns // (_FINE * _WIDE)
-    if bool(wide.any()):
-        narrow = ~wide[row]
-        row, group = row[narrow], group[narrow]
+    row, column, value, wide = entries_from(z, maxima, top + bound / (alpha - 1))
+    x = value.sub_(top[row, 0]).mul_(alpha - 1)
 
-    column = group[:, None] + torch.arange(_FINE, device=z.device) * num_groups
-    place = (column + row[:, None] * num_columns).clamp_(max=max(z.numel() - 1, 0))
-    x = z.view(-1).take(place).to(dtype).sub_(top[row]).mul_(alpha - 1)
-    member, k = ((x > bound[row]) & (column < num_columns)).nonzero(as_tuple=True)
-    row, column, x = row[member], column[member, k], x[member, k]
-
-    counts = torch.bincount(row, minlength=num_rows)
-    width = int(counts.max()) if num_rows else 0
-    place = torch.arange(row.numel(), device=z.device) + (width * row - (counts.cumsum(0) - counts)[row])
-
-    def pad(values: Tensor, unused: float) -> Tensor:
-        padded = torch.full((num_rows, width), unused, dtype=values.dtype, device=z.device)
-        padded.view(-1)[place] = values
-        return padded
-
-    u = solve_(pad(x - bound[row, 0], 0.0), exponent)
-    return SolvedRows(pad(column, 0), pad(x, -torch.inf), u, top, wide, bound)
+    padding = Padding.of(row, len(z))
+    u = solve_(padding.fill((x - bound[row, 0]).clamp_(min=0), 0.0), exponent)
+    return SolvedRows(padding.fill(column, 0), padding.fill(x, -torch.inf), u, top, wide, bound)
 
 
 def _any_left(solved: SolvedRows | Supports) -> bool:

@@ -2,7 +2,16 @@
 
 from ._build import KernelUnavailable
 from ._choice import HIGHEST_ALPHA, IMPLS, LOWEST_ALPHA, chosen
-from ._entmax import LONG_ROW, Supports, entmax_supports, entmax_weights, jacobian_product, relu_supports, write_rows
+from ._entmax import (
+    LONG_ROW,
+    ReluSupports,
+    Supports,
+    entmax_supports,
+    entmax_weights,
+    jacobian_product,
+    relu_supports,
+    write_rows,
+)
 from ._self_check import triton_is_automatic
 from ._triton import (
     triton_jacobian_product,

@@ -85,12 +85,22 @@ def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
     return Supports(*_taken(supports, count), top, conjugate, count < 0)
 
 
-def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Columns and weights of alpha-ReLU, as in ``Supports`` but not adding up to one, and their mass.
+class ReluSupports(NamedTuple):
+    """The supports of alpha-ReLU in rows (N, V), without their dense weights.
 
-    Returns:
-        int64 (N, C), float32 (N, C), and ``sum [(alpha - 1) z - tau]_+ ^ (exponent + 1)``, float64 (N,), in a row
-        with a NaN or ``inf`` that score; None where the support is more than a quarter of some row.
+    Attributes:
+        columns, p, wide: as in ``Supports``, but that the weights do not add up to one.
+        mass: (N,) float64, ``sum [(alpha - 1) z - tau]_+ ^ (alpha / (alpha - 1))``; means nothing for a wide row.
+    """
+
+    columns: Tensor
+    p: Tensor
+    mass: Tensor
+    wide: Tensor
+
+
+def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluSupports:
+    """The supports of alpha-ReLU; in a row with a NaN or ``inf`` the mass is that score.
 
     Cost: one read of z.
     """
@@ -101,8 +111,7 @@ def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> tuple
         z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, tau, length // _LISTED,
         torch.get_num_threads(), count.data_ptr(), mass.data_ptr(),
     )  # fmt: skip
-    columns, p = _taken(supports, count)
-    return None if num_rows and int(count.min()) < 0 else (columns, p, mass)
+    return ReluSupports(*_taken(supports, count), mass, count < 0)
 
 
 def _taken(supports: int, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 
 from ..functional._alpha_relu import unnormalized_negentropy
+from ..functional._chunks import Padding, chunk_maxima, entries_from
 from ..functional._newton import exponent_of, power
-from ..kernels import relu_supports
-from ._entries_above import entries_above
+from ..functional._rows import wide
+from ..kernels import ReluSupports, relu_supports
 from ._support_loss import SupportLoss, SupportWeights
-
-# Below this length dense arithmetic in cache is faster than picking entries.
-_LONG_ROW = 1024
 
 
 def relu_mass(u: Tensor, alpha: float) -> Tensor:
@@ -21,39 +19,30 @@ def relu_mass(u: Tensor, alpha: float) -> Tensor:
     return torch.where(support, torch.where(support, u, 1.0).pow(alpha / (alpha - 1)), 0.0)
 
 
-def relu_rows(z: Tensor, alpha: float, tau: float, impl: str = "torch") -> tuple[Tensor, Tensor, Tensor] | None:
-    """The support of alpha-ReLU in rows z (N, V), without a gradient.
+def relu_rows(z: Tensor, alpha: float, tau: float, impl: str = "torch") -> ReluSupports:
+    """The supports of alpha-ReLU in rows z (N, V), V at least 1024, without a gradient.
 
     Args:
         z: scores of any floating-point dtype.
         alpha: above 1.
         tau: the threshold.
         impl: what finds it, ``"cpp"``, or anything else for torch.
-
-    Returns:
-        Columns (N, C), 0 where a row has fewer than C; the weights there, 0 where it has fewer; and ``mass`` (N,),
-        float64, as in ``relu_loss``. None where picking entries does not pay.
     """
     z, exponent = z.detach().contiguous(), exponent_of(alpha)
     if impl == "cpp":
         return relu_supports(z, alpha, exponent, tau)
+    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
+    maxima = chunk_maxima(z).to(dtype)
     cut = tau / (alpha - 1)
-    entries = entries_above(z, cut - 4 * torch.finfo(z.dtype).eps * abs(cut))
-    if entries is None:
-        return None
-    row, column, value = entries
-    u = ((value if value.dtype == torch.float64 else value.float()) * (alpha - 1) - tau).clamp_(min=0)
+    cut -= 4 * torch.finfo(dtype).eps * abs(cut)
+    row, column, value, crowded = entries_from(z, maxima, maxima.new_full((len(z), 1), cut))
+    u = value.mul_(alpha - 1).sub_(tau).clamp_(min=0)
     p = power(u, exponent)
     # Sequential float32 sums drift: thousands of small terms are added up in float64.
     mass = torch.zeros(len(z), dtype=torch.float64, device=z.device).index_add_(0, row, (p * u).double())
-    counts = torch.bincount(row, minlength=len(z))
-    width = int(counts.max()) if len(z) else 0
-    if width > z.shape[1] // 4:  # padded to this, the other rows would take more room than z
-        return None
-    place = torch.arange(len(row), device=z.device) + (width * row - (counts.cumsum(0) - counts)[row])
-    columns, weights = column.new_zeros(len(z), width), p.new_zeros(len(z), width)
-    columns.view(-1)[place], weights.view(-1)[place] = column, p
-    return columns, weights, mass
+    padding = Padding.of(row, len(z))
+    # A NaN reaches no bound; its row is left to dense arithmetic.
+    return ReluSupports(padding.fill(column, 0), padding.fill(p, 0.0), mass, crowded | maxima.isnan().any(1))
 
 
 def relu_loss(mass: Tensor, gold: Tensor, alpha: float, tau: float) -> Tensor:
@@ -64,33 +53,40 @@ def relu_loss(mass: Tensor, gold: Tensor, alpha: float, tau: float) -> Tensor:
     return (mass - 1) / alpha + (1 - (gold.to(mass.dtype) * (alpha - 1) - tau)) / (alpha - 1)
 
 
-def alpha_relu_rows_loss(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str = "torch") -> Tensor:
-    """``Omega*(z) + Omega(y) - <z, y>`` row by row, gradient ``[u]_+^(1/(alpha-1)) - y``.
+def relu_support_loss(
+    z: Tensor, y: Tensor, alpha: float, tau: float, impl: str = "torch"
+) -> tuple[Tensor, Tensor]:
+    """The alpha-ReLU loss of the rows whose support is short, and which rows those are; see ``entmax_rows_loss``.
+
+    Args:
+        z: scores (N, V), any floating-point dtype, V at least 1024.
+        y: classes (N,), int64, or distributions (N, V).
+        alpha: above 1.
+        tau: the threshold.
+        impl: what finds the supports, ``"torch"`` or ``"cpp"``.
+    """
+    with torch.no_grad():
+        columns, p, mass, dense = relu_rows(z, alpha, tau, impl)
+        loss = relu_rows_loss(mass, z, y, alpha, tau).to(p.dtype)
+    if torch.is_grad_enabled() and z.requires_grad:
+        loss = SupportLoss.apply(z, loss, SupportWeights.apply(z, p, columns, alpha, False), columns, y, impl)
+    return loss, dense
+
+
+def relu_dense_loss(z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
+    """``Omega*(z) + Omega(y) - <z, y>`` row by row, gradient ``[u]_+^(1/(alpha-1)) - y``; five passes.
 
     Args:
         z: scores (N, V), any floating-point dtype.
         y: classes (N,), int64, or distributions (N, V).
         alpha: above 1.
         tau: the threshold.
-        impl: what finds the support of long rows, ``"torch"`` or ``"cpp"``.
 
     Returns:
         Losses (N,), float32 or float64.
-
-    Cost: one read of z where the support is short (backward: zeros and a scatter), else five passes.
     """
-    found = None
-    if z.shape[1] >= _LONG_ROW and not torch.compiler.is_compiling():
-        with torch.no_grad():
-            found = relu_rows(z, alpha, tau, impl)
-    if found is None:
-        wide = z if z.dtype == torch.float64 else z.float()
-        return relu_rows_loss(relu_mass(wide * (alpha - 1) - tau, alpha).sum(-1), wide, y, alpha, tau)
-    columns, p, mass = found
-    loss = relu_rows_loss(mass, z.detach(), y, alpha, tau).to(p.dtype)
-    if torch.is_grad_enabled() and z.requires_grad:
-        loss = SupportLoss.apply(z, loss, SupportWeights.apply(z, p, columns, alpha, False), columns, y, impl)
-    return loss
+    z = wide(z)
+    return relu_rows_loss(relu_mass(z * (alpha - 1) - tau, alpha).sum(-1), z, y, alpha, tau)
 
 
 def relu_rows_loss(mass: Tensor, z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..functional import alpha_relu
+from ..functional._candidates import LONG_ROW
 from ..kernels import chosen
 from ._alpha_relu_rows import relu_loss, relu_mass, relu_rows
 from ._linear_head import LinearHead
@@ -94,14 +95,14 @@ def _forward(
             z = head.logits(hidden[rows], tile.columns, buffer)
             here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
-            found = relu_rows(z, alpha, tau, chosen(impl, z))
-            if found is None or not worth_listing(int(found[1].count_nonzero()), z):
+            found = relu_rows(z, alpha, tau, chosen(impl, z)) if z.shape[1] >= LONG_ROW else None
+            if found is None or bool(found.wide.any()) or not worth_listing(int(found.p.count_nonzero()), z):
                 mass[rows] += relu_mass(z.to(dtype) * (alpha - 1) - tau, alpha).sum(-1)
                 dense.append(tile)
                 continue
-            columns, p, own_mass = found
-            mass[rows] += own_mass
-            row, place = (p != 0).nonzero(as_tuple=True)
-            column = columns[row, place]
-            support.append(SupportEntries(row + start, column + begin, head.chain(p[row, place], z[row, column])))
+            mass[rows] += found.mass
+            row, place = (found.p != 0).nonzero(as_tuple=True)
+            column = found.columns[row, place]
+            value = head.chain(found.p[row, place], z[row, column])
+            support.append(SupportEntries(row + start, column + begin, value))
     return TiledLoss(relu_loss(mass, gold, alpha, tau).to(dtype), gold, support, dense)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from ..functional import MAPS, SparseMap, get_map
 from ..functional._candidates import LONG_ROW
 from ..functional._map import underlying
 from ..kernels import chosen
-from ._alpha_relu_rows import alpha_relu_rows_loss
+from ._alpha_relu_rows import relu_dense_loss, relu_support_loss
 from ._dense_rows import dense_rows_loss
 from ._entmax_rows import entmax_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
@@ -94,8 +94,12 @@ def row_losses(
     base, base_settings = underlying(name, settings)
     if impl == "triton":
         return solved_rows_loss(z, y, **base_settings)
+    long = z.shape[1] >= LONG_ROW and not torch.compiler.is_compiling()
     if base == "alpha_relu":
-        return alpha_relu_rows_loss(_without_uncounted(z, counted), y, **settings, impl=impl)
+        z = _without_uncounted(z, counted)
+        relu_dense = partial(relu_dense_loss, **settings)
+        relu_listed = partial(relu_support_loss, **settings, impl=impl)
+        return _listed(z, y, relu_listed, relu_dense) if long else relu_dense(z, y)
     alpha = base_settings["alpha"] if base == "entmax" else None
     if not torch.is_tensor(alpha) and alpha == 1 and not y.is_floating_point():
         z = _without_uncounted(z, counted)
@@ -103,10 +107,19 @@ def row_losses(
     dense = partial(dense_rows_loss, sparse_map=loss_map(name, settings, impl), settings=settings)
     if torch.is_tensor(alpha):
         return dense(_without_uncounted(z, counted), y)
-    long = z.shape[1] >= LONG_ROW and not torch.compiler.is_compiling()
     if alpha is None or not 1 < alpha <= 2 or not long:
         return dense(z, y)
-    loss, wide = entmax_rows_loss(z, y, alpha, impl)
+    return _listed(z, y, partial(entmax_rows_loss, alpha=alpha, impl=impl), dense)
+
+
+def _listed(
+    z: Tensor,
+    y: Tensor,
+    on_supports: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    dense: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """The losses on the supports, but for the rows that ``on_supports`` names as having too large a one."""
+    loss, wide = on_supports(z, y)
     num_wide = int(wide.sum())
     if num_wide == len(z):
         return dense(z, y)

@@ -205,7 +205,8 @@ def test_the_conjugate_of_one_weight_is_exactly_zero_and_else_that_of_the_specif
 def test_the_support_of_alpha_relu_is_all_that_lies_above_its_threshold():
     z = scores(4, 3001, 1.0)
     z[2, 17] = torch.nan
-    columns, p, mass = kernels.relu_supports(z, 1.5, 2.0, 1.25)
+    columns, p, mass, wide = kernels.relu_supports(z, 1.5, 2.0, 1.25)
+    assert not bool(wide.any())
     for row in (0, 1, 3):
         u = (z[row].double() / 2 - 1.25).clamp(min=0)
         used = p[row] > 0
@@ -214,7 +215,10 @@ def test_the_support_of_alpha_relu_is_all_that_lies_above_its_threshold():
         close(mass[row], (u**3).sum(), 1e-6)
     assert bool(mass[2].isnan())
     assert bool(p[2, 0].isnan())
-    assert kernels.relu_supports(z, 1.5, 2.0, -5.0) is None
+    z[3] = 0.0
+    assert kernels.relu_supports(z, 1.5, 2.0, 1.25).wide.tolist() == [False] * 4
+    z[3] = 4.0
+    assert kernels.relu_supports(z, 1.5, 2.0, 1.25).wide.tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
