@@ -11,6 +11,8 @@ from ._triton import triton_problem
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
+# What CUDA launches along an axis other than the first.
+_MOST_SEQUENCES = 65_535
 # Bytes of shared memory a block: what every GPU since A100 has, RTX 30 to 50 too; what A100, H100 and B200 have.
 _EVERY_GPU, _DATA_CENTRE = 99 * 1024, 163 * 1024
 # Nearer to softmax, float32 has too few digits for the gradient of alpha, which divides by (alpha - 1)^2.
@@ -33,6 +35,8 @@ def triton_attention_problem(query: Tensor, key: Tensor, value: Tensor) -> str |
         return f"takes heads in groups of equal size, were {query.shape[1]} to {key.shape[1]} key heads"
     if min(query.numel(), key.numel(), value.numel()) == 0:
         return "takes at least one query and one key"
+    if query.shape[0] > _MOST_SEQUENCES:
+        return f"takes at most {_MOST_SEQUENCES} sequences, were {query.shape[0]}"
     problem = triton_problem(query.device)
     if problem is None and query.is_cuda:
         needed = shared_memory_needed(query.shape[-1], value.shape[-1], query.dtype)

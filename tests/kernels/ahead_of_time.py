@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -159,7 +158,7 @@ def cases(every: bool) -> Iterator[Case]:
             yield attention_case(dtype, head_dim, plain)
     for dtype in (half, single):
         yield attention_case(dtype, 64, masked)
-        for head_dim in (16, 64, 128, 256):
+        for head_dim in (64, 128, 256):
             yield attention_case(dtype, head_dim, with_everything)
 
 
@@ -176,11 +175,16 @@ def usage(cubin: bytes) -> tuple[int, int]:
     return int(re.findall(r"REG:(\d+)", listed)[0]), int(re.findall(r"STACK:(\d+)", listed)[0])
 
 
+def spent() -> float:
+    """Seconds that processors have worked for this process and for its compilers."""
+    return sum(os.times()[:4])
+
+
 def compile_case(case: Case, architecture: int) -> list[str]:
     """Compile one case for an architecture, print what each kernel takes, and return what is wrong."""
     name, needed, launches = case
     allowed = needed if architecture == 80 else H100
-    problems, seen, start = [], set(), time.perf_counter()
+    problems, seen, start = [], set(), spent()
 
     def launched(compiled: Any) -> None:
         nonlocal start
@@ -191,14 +195,14 @@ def compile_case(case: Case, architecture: int) -> list[str]:
         registers, spilled = usage(compiled.asm["cubin"])
         print(
             f"sm_{architecture} {name}: {kernel}, {shared} bytes shared, {registers} registers, {spilled} spilled, "
-            f"{time.perf_counter() - start:.1f} s",
+            f"{spent() - start:.1f} s",
             flush=True,
         )
         if shared > allowed:
             problems.append(f"sm_{architecture} {name}: {kernel} takes {shared} bytes of shared memory, over {allowed}")
         if kernel == "attend" and "max.NaN.f32" not in compiled.asm["ptx"]:
             problems.append(f"sm_{architecture} {name}: {kernel} passes over a NaN")
-        start = time.perf_counter()
+        start = spent()
 
     with launching(architecture, launched):
         launches()
@@ -219,13 +223,13 @@ def variants(family: Callable[[int], Any], lengths: range) -> dict[str, int]:
 
 def main(arguments: list[str]) -> int:
     """Every case for one architecture in turn; with ``--all`` more of them, each for all."""
-    every, start = arguments == ["--all"], time.perf_counter()
+    every, start = arguments == ["--all"], spent()
     problems = []
     for number, case in enumerate(cases(every)):
         turn = number % len(ARCHITECTURES)
         for architecture in ARCHITECTURES if every else ARCHITECTURES[turn : turn + 1]:
             problems += compile_case(case, architecture)
-    print(f"{time.perf_counter() - start:.0f} s", *problems, sep="\n")
+    print(f"{spent() - start:.0f} s of a processor", *problems, sep="\n")
     return 1 if problems else 0
 
 

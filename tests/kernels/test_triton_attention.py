@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.kernels.devices import DEVICE, needs_triton
+from tests.kernels.devices import DEVICE, INTERPRETED, needs_triton
 
 pytest.importorskip("triton")
 
 from hf_sparse.kernels.gpu import _attention
-from hf_sparse.kernels.gpu._attention import Scores, Tiles, forward
+from hf_sparse.kernels.gpu._attention import Scores, Tiles, backward, forward
 
 pytestmark = needs_triton
 # Small, so that short sequences have several.
@@ -185,3 +185,48 @@ def test_weights_are_normalized_to_the_last_bit_of_float32():
         scores = Scores(torch.tensor([alpha, alpha], device=DEVICE), exponent, 1.0, causal=True)
         out, _, _ = forward(q, k, ones, scores, TILES)
         torch.testing.assert_close(out, ones, atol=5e-7, rtol=0)
+
+
+def test_a_score_that_is_nan_or_infinite_shows_in_its_rows_alone():
+    """On a GPU maxima pass over NaN, unless told not to: tests/kernels/ahead_of_time.py looks for that."""
+    q, k, v = torch.randn(3, 1, 1, 40, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    scores = Scores(torch.tensor([1.5], device=DEVICE), 2, 1.0, causal=True)
+    expected, _, _ = forward(q, k, v, scores, TILES)
+    q[..., 5, 0], q[..., 7, :], k[..., 30, 2] = torch.nan, 3e38, torch.nan
+    out, _, _ = forward(q, k, v, scores, TILES)
+    strange = torch.tensor([5, 7, *range(30, 40)])
+    assert bool(out[0, 0, strange].isnan().all())
+    rest = torch.ones(40, dtype=torch.bool).index_fill(0, strange, False)
+    assert torch.equal(out[0, 0, rest], expected[0, 0, rest])
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="four gigabytes, of a file that has none")
+@pytest.mark.parametrize("far", [1, 2], ids=["heads", "keys"])
+def test_places_beyond_two_to_the_31_are_found(far, tmp_path):
+    step, count = 2**30, 3
+    sparse = torch.from_file(str(tmp_path / "memory"), shared=True, size=step * (count - 1) + 256, dtype=torch.float16)
+    shape = (1, count, 4, 16) if far == 1 else (1, 1, count, 16)
+    x = sparse.as_strided(shape, (0, step, 16, 1) if far == 1 else (0, 0, step, 1))
+    x.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    near = x.clone(memory_format=torch.contiguous_format)
+    scores = Scores(torch.full((shape[1],), 1.5), 2, 1.0)
+    results = []
+    for tensor in (x, near):
+        out, tau, live = forward(tensor, tensor, tensor, scores, TILES)
+        found = backward(tensor, tensor, tensor, tensor, tau, live, scores, tiles=TILES)
+        results.append((out, *found[:3]))
+    assert all(torch.equal(*pair) for pair in zip(*results))
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="four gigabytes, of a file that has none")
+def test_a_bias_may_have_more_than_two_to_the_31_entries(tmp_path):
+    step, heads = 2**30, 3
+    sparse = torch.from_file(str(tmp_path / "memory"), shared=True, size=step * (heads - 1) + 256, dtype=torch.float16)
+    bias = sparse.as_strided((1, heads, 4, 16), (0, step, 16, 1))
+    bias.copy_(torch.randn(bias.shape, generator=torch.Generator().manual_seed(0)))
+    q, k, v = (torch.ones(1, heads, length, 16) for length in (4, 16, 16))
+    v = v * torch.arange(16.0)[:, None]
+    outs = [
+        forward(q, k, v, Scores(torch.full((heads,), 1.5), 2, 1.0, bias=b), TILES)[0] for b in (bias, bias.clone())
+    ]
+    assert torch.equal(*outs)

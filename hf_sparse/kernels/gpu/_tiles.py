@@ -8,7 +8,7 @@ from triton import knobs
 
 # The score of a hidden key: below every other, and finite, so that no difference of two of them is NaN.
 HIDDEN = tl.constexpr(-1.0e30)
-# The interpreter runs a reduction of one's own entry by entry; its maximum of a row is NaN where one is there anyway.
+# The interpreter runs a reduction of one's own entry by entry, far too slowly; its other maxima all keep a NaN.
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
