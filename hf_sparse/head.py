@@ -209,8 +209,9 @@ def forward(
         The model's own output.
 
     Raises:
-        ValueError: ``label_smoothing`` for a model without a language-model head; fertilities that are negative or
-            NaN, or for a model without constrained attention.
+        ValueError: ``label_smoothing`` for a model without a language-model head; ``num_items_in_batch`` without
+            labels where the head is sparse; fertilities that are negative or NaN, or for a model without constrained
+            attention.
         TypeError: fertilities that are no numbers.
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
     """
@@ -227,6 +228,12 @@ def forward(
             f"label_smoothing is for language models; {type(self).__name__} has no head over a vocabulary"
         )
     has_labels = len(args) > 1 or any(value is not None for name, value in kwargs.items() if "labels" in name)
+    if choice is not None and num_items is not None and not has_labels:
+        raise ValueError(
+            "num_items_in_batch came without labels, so that the loss would be computed outside the model and be "
+            "dense: for Trainer's label_smoothing_factor use SparseTrainer with sparse_label_smoothing; for a "
+            "compute_loss_func, override compute_loss"
+        )
     if has_labels and head is not None:
         loss = HeadLoss(choice, head, num_items, label_smoothing, self.training and self._sparse_config.fused_loss)
         with loss:

@@ -18,7 +18,8 @@ from .attention import NAME, through_interface
 from .card import update_card
 from .config import SparseConfig
 from .head import SparseModel
-from .patching import attach, sparse_config, sparsify, transformers_model
+from .marking import block_of, marked_part
+from .patching import attach, check_layers, sparse_config, sparsify, transformers_model
 from .source_fertility import SOURCE_FILES, load_source, save_source, saved_source
 
 ADAPTER_SETTINGS = "hf_sparse.json"
@@ -42,9 +43,10 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
     if cached_file(path, "adapter_config.json", **_absent_is_none(kwargs)) is not None:
         return _adapter_from_pretrained(path, auto_class, **kwargs)
     config = AutoConfig.from_pretrained(path, **_where(kwargs))
-    if not getattr(config, "hf_sparse", None):
+    block = block_of(config)
+    if block is None:
         raise ValueError(f"{path} is not a sparse checkpoint; load it with Transformers and call sparsify(model, ...)")
-    if SparseConfig.from_dict(config.hf_sparse).attn is not None:
+    if SparseConfig.from_dict(block).attn is not None:
         kwargs.setdefault("attn_implementation", NAME)
     model = (auto_class or _class_of(config)).from_pretrained(path, **kwargs)
     if not isinstance(model, SparseModel):
@@ -107,7 +109,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     config = SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
     base_path = PeftConfig.from_pretrained(path, **_where(kwargs)).base_model_name_or_path
     base_config = AutoConfig.from_pretrained(base_path)
-    if config.attn is not None and getattr(base_config, "hf_sparse", None):
+    if config.attn is not None and block_of(base_config) is not None:
         kwargs.setdefault("attn_implementation", NAME)
     base = (auto_class or _class_of(base_config)).from_pretrained(base_path, **kwargs)
     if not isinstance(base, SparseModel):
@@ -146,10 +148,18 @@ def attach_as_saved(model: PreTrainedModel) -> None:
     """Make a model that was built from a sparse configuration sparse, before its weights are loaded."""
     if isinstance(model, SparseModel):  # built by the class of a sparse model; its configuration decides
         model.__class__ = model._dense_class
-    block = model.config.__dict__.get("hf_sparse")
+    part = marked_part(model.config)
+    if part is not None:
+        raise ValueError(
+            f"a part of this {type(model).__name__} ({part}) is sparse by itself, and the whole would train, decode "
+            "and be saved as a dense model: call unsparsify on the part, then sparsify(model, ...) on the whole"
+        )
+    block = block_of(model.config)
     if block is None:
         return
     config = SparseConfig.from_dict(block)
+    if model.config.sub_configs:
+        check_layers(model, config)  # some of the parts alone, with settings for all of them
     asked = model.config._attn_implementation
     if config.attn is not None and asked != NAME and through_interface(cast(Any, type(model))):
         raise ValueError(

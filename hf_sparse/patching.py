@@ -32,6 +32,7 @@ from .config import KINDS, MapConfig, SparseConfig
 from .example import example_inputs, made_up_input
 from .head import SparseModel, distribution, sparse_class
 from .losses import fused_maps
+from .marking import mark, tags, unmark
 from .source_fertility import SourceFertility, drop_source, keep_source, source_for
 from .visible_loss import restore_losses, show_losses
 
@@ -212,10 +213,12 @@ def attach(
         sites = find_sites(model, config, model.config.is_encoder_decoder)
         if any(not site.inline for site in sites):
             model.set_attn_implementation(NAME)
+        # Modules of a part that was put into the whole ready-made may read another configuration than the whole's.
+        read = {id(model.get_submodule(site.path).__dict__.get("config")) for site in sites if not site.inline}
         for part in configs:
             if part._attn_implementation != NAME:
                 # Where attention is computed inline, eager is the way of computing that has weights to return.
-                part._attn_implementation_internal = "eager"
+                part._attn_implementation_internal = NAME if id(part) in read else "eager"
         for site in sites:
             module = model.get_submodule(site.path)
             module.__dict__[SITE] = site
@@ -230,23 +233,8 @@ def attach(
     model._dense_tags = model.model_tags
     model.model_tags = tags(model.model_tags, config)
     model.__class__ = sparse_class(type(model), constrained)  # type: ignore[arg-type]
-    mark(model.config, block)
+    mark(model, block)
     keep_source(model, source)
-
-
-def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
-    """The tags of a sparse model, after those it had when it was dense."""
-    return [*(dense or ()), NAME, *config.map_names]
-
-
-def mark(config: PreTrainedConfig, block: dict[str, Any]) -> None:
-    """Write the settings into a model's configuration, to be saved with it.
-
-    The plain attribute ``attn_implementation`` ends up in ``config.json``, where stock Transformers reads a name it
-    does not know and refuses to load: without this package no sparse checkpoint comes back dense in silence.
-    """
-    config.hf_sparse = block
-    config.attn_implementation = NAME
 
 
 def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
@@ -269,7 +257,7 @@ def _detach(model: PreTrainedModel) -> None:
     for config, before, now in _take_off(model):
         if config._attn_implementation == now:  # else it was chosen since
             config._attn_implementation_internal = before
-    del model.config.hf_sparse, model.config.attn_implementation
+    unmark(model)
 
 
 def _take_off(model: Any) -> list[tuple[Any, str, str]]:
@@ -360,7 +348,14 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
         if absent:
             kinds = ", ".join(repr(kind) for kind in KINDS if kind in found)
             raise ValueError(f"{name} has no {absent[0]} attention; it has: {kinds}")
-        for kind, choice in config.attn.items():
-            layers = sum(site.kind == kind for site in sites)
-            if isinstance(choice, tuple) and len(choice) != layers:
-                raise ValueError(f"attn[{kind!r}] lists {len(choice)} layers, {name} has {layers} of them")
+        check_layers(model, config)
+
+
+def check_layers(model: PreTrainedModel, config: SparseConfig) -> None:
+    """Refuse lists of maps, one for each layer of a kind, that are longer or shorter than those layers are many."""
+    sites = find_sites(model, config, model.config.is_encoder_decoder)
+    for kind, choice in config.attn.items() if isinstance(config.attn, dict) else ():
+        layers = sum(site.kind == kind for site in sites)
+        if isinstance(choice, tuple) and layers not in (0, len(choice)):
+            name = type(model).__name__
+            raise ValueError(f"attn[{kind!r}] lists {len(choice)} layers, {name} has {layers} of them")

@@ -10,7 +10,8 @@ from torch import nn
 
 from .attention import attention_sites, divert, restore
 from .config import SparseConfig
-from .patching import mark, sparse_config, tags, transformers_model
+from .marking import mark, tags
+from .patching import sparse_config, transformers_model
 
 
 def change_settings(model: nn.Module, config: SparseConfig) -> None:
@@ -29,7 +30,7 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
         site.choice = config.attention(site.kind, site.layer)
     sparse._sparse_config = config
     sparse.model_tags = tags(sparse._dense_tags, config)
-    mark(sparse.config, config.to_dict())
+    mark(sparse, config.to_dict())
 
 
 @contextmanager

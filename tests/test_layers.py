@@ -27,6 +27,7 @@ LAYERS = {
     "audit": 4,
     "example": 4,
     "calibration": 4,
+    "marking": 4,
     "patching": 4,
     "settings": 4,
     "generation": 4,

@@ -199,3 +199,20 @@ def test_other_ways_around_the_loss_are_refused(tmp_path):
         SparseTrainer(model, TrainingArguments(str(tmp_path)))
     with pytest.raises(ValueError, match="LlamaForCausalLM is dense; call sparsify"):
         SparseTrainer(tiny_model("llama"), arguments(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "arguments_only"),
+    [
+        ("llama", {"label_smoothing_factor": 0.1}, {}),
+        ("gpt2", {}, {"compute_loss_func": lambda outputs, labels, **_: outputs.logits.sum()}),
+    ],
+)
+def test_the_stock_trainer_does_not_take_the_labels_away_from_a_sparse_head(name, options, arguments_only, tmp_path):
+    def trainer(model):
+        args = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True, max_steps=1, **options)
+        return Trainer(model, args, train_dataset=rows_of_uneven_length(), **arguments_only)
+
+    with pytest.raises(ValueError, match=r"num_items_in_batch came without labels, .* use SparseTrainer"):
+        trainer(sparsify(tiny_model(name), head="entmax15")).train()
+    trainer(sparsify(tiny_model(name), attn="entmax15")).train()  # its loss is dense anyway
