@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from . import inflection_grid, translation_sweep
+from . import inflection_grid, multilabel, translation_sweep
 from ._blocks import block, read
 
 SHORT = "stopped after a few hundred steps, long before convergence"
@@ -281,14 +281,10 @@ def coverage_vector_helps() -> tuple[str, bool]:
     return text, better
 
 
-def points() -> list[dict[str, Any]]:
-    """Every point of the multilabel study's three settings."""
-    return [row for rows in read("recipes/results/multilabel.json")["synthetic"].values() for row in rows.values()]
-
-
 def wins(better: str, worse: str, key: str, sign: int, share: float) -> tuple[str, bool]:
-    """At how many points one pair of map and loss is ahead of another, and whether at that share of them."""
-    ahead = [sign * (row[better][key]["mean"] - row[worse][key]["mean"]) > 0 for row in points()]
+    """At how many points of the multilabel study one pair is ahead of another, and whether at that share of them."""
+    rows = multilabel.varied().values()
+    ahead = [sign * (multilabel.mean(row[better], key) - multilabel.mean(row[worse], key)) > 0 for row in rows]
     return f"{better} at {sum(ahead)} of {len(ahead)} points", fmean(ahead) >= share
 
 
@@ -302,11 +298,10 @@ def hinge_beats_huber() -> tuple[str, bool]:
 
 def mulan_is_a_draw() -> tuple[str, bool]:
     """The range of micro F1 on each Mulan set."""
-    sets = read("recipes/results/multilabel.json")["mulan"]
-    ranges = {
-        name: [100 * f(row["micro_f1"]["mean"] for row in rows.values()) for f in (min, max)]
-        for name, rows in sets.items()
-    }
+    ranges = {}
+    for name, result in multilabel.MULAN.items():
+        f1 = [100 * multilabel.mean(seeds, "micro_f1") for seeds in multilabel.points(result)["data"].values()]
+        ranges[name] = (min(f1), max(f1))
     text = ", ".join(f"{name} {low:.1f} to {high:.1f}" for name, (low, high) in ranges.items())
     return f"micro F1: {text}", all(high - low < 5 for low, high in ranges.values())
 
