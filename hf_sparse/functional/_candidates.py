@@ -21,6 +21,8 @@ from ._newton import exponent_of, power, solve_
 
 # Below this length a dense solve in cache is faster.
 LONG_ROW = 1024
+# A map had better be solved densely where more than this share of a row's chunks hold candidates.
+_MOST_CHUNKS = 0.75
 
 
 class SolvedRows(NamedTuple):
@@ -46,18 +48,19 @@ class SolvedRows(NamedTuple):
     bound: Tensor
 
 
-def solve_long_rows(z: Tensor, alpha: float) -> SolvedRows:
+def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> SolvedRows:
     """alpha-entmax of long rows, on their candidates.
 
     Args:
         z: (N, V) scores of any floating-point dtype, V at least 1024, on any device; ``-inf`` masks an entry.
         alpha: in (1, 2].
+        most: see ``entries_from``.
 
     Returns:
         ``SolvedRows`` in float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through it.
 
-    Cost: one streaming read of z (an ``amax``) and work in proportion to the candidates, whose number is a small
-    multiple of the support; no copy of z in any dtype.
+    Cost: one streaming read of z (an ``amax``), a copy of the chunks that hold candidates, and work in proportion to
+    the candidates, whose number is close to that of the support.
     """
     exponent = exponent_of(alpha)
     z = z.detach().contiguous()
@@ -69,7 +72,7 @@ def solve_long_rows(z: Tensor, alpha: float) -> SolvedRows:
     # Rows without a finite maximum get a NaN bound, which nothing reaches.
     u = solve_(maxima.sub(top).mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
     bound = -u.amax(1, keepdim=True) - 64 * torch.finfo(dtype).eps
-    row, column, value, wide = entries_from(z, maxima, top + bound / (alpha - 1))
+    row, column, value, wide = entries_from(z, maxima, top + bound / (alpha - 1), most)
     x = value.sub_(top[row, 0]).mul_(alpha - 1)
 
     padding = Padding.of(row, len(z))
@@ -87,7 +90,9 @@ class _Candidates(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, alpha: float, impl: str) -> tuple[Tensor, Tensor]:
-        solved = entmax_supports(z, alpha, exponent_of(alpha)) if impl == "cpp" else solve_long_rows(z, alpha)
+        solved = (
+            entmax_supports(z, alpha, exponent_of(alpha)) if impl == "cpp" else solve_long_rows(z, alpha, _MOST_CHUNKS)
+        )
         if _any_left(solved):
             return z.new_empty((len(z), 0), dtype=torch.int64), z.new_empty((len(z), 0), dtype=torch.bool)
         return solved.columns, (solved.p if isinstance(solved, Supports) else solved.u) > 0
@@ -179,7 +184,7 @@ def _batched(size: int, in_dims: tuple, tensors: Sequence[Tensor]) -> list[Tenso
 
 def values_on_candidates(z: Tensor, alpha: float) -> Tensor | None:
     """p (..., V) of long rows, without a gradient; None when they had better be solved densely."""
-    solved = solve_long_rows(z.reshape(-1, z.shape[-1]), alpha)
+    solved = solve_long_rows(z.reshape(-1, z.shape[-1]), alpha, _MOST_CHUNKS)
     if solved.columns.shape[-1] == 0 or _any_left(solved):
         return None
     p = power(solved.u, exponent_of(alpha))

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Maxima of 32 neighbours take half as long again as those of 64, and those of 16 seven times as long. Short rows need
-# the smaller chunks: of larger ones nearly all would hold something.
-_CHUNK, _SMALL_CHUNK, _SMALL_BELOW = 64, 32, 16_384
-# A row with more of its chunks reaching the bound than this is left to dense arithmetic.
-_MOST_REACH = 0.75
+# Chunks have 64 columns; in short rows 32, or else nearly all of them would hold something. Maxima of 32 neighbours
+# take half as long again as those of 64, and those of 16 seven times as long. Powers of two divide by shifts.
+_CHUNK_BITS, _SMALL_CHUNK_BITS, _SMALL_BELOW = 6, 5, 16_384
+# Entries are looked for eight at a time. A row in which more of these eights than this have something is left to dense
+# arithmetic: one entry in four reaches the bound there, and their places take more room than the row.
+_EIGHT_BITS, _MOST_EIGHTS = 3, 0.9
 
 
 class Entries(NamedTuple):
@@ -34,31 +35,33 @@ class Entries(NamedTuple):
     wide: Tensor
 
 
-def _chunk_size(num_columns: int) -> int:
-    return _SMALL_CHUNK if num_columns < _SMALL_BELOW else _CHUNK
+def _chunk_bits(num_columns: int) -> int:
+    return _SMALL_CHUNK_BITS if num_columns < _SMALL_BELOW else _CHUNK_BITS
 
 
 def chunk_maxima(z: Tensor) -> Tensor:
     """The largest score of each chunk of z (N, V), V at least 32: (N, K). The last chunk may be a shorter one."""
-    size = _chunk_size(z.shape[1])
+    size = 1 << _chunk_bits(z.shape[1])
     whole = z.shape[1] // size * size
     maxima = z[:, :whole].unflatten(1, (-1, size)).amax(-1)
     return maxima if whole == z.shape[1] else torch.cat([maxima, z[:, whole:].amax(-1, keepdim=True)], 1)
 
 
-def entries_from(z: Tensor, maxima: Tensor, bound: Tensor) -> Entries:
+def entries_from(z: Tensor, maxima: Tensor, bound: Tensor, most: float = 1.0) -> Entries:
     """The entries of z (N, V), contiguous, with ``z >= bound``.
 
     Args:
         z: scores of any floating-point dtype.
         maxima: ``chunk_maxima(z)``, in the dtype of the bound.
         bound: (N, 1); compared in its own dtype, in which the values come back. A NaN is reached by nothing.
+        most: the share of its chunks that may reach the bound in a row that is not called wide.
 
     Cost: a copy of the chunks that reach the bound, and what is done to them.
     """
-    (num_rows, num_columns), num_chunks, size = z.shape, maxima.shape[1], _chunk_size(z.shape[1])
+    (num_rows, num_columns), num_chunks, bits = z.shape, maxima.shape[1], _chunk_bits(z.shape[1])
+    size = 1 << bits
     row, chunk = (maxima >= bound).nonzero(as_tuple=True)
-    wide = torch.bincount(row, minlength=num_rows) > _MOST_REACH * num_chunks
+    wide = torch.bincount(row, minlength=num_rows) > most * num_chunks
     if bool(wide.any()):
         narrow = ~wide[row]
         row, chunk = row[narrow], chunk[narrow]
@@ -69,18 +72,19 @@ def entries_from(z: Tensor, maxima: Tensor, bound: Tensor) -> Entries:
     if num_columns % size:
         last = (chunk == num_chunks - 1).nonzero()[:, 0]
         values[last, : num_chunks * size - num_columns] = -torch.inf
-    place = _true_places(values >= bound[row])
-    chunk = place // size
-    column = first.index_select(0, chunk).add_(place % size)
+
+    eights = (values >= bound.index_select(0, row)).view(torch.int64).view(-1)
+    some = eights.nonzero()[:, 0]
+    owner = row.index_select(0, some >> (bits - _EIGHT_BITS))
+    crowded = (torch.bincount(owner, minlength=num_rows) << _EIGHT_BITS) > _MOST_EIGHTS * num_columns
+    if bool(crowded.any()):
+        some, wide = some[~crowded[owner]], wide | crowded
+    place = eights.index_select(0, some).view(torch.bool).nonzero()[:, 0]
+    first_of_eight = some.index_select(0, place >> _EIGHT_BITS) << _EIGHT_BITS
+    place = first_of_eight.add_(place.bitwise_and_((1 << _EIGHT_BITS) - 1))
+    chunk = place >> bits
+    column = first.index_select(0, chunk).add_(place & (size - 1))
     return Entries(row.index_select(0, chunk), column, values.view(-1).index_select(0, place), wide)
-
-
-def _true_places(mask: Tensor) -> Tensor:
-    """The flat places where a mask (G, 8 n) holds, ascending. Few do: it is looked at eight places at a time."""
-    words = mask.view(torch.int64).view(-1)
-    some = words.nonzero()[:, 0]
-    place = words.index_select(0, some).view(torch.bool).nonzero()[:, 0]
-    return some.index_select(0, place // 8).mul_(8).add_(place % 8)
 
 
 class Padding(NamedTuple):

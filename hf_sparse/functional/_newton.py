@@ -8,8 +8,6 @@ iterate is itself a lower bound. All of it happens on the excess ``u = [x - tau]
 
 from __future__ import annotations
 
-from math import exp
-
 import torch
 from torch import Tensor
 
@@ -31,10 +29,11 @@ def power(u: Tensor, exponent: float) -> Tensor:
         return square if exponent == 2 else square * (u if exponent == 3 else square)
     if u.device.type != "cpu" or torch.compiler.is_compiling() or (u.requires_grad and torch.is_grad_enabled()):
         return u.pow(exponent)
-    # By logarithm and exponential, three times as fast here as pow, as long as no zero meets the logarithm. Where u is
-    # below this the factor is at least e^-85, and the product with u is 0, or too small to count.
-    floor = exp(-85 / max(1.0, exponent - 1))
-    return u.clamp(min=floor).log_().mul_(exponent - 1).exp_().mul_(u)
+    # By logarithm and exponential, faster here than pow, as long as no zero meets the logarithm. Where u is below this
+    # the factor is at least 2^-120, and the product with u is 0, or too small to count. To the base two: torch's exp2
+    # takes a quarter of the time of its exp.
+    floor = 2 ** (-120 / max(1.0, exponent - 1))
+    return u.clamp(min=floor).log2_().mul_(exponent - 1).exp2_().mul_(u)
 
 
 def _step(u: Tensor, exponent: float) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,7 @@ __all__ = [
     "LOWEST_ALPHA",
     "LOWEST_ATTENTION_ALPHA",
     "KernelUnavailable",
+    "ReluSupports",
     "Supports",
     "chosen",
     "entmax_supports",

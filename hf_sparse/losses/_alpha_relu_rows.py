@@ -53,9 +53,7 @@ def relu_loss(mass: Tensor, gold: Tensor, alpha: float, tau: float) -> Tensor:
     return (mass - 1) / alpha + (1 - (gold.to(mass.dtype) * (alpha - 1) - tau)) / (alpha - 1)
 
 
-def relu_support_loss(
-    z: Tensor, y: Tensor, alpha: float, tau: float, impl: str = "torch"
-) -> tuple[Tensor, Tensor]:
+def relu_support_loss(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
     """The alpha-ReLU loss of the rows whose support is short, and which rows those are; see ``entmax_rows_loss``.
 
     Args:

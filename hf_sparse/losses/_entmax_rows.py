@@ -26,11 +26,16 @@ def support_rows(z: Tensor, alpha: float, impl: str = "torch") -> Supports:
         return entmax_supports(z, alpha, exponent_of(alpha))
     solved = solve_long_rows(z, alpha)
     p = power(solved.u, exponent_of(alpha))
+    # (alpha - 1) Omega*(z) is the least value over tau of (1 - 1/alpha) sum u^(alpha / (alpha - 1)) + tau + 1/alpha:
+    # what rounding has left in tau counts only squared. It is exactly zero where a single u is left, and is 1.
+    energy = (p * solved.u).sum(-1)
+    below_one = 1 - solved.u.amax(-1) if solved.u.shape[1] else torch.ones_like(energy)
+    conjugate = ((1 - 1 / alpha) * (energy - 1) + below_one) / (alpha - 1)
     mass = p.sum(-1, keepdim=True)
-    p = p / torch.where(mass == 0, 1.0, mass)
-    p = torch.where(solved.top < torch.inf, p, torch.nan)
-    inner = torch.where(p > 0, p * solved.x, p).sum(-1) / (alpha - 1)
-    return Supports(solved.columns, p, solved.top, inner - tsallis_negentropy(p, alpha), solved.wide)
+    finite = solved.top < torch.inf
+    p = torch.where(finite, p / torch.where(mass == 0, 1.0, mass), torch.nan)
+    conjugate = torch.where(finite, conjugate[:, None].masked_fill(mass == 0, 0.0), torch.nan)[:, 0]
+    return Supports(solved.columns, p, solved.top, conjugate, solved.wide)
 
 
 def entmax_rows_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:

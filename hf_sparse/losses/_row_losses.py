@@ -97,8 +97,9 @@ def row_losses(
     long = z.shape[1] >= LONG_ROW and not torch.compiler.is_compiling()
     if base == "alpha_relu":
         z = _without_uncounted(z, counted)
-        relu_dense = partial(relu_dense_loss, **settings)
-        relu_listed = partial(relu_support_loss, **settings, impl=impl)
+        alpha, tau = settings["alpha"], settings["tau"]
+        relu_dense = partial(relu_dense_loss, alpha=alpha, tau=tau)
+        relu_listed = partial(relu_support_loss, alpha=alpha, tau=tau, impl=impl)
         return _listed(z, y, relu_listed, relu_dense) if long else relu_dense(z, y)
     alpha = base_settings["alpha"] if base == "entmax" else None
     if not torch.is_tensor(alpha) and alpha == 1 and not y.is_floating_point():

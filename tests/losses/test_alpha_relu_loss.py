@@ -119,3 +119,16 @@ def test_compiled_loss_takes_the_dense_path_and_agrees():
     z, y = rows(4, 1500)
     compiled = torch.compile(alpha_relu_loss, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(z, y, 1.5, 0.9), alpha_relu_loss(z, y, 1.5, 0.9))
+
+
+def test_one_row_that_is_mostly_support_leaves_the_others_on_theirs():
+    z, y = rows(3, 2000)
+    z[1] += 9
+    saved = []
+    leaf = z.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+        value = alpha_relu_loss(leaf, y, 1.5, 1.2, reduction="none")
+    assert 2000 <= max(saved) < 3 * 2000
+    torch.testing.assert_close(value.detach(), by_definition(z, F.one_hot(y, 2000).double(), 1.5, 1.2))
+    (gradient,) = torch.autograd.grad(value.sum(), leaf)
+    torch.testing.assert_close(gradient, weights(z, 1.5, 1.2) - F.one_hot(y, 2000).double())
