@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from hf_sparse import sparsify
 from hf_sparse.attention import SITE, AttentionSite, keep_thresholds, observe, set_impl, sparse_attention
@@ -95,6 +96,35 @@ def test_flash_attention_is_one_graph_to_torch_compile_and_survives_checkpointin
         slopes.append(torch.autograd.grad(function(q, k, v).square().sum(), (q, k, v)))
     for other in slopes[1:]:
         assert all(torch.equal(*pair) for pair in zip(slopes[0], other))
+
+
+def test_longer_sequences_are_no_reason_to_compile_again():
+    graphs = CompileCounterWithBackend("aot_eager")
+
+    @torch.compile(backend=graphs, fullgraph=True)
+    def attend(q, k, v):
+        return sparse_attention(module(), q, k, v, is_causal=True)[0]
+
+    found = []
+    for length in (5, 9, 12, 17):
+        q, k, v = (x.requires_grad_() for x in qkv(heads=1, length=length))
+        attend(q, k, v).sum().backward()
+        found.append(graphs.frame_count)
+    assert found == [1, 2, 2, 2]
+
+
+def test_any_strides_will_do():
+    """Slices of one projection, keys whose last axis is not side by side, and a gradient that is one number."""
+    generator = torch.Generator().manual_seed(0)
+    fused = torch.randn(1, 6, 3, 2 * 8, generator=generator).to(DEVICE).requires_grad_()
+    results = []
+    for layout in (lambda x: x, torch.Tensor.contiguous):
+        q, k, v = (layout(x.unflatten(-1, (2, 8)).transpose(1, 2)) for x in fused.unbind(2))
+        k = layout(k.mT).mT
+        out, _ = sparse_attention(module(), q, k, v, is_causal=True)
+        results.append((out.detach(), torch.autograd.grad(out.sum(), fused)[0]))
+    assert k.stride(-1) != 1
+    assert all(torch.equal(*pair) for pair in zip(*results))
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -231,7 +261,11 @@ def test_small_gpus_take_half_precision_of_up_to_128_dimensions():
     assert shared_memory_needed(64, 64, torch.float32) > small_gpu
 
 
-def test_heads_that_do_not_divide_are_refused():
+def test_heads_that_do_not_divide_empty_batches_and_ones_too_large_are_refused():
     q, k, v = qkv()
+    with pytest.raises(ValueError, match="takes at least one query and one key"):
+        sparse_attention(module(), q[:0], k[:0], v[:0])
+    with pytest.raises(ValueError, match="takes at most 65535 sequences, were 65536"):
+        sparse_attention(module(), *(x[:1].expand(65_536, -1, -1, -1) for x in (q, k, v)))
     with pytest.raises(ValueError, match="takes heads in groups of equal size, were 4 to 3 key heads"):
         sparse_attention(module(), q, k[:, :3], v[:, :3])

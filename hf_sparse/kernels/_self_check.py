@@ -10,6 +10,7 @@ import subprocess
 import warnings
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,10 @@ from ._triton_attention import triton_attention, triton_decode_scores, triton_de
 
 # Largest difference from float64, relative to the largest entry. float32 products may keep 10 bits of mantissa only.
 _ROWS, _ATTENTION = 1e-4, {torch.float32: 5e-3, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+_PADDED = 5e-3  # in float16
 _ALPHA, _EXPONENT = 1.5, 2.0
+# 1.5 but for a rounding error: where powers are no products, and the closed form is still that of 1.5.
+_ANY_ALPHA, _ANY_EXPONENT = 1.5 + 1e-9, 2.0 - 1e-9
 
 
 @torch.compiler.assume_constant_result
@@ -67,7 +71,11 @@ def _agrees(kernels: str, device: torch.device) -> bool:
 
 
 def self_check(kernels: str, device: torch.device) -> str | None:
-    """Compare Triton kernels with closed forms in float64, values and gradients, on one input: alpha is 1.5.
+    """Compare Triton kernels with closed forms in float64, values and gradients.
+
+    Rows: the maps, losses and lists of supports at alpha 1.5, given as it is and as any alpha is, of sparsemax, and of
+    alpha-ReLU. Attention: causal at alpha 1.5, each dtype, heads sharing keys, with one query over a cache; and at an
+    alpha a head, not causal, with padding on the left and more keys than queries.
 
     Args:
         kernels: ``"rows"`` or ``"attention"``.
@@ -117,16 +125,29 @@ def _random(*shape: int, seed: int, device: torch.device) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(device)
 
 
+def _sparsemax(z: Tensor) -> Tensor:
+    """Sparsemax of the last axis in closed form: Martins and Astudillo 2016, Algorithm 1."""
+    top = z.sort(-1, descending=True).values
+    tau = (top.cumsum(-1) - 1) / torch.arange(1, z.shape[-1] + 1, device=z.device)
+    support = (tau < top).sum(-1, keepdim=True)
+    return (z - tau.gather(-1, support - 1)).clamp(min=0)
+
+
 def _rows(device: torch.device) -> dict[str, float]:
     z = 2 * _random(4, 1500, seed=0, device=device)
     grad = _random(4, 1500, seed=1, device=device)
     wide = z.double().requires_grad_()
     p = _entmax15(wide)
     (product,) = torch.autograd.grad(p, wide, grad.double())
-    p = p.detach()
+    p, wide = p.detach(), wide.detach()
     target = torch.tensor([3, 1499, 0, 700], device=device)
     ones = torch.ones(4, device=device)
-    slopes = triton_loss_gradients(z, triton_solve(z, _ALPHA, _EXPONENT, None), ones, target, _ALPHA, _EXPONENT)
+    solved = triton_solve(z, _ALPHA, _EXPONENT, None)
+    # <p, z> less the entropy, less the largest score.
+    conjugate = (p * wide).sum(-1) - (p.pow(_ALPHA).sum(-1) - 1) / (_ALPHA * (_ALPHA - 1)) - wide.amax(-1)
+    slopes = triton_loss_gradients(z, solved, ones, target, _ALPHA, _EXPONENT)
+    given = triton_solve(z, _ALPHA, _EXPONENT, 2.0)
+    relu = (wide * (_ALPHA - 1) - 2.0).clamp(min=0)
     listing = triton_listing(z.numel(), 1, device)
     triton_list_support(z, listing, 0, 0, z.numel(), _ALPHA, _EXPONENT, None, None, 1.0)
     row, column, value = (field[: int(listing.sizes[0])] for field in listing[:3])
@@ -135,35 +156,55 @@ def _rows(device: torch.device) -> dict[str, float]:
     product_of_list = triton_multiply(row, column, value, table, 4, torch.float32)
     return {
         "weights": _excess(triton_weights(z, _ALPHA, _EXPONENT), p, _ROWS),
+        "weights of any alpha": _excess(triton_weights(z, _ANY_ALPHA, _ANY_EXPONENT), p, _ROWS),
+        "weights of sparsemax": _excess(triton_weights(z, 2.0, 1.0), _sparsemax(wide), _ROWS),
         "their gradients": _excess(triton_jacobian_product(p.float(), grad, _ALPHA), product, _ROWS),
         "listed weights": _excess(listed, p, _ROWS),
         "products with the list": _excess(product_of_list, p @ table.double(), _ROWS),
+        "the loss": _excess(solved[0], conjugate, _ROWS),
         "gradients of the loss": _excess(slopes, p.scatter_add(1, target[:, None], -ones[:, None].double()), _ROWS),
+        "the loss of alpha-ReLU": _excess(given[0], relu.pow(_EXPONENT + 1).sum(-1), _ROWS),
+        "its gradients": _excess(
+            triton_loss_gradients(z, given, ones, None, _ALPHA, _EXPONENT), relu.pow(_EXPONENT), _ROWS
+        ),
     }
 
 
 def _attention(device: torch.device) -> dict[str, float]:
     excess = {}
+    future = torch.ones(80, 80, dtype=torch.bool, device=device).triu(1)
+    padded = torch.zeros(1, 1, 50, 80, dtype=torch.bool, device=device)
+    padded[..., :21] = True
+    alphas = torch.full((4,), _ALPHA, device=device)
     for dtype, tolerance in _ATTENTION.items():
         if device.type == "cpu" and dtype == torch.bfloat16:
             continue  # where Triton's interpreter multiplies matrices wrongly
-        query, key, value, grad = (
-            _random(1, heads, 80, 32, seed=heads + seed, device=device).to(dtype).requires_grad_()
-            for seed, heads in enumerate((4, 2, 2, 4))
-        )
-        inputs, wide = (query, key, value), [x.detach().double().requires_grad_() for x in (query, key, value)]
-        shared = [x.repeat_interleave(2, dim=1) for x in wide[1:]]
-        future = torch.ones(80, 80, dtype=torch.bool, device=device).triu(1)
-        scores = (wide[0] @ shared[0].mT / 6).masked_fill(future, -1e4)
-        expected = _entmax15(scores) @ shared[1]
-        actual = triton_attention(*inputs, _ALPHA, _EXPONENT, scaling=1 / 6, causal=True)
-        gradients = torch.autograd.grad(actual, inputs, grad.detach())
-        expected_gradients = torch.autograd.grad(expected, wide, grad.detach().double())
-        excess[f"attention, {dtype}"] = _excess(actual, expected.detach(), tolerance)
-        for name, ours, theirs in zip(("queries", "keys", "values"), gradients, expected_gradients):
-            excess[f"gradients of {name}, {dtype}"] = _excess(ours, theirs, tolerance)
+        causal = _compared(80, dtype, future, device, _ALPHA, causal=True)
+        excess |= {f"{what}, {dtype}": _excess(*pair, tolerance) for what, pair in causal.items()}
+    others = _compared(50, torch.float16, padded, device, alphas, mask=~padded)
+    return excess | {f"{what} with padding": _excess(*pair, _PADDED) for what, pair in others.items()}
+
+
+def _compared(
+    num_queries: int, dtype: torch.dtype, hidden: Tensor, device: torch.device, alpha: float | Tensor, **settings: Any
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """What the kernels compute of attention over 80 keys and what that is, and the last query alone where it is so."""
+    query, key, value, grad = (
+        _random(1, heads, length, 32, seed=heads + seed, device=device).to(dtype).requires_grad_()
+        for seed, (heads, length) in enumerate(((4, num_queries), (2, 80), (2, 80), (4, num_queries)))
+    )
+    inputs, wide = (query, key, value), [x.detach().double().requires_grad_() for x in (query, key, value)]
+    shared = [x.repeat_interleave(2, dim=1) for x in wide[1:]]
+    scores = (wide[0] @ shared[0].mT / 6).masked_fill(hidden, -1e4)
+    expected = _entmax15(scores) @ shared[1]
+    actual = triton_attention(*inputs, alpha, _EXPONENT, scaling=1 / 6, **settings)
+    gradients = torch.autograd.grad(actual, inputs, grad.detach())
+    expected_gradients = torch.autograd.grad(expected, wide, grad.detach().double())
+    found = {"attention": (actual, expected.detach())}
+    for name, ours, theirs in zip(("queries", "keys", "values"), gradients, expected_gradients):
+        found[f"gradients of {name}"] = (ours, theirs)
+    if "causal" in settings:
         last = triton_decode_scores(query[:, :, -1:].detach(), key.detach(), 1 / 6)
-        weights = triton_weights(last, _ALPHA, _EXPONENT)
-        decoded = triton_decode_values(weights, value.detach())
-        excess[f"one query, {dtype}"] = _excess(decoded, expected.detach()[:, :, -1:], tolerance)
-    return excess
+        decoded = triton_decode_values(triton_weights(last, _ALPHA, _EXPONENT), value.detach())
+        found["one query"] = (decoded, expected.detach()[:, :, -1:])
+    return found

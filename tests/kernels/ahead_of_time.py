@@ -23,7 +23,6 @@ from unittest import mock
 os.environ["TRITON_ALWAYS_COMPILE"] = "1"
 
 import torch
-from torch import Tensor
 from triton import JITFunction, knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -110,9 +109,10 @@ def masked(dtype: torch.dtype, length: int) -> tuple[Scores, bool]:
     return Scores(torch.full((4,), 2.0), 1, 0.1, mask=visible), False
 
 
-def attention(
-    dtype: torch.dtype, head_dim: int, kind: Callable[[torch.dtype, int], tuple[Scores, bool]], length: int = 128
-) -> None:
+Kind = Callable[[torch.dtype, int], tuple[Scores, bool]]
+
+
+def attention(dtype: torch.dtype, head_dim: int, kind: Kind, length: int = 128) -> None:
     """Attention and its derivative, of tensors laid out as Transformers' are."""
     q, k, v = (torch.empty(1, length, heads, head_dim, dtype=dtype).transpose(1, 2) for heads in (4, 2, 2))
     scores, learned = kind(dtype, length)
@@ -209,22 +209,40 @@ def compile_case(case: Case, architecture: int) -> list[str]:
     return problems
 
 
-def variants(family: Callable[[int], Any], lengths: range) -> dict[str, int]:
-    """How many variants of each kernel the lengths lead to; nothing is compiled."""
-    found: dict[str, set[str]] = {}
+def variants(launches: Callable[[int], None], lengths: range) -> set[tuple[str, str]]:
+    """The variants of kernels that the lengths lead to, by name and key; nothing is compiled."""
+    found: set[tuple[str, str]] = set()
     with (
         mock.patch.object(JITFunction, "_do_compile", lambda kernel, key, *_: (kernel.fn.__name__, key)),
-        launching(ARCHITECTURES[0], lambda launch: found.setdefault(launch[0], set()).add(launch[1])),
+        launching(ARCHITECTURES[0], found.add),
     ):
         for length in lengths:
-            family(length)
-    return {kernel: len(keys) for kernel, keys in found.items()}
+            launches(length)
+    return found
+
+
+def compiled_again() -> list[str]:
+    """The kernels that are compiled again as sequences or rows grow longer."""
+    dtype = torch.bfloat16
+    growing: dict[str, Callable[[int], None]] = {
+        "attention": partial(attention, dtype, 64, plain),
+        "attention with everything": partial(attention, dtype, 80, with_everything),
+        "decode": partial(decoding, dtype, 64),
+        "rows": partial(rows, dtype, 2),
+    }
+    problems = []
+    for name, launches in growing.items():
+        few = variants(launches, range(300, 332))
+        more = variants(launches, range(332, 3000, 89))
+        problems += [f"{name}: {kernel} is compiled again for longer ones" for kernel, _ in more - few]
+        print(f"{name}: {len(few)} variants of {len({kernel for kernel, _ in few})} kernels, whatever the length")
+    return problems
 
 
 def main(arguments: list[str]) -> int:
     """Every case for one architecture in turn; with ``--all`` more of them, each for all."""
     every, start = arguments == ["--all"], spent()
-    problems = []
+    problems = compiled_again()
     for number, case in enumerate(cases(every)):
         turn = number % len(ARCHITECTURES)
         for architecture in ARCHITECTURES if every else ARCHITECTURES[turn : turn + 1]:

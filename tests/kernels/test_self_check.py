@@ -26,9 +26,10 @@ def verdict(monkeypatch):
     _self_check._agrees.cache_clear()
 
 
-def test_the_closed_form_is_entmax():
+def test_the_closed_forms_are_entmax():
     z = torch.randn(50, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
     torch.testing.assert_close(_self_check._entmax15(z), entmax_by_bisection(z, 1.5))
+    torch.testing.assert_close(_self_check._sparsemax(z), entmax_by_bisection(z, 2.0))
 
 
 @needs_triton
@@ -46,14 +47,19 @@ def test_the_kernels_pass_whatever_goes_on_around_them(kernels):
         ("rows", "triton_jacobian_product", 1.02, "their gradients off by"),
         ("rows", "triton_loss_gradients", float("nan"), "gradients of the loss off by"),
         ("rows", "triton_multiply", 1.02, "products with the list off by"),
+        ("rows", "triton_weights", 1.02, "weights of any alpha off by"),
+        ("rows", "triton_weights", 1.02, "weights of sparsemax off by"),
+        ("rows", "triton_loss_gradients", 1.02, "its gradients off by"),
         ("attention", "triton_attention", 1.02, "gradients of keys, torch.float32 off by"),
+        ("attention", "triton_attention", 1.02, "gradients of values with padding off by"),
         ("attention", "triton_decode_values", float("nan"), "one query, torch.float16 off by"),
     ],
 )
 def test_a_kernel_that_is_wrong_is_noticed(monkeypatch, kernels, function, factor, what):
     right = getattr(_self_check, function)
     monkeypatch.setattr(_self_check, function, lambda *args, **kwargs: right(*args, **kwargs) * factor)
-    monkeypatch.setattr(_self_check, "_ATTENTION", {torch.float16 if "decode" in function else torch.float32: 5e-3})
+    dtypes = [dtype for dtype in (torch.float32, torch.float16) if str(dtype) in what]
+    monkeypatch.setattr(_self_check, "_ATTENTION", dict.fromkeys(dtypes, 5e-3))
     assert what in self_check(kernels, HERE)
 
 

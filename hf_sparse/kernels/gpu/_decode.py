@@ -19,7 +19,7 @@ _KEYS = 64
 _MOST_SPLITS = 32
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles_each"])
 def multiply_keys(
     Q, K, SCORES, q_batch, q_head, k_batch, k_head, k_key, num_keys, group, scaling, tiles_each, head_dim: tl.constexpr,
     GROUP: tl.constexpr, HEAD: tl.constexpr, KEYS: tl.constexpr,
@@ -40,7 +40,7 @@ def multiply_keys(
         tl.store(SCORES + member[:, None] * num_keys + key[None, :], scores, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles_each"])
 def multiply_values(
     P, V, PARTS, p_row, v_batch, v_head, v_key, num_keys, group, tiles_each,
     value_dim: tl.constexpr, GROUP: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr,

@@ -23,7 +23,7 @@ def row_scores(Z, block, length, BLOCK: tl.constexpr):
     return tl.load(Z + entry, mask=entry < length, other=float("-inf")).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def solve_rows(
     Z,
     CONJUGATE,
@@ -125,7 +125,7 @@ def solve_rows(
         tl.store(COUNT + row, count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def write_rows(
     Z,
     SOLUTION,
@@ -164,7 +164,7 @@ def write_rows(
     tl.store(OUT + row * length + entry, p.to(OUT.dtype.element_ty), mask=entry < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def multiply_by_jacobian(P, GRAD, OUT, length, num_blocks, alpha, BLOCK: tl.constexpr):
     """One row a program: ``s (g - mean_s g)`` with ``s = p^(2 - alpha)``. Blocks of zeros in p are not read on."""
     row = tl.program_id(0).to(tl.int64)

@@ -23,7 +23,7 @@ from ._rows import RowSolutions, block_of
 _ENTRIES, _COLUMNS, _STEPS = 8, 512, 32
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks", "first_row"])
 def list_rows(
     Z, SOLUTION, PEAKS, COUNT, START, ROW, COLUMN, VALUE, stride, length, num_blocks, first_row, alpha, exponent,
     softcap, factor, CAPPED: tl.constexpr, EXPONENT: tl.constexpr, BLOCK: tl.constexpr,
