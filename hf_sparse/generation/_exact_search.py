@@ -24,6 +24,7 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from ._frontier import Frontier, Prefixes
+from ._inputs import num_sentences
 from ._lattice import Lattice
 from ._result import Hypothesis, SearchResult
 
@@ -86,6 +87,7 @@ def exact_search(
         One ``SearchResult`` a sentence, in order.
 
     Raises:
+        TypeError: inputs that are no mapping to tensors.
         ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
             processor that makes a string likelier than its prefix, sampling or beams asked for, or other ways to stop.
 
@@ -109,6 +111,7 @@ def exact_search(
     >>> found.certificate, found.num_proved, found.num_expanded
     ('bound', 2, 39)
     """
+    num_sentences(inputs)
     # Over what the model's generation config says; under what the user asks for, which may then be refused.
     mode = {"custom_generate": exact_decoding, "num_beams": 1, "do_sample": False, "num_return_sequences": 1}
     output = model.generate(
