@@ -20,6 +20,7 @@ LAYERS = {
     "attention": 3,
     "card": 3,
     "head": 3,
+    "head_loss": 3,
     "linear_logits": 3,
     "visible_loss": 3,
     "fertility_predictor": 3,

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ._continuations import end_tokens
 from ._forced_decoding import beginning
+from ._inputs import num_sentences
 from ._scores import SequenceScores, score_sequences
 
 
@@ -58,6 +59,7 @@ def compare_with_empty(
         An ``EmptyComparison``.
 
     Raises:
+        TypeError: inputs that are no mapping to tensors.
         ValueError: no end token, NaN in the logits.
 
     Source: Stahlberg and Byrne 2019; Tezekbayev et al. 2022, Section 4.1 and Table 2.
@@ -65,6 +67,7 @@ def compare_with_empty(
     """
     ends = end_tokens(model)
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options}
+    num_sentences(inputs)
     hypotheses = model.generate(**inputs, num_beams=num_beams, **options)
     begin = beginning(model, inputs, len(hypotheses))
     end = torch.tensor(ends, device=begin.device)

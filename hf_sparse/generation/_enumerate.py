@@ -13,6 +13,7 @@ from transformers import LogitsProcessorList, PreTrainedModel
 
 from ..patching import is_sparse, sparse_config
 from ._exact_search import exact_decoding, exact_search
+from ._inputs import num_sentences
 
 # How many prefixes are expanded in one forward pass: more do not go faster.
 WIDTH = 128
@@ -70,17 +71,18 @@ def enumerate_support(
         A ``SupportSet``.
 
     Raises:
+        TypeError: inputs that are no mapping to tensors.
         ValueError: a dense head and no ``min_probability``, more than one sentence, no end token, or a budget below 1.
 
     Cost: that of ``exact_search``: one token's forward pass for each prefix of nonzero probability.
     """
+    batch = num_sentences(inputs)
     dense = not is_sparse(model) or sparse_config(model).head is None
     if dense and min_probability == 0:
         raise ValueError(
             "the model's head is dense: every string has nonzero probability; sparsify(model, head=...), or give a "
             "min_probability above 0"
         )
-    batch = next(iter(inputs.values())).shape[0]
     if batch != 1:
         raise ValueError(f"inputs must be for one sentence, were for {batch}")
     if max_hypotheses < 1 or max_new_tokens < 1:

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ._continuations import check_logits, start_token
+from ._inputs import num_sentences
 
 
 def forced_output(
@@ -30,10 +31,11 @@ def forced_output(
         (k B, S, V) from which each was chosen.
 
     Raises:
+        TypeError: inputs that are no mapping to tensors.
         ValueError: a number of sequences that does not fit the inputs, sequences that do not begin as those of
             ``generate``, no token to score, NaN in the logits.
     """
-    rows = len(next(iter(inputs.values())))
+    rows = num_sentences(inputs)
     if len(sequences) == 0 or len(sequences) % rows:
         raise ValueError(f"sequences must be a multiple of the {rows} inputs, were {len(sequences)}")
     repeated = {name: value.repeat_interleave(len(sequences) // rows, dim=0) for name, value in inputs.items()}

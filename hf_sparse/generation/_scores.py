@@ -49,6 +49,7 @@ def score_sequences(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequen
         ``SequenceScores``, float64.
 
     Raises:
+        TypeError: inputs that are no mapping to tensors.
         ValueError: a number of sequences that does not fit the inputs, sequences that do not begin as those of
             ``generate``, no token to score, NaN in the logits.
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from ..head import distribution
 from ._continuations import head_map
 from ._forced_decoding import beginning, forced_output
+from ._inputs import num_sentences
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,14 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
         One ``StepSupport`` a token.
 
     Raises:
+        TypeError: inputs that are no mapping to tensors.
         ValueError: a dense head, more than one sentence, no tokens, NaN in the logits.
 
     Source: Peters et al. 2019, Figure 2.
     Cost: one forward pass.
     """
     choice = head_map(model)
-    rows = len(next(iter(inputs.values())))
+    rows = num_sentences(inputs)
     if rows != 1:
         raise ValueError(f"inputs must be for one sentence, were for {rows}")
     begin = beginning(model, inputs, 1)
