@@ -14,12 +14,13 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import cached_file
 
+from .attachment import attach
 from .attention import NAME, through_interface
 from .card import update_card
 from .config import SparseConfig
 from .head import SparseModel
 from .marking import block_of, marked_part
-from .patching import attach, check_layers, sparse_config, sparsify, transformers_model
+from .patching import check_layers, sparse_config, sparsify, transformers_model
 from .source_fertility import SOURCE_FILES, load_source, save_source, saved_source
 
 ADAPTER_SETTINGS = "hf_sparse.json"

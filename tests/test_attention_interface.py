@@ -10,7 +10,7 @@ from torch import nn
 
 import hf_sparse.functional as F
 from hf_sparse.attention import SITE, AttentionSite, attention_scores, sparse_attention
-from hf_sparse.attention._site import heeded_arguments
+from hf_sparse.attention._find import heeded_arguments
 from hf_sparse.config import MapConfig
 
 B, H, T, D = 2, 4, 5, 8

@@ -25,6 +25,7 @@ LAYERS = {
     "visible_loss": 3,
     "fertility_predictor": 3,
     "source_fertility": 3,
+    "attachment": 4,
     "audit": 4,
     "example": 4,
     "calibration": 4,

@@ -2,6 +2,7 @@
 
 from ._checkpoint import keep_thresholds
 from ._credit import check_fertility, credit_refusal, follow_cache
+from ._find import find_sites, inspected_functions, named_attention, through_interface
 from ._flex import flex_entmax_attention
 from ._inline import attention_call, divert, is_softmax, refusal, restore
 from ._interface import NAME, sparse_attention
@@ -12,12 +13,8 @@ from ._site import (
     SupportCount,
     add_learned,
     attention_sites,
-    find_sites,
-    inspected_functions,
-    named_attention,
     observe,
     remove_learned,
-    through_interface,
     trial,
     weights_under,
 )

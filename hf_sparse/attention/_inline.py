@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ._find import calls_softmax
 from ._scores import attention_scores
-from ._site import SITE, AttentionSite, attention_sites, calls_softmax, weigh
+from ._site import SITE, AttentionSite, attention_sites, weigh
 
 
 def _softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> None:
