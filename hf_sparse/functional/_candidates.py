@@ -26,7 +26,7 @@ _MOST_CHUNKS = 0.75
 
 
 class SolvedRows(NamedTuple):
-    """Rows (N, V) solved on at most C candidates each; column order within a row is unspecified.
+    """Rows (N, V) solved on at most C candidates each, their columns ascending within a row.
 
     Attributes:
         columns: (N, C) int64, the candidates' columns; 0 where a row has fewer than C. Write p back with ``put``.
@@ -113,7 +113,7 @@ class _Candidates(torch.autograd.Function):
 
 
 def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
-    """The columns that hold each row's support, and which of them are used; both (N, C). From the kernel they ascend.
+    """The columns that hold each row's support, ascending, and which of them are used; both (N, C).
 
     C is 0 when the rows had better be solved densely: one of them is wide, holds a NaN or infinite score, or all are
     fully masked. Works under ``torch.func`` transforms.

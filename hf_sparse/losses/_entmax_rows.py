@@ -20,7 +20,7 @@ def support_rows(z: Tensor, alpha: float, impl: str = "torch") -> Supports:
     """The supports of long rows z (N, V), solved by ``impl``: ``"cpp"``, or anything else for torch.
 
     Returns:
-        ``Supports``, float64 where ``solve_long_rows`` says so; from torch, columns do not ascend.
+        ``Supports``, float64 where ``solve_long_rows`` says so.
     """
     if impl == "cpp":
         return entmax_supports(z, alpha, exponent_of(alpha))
