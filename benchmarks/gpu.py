@@ -2,7 +2,9 @@
 
 Correctness comes first, in bfloat16 against float64; then times and peak memory, each as a ratio to its baseline in
 the same run. A candidate that is not installed or fails costs its own row only, and says why. Every section ends by
-its deadline, the last one after eight and a half minutes: what it has not measured then is skipped, by name.
+its deadline, the last one after eight and a half minutes: what it has not measured then is skipped, by name. The
+sections run in a process of their own: one that hangs, or takes the GPU down with it, is ended, and the others go on
+in a new one. The JSON is written after every row.
 ``--smoke`` runs everything in Triton's interpreter, on the CPU, at sizes that say nothing: to see that it runs.
 """
 
@@ -13,7 +15,9 @@ import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -43,27 +47,34 @@ from ._machine import machine
 
 SMOKE = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE, DTYPE = ("cpu", torch.float32) if SMOKE else ("cuda", torch.bfloat16)
-GRACE = 15  # seconds after its section's deadline at which what still runs is stopped
+GRACE = 10  # seconds after its section's deadline at which what still runs is stopped, and after as many more killed
 # Relative to the size of the whole result: what rounding weights and results to the dtype costs, with room.
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
-FAILURES = (ImportError, RuntimeError, ValueError, TypeError, AttributeError, TimeoutError, triton.TritonError)
+FAILURES = (
+    ImportError, RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError, OSError,
+    subprocess.SubprocessError, triton.TritonError,
+)  # fmt: skip
 OUT = Path(__file__).parent / "results" / "gpu.json"
 
 
 class Report:
-    """The rows of one run: each is measured, or tells why not. Written after every row, in case the next one hangs."""
+    """The rows of one run: each is measured, or tells why not. Written after every row, in case the next one hangs.
 
-    def __init__(self, out: Path | None) -> None:
-        self.out = out
-        self.rows: list[dict[str, Any]] = []
-        self.start = time.perf_counter()
-        self.deadline = float("inf")
+    Args:
+        out: where they are written.
+        start: of the run, seconds since the epoch.
+        rows: of a process before this one.
+    """
+
+    def __init__(self, out: Path, start: float, rows: list[dict[str, Any]]) -> None:
+        self.out, self.start, self.rows = out, start, rows
+        self.running, self.deadline = "", float("inf")
         gpu = "none: interpreted, times mean nothing" if SMOKE else torch.cuda.get_device_name()
         self.machine = machine() | {"triton": triton.__version__, "gpu": gpu}
 
     def add(self, section: str, case: str, candidate: str, measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         row: dict[str, Any] = {"section": section, "case": case, "candidate": candidate}
-        left = self.deadline - (time.perf_counter() - self.start)
+        left = self.deadline - (time.time() - self.start)
         if left <= 0:
             row["skipped"] = f"{self.deadline} s were over"
         else:
@@ -73,7 +84,7 @@ class Report:
             except ModuleNotFoundError as error:
                 row["missing"] = f"{error.name} is not installed"
             except FAILURES as error:
-                row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+                row["failed"] = described(error)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         self.rows.append(row)
@@ -84,9 +95,19 @@ class Report:
         return row
 
     def write(self) -> None:
-        if self.out:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            self.out.write_text(json.dumps({"machine": self.machine, "rows": self.rows}, indent=1) + "\n")
+        found = {"machine": self.machine, "running": self.running, "rows": self.rows}
+        new = self.out.with_suffix(".new")
+        new.write_text(json.dumps(found, indent=1) + "\n")
+        new.replace(self.out)
+
+    def run(self, section: Callable[[Report], None]) -> None:
+        """A section; what fails between its rows ends it alone."""
+        self.running, self.deadline = section.__name__, SECTIONS[section]
+        self.write()
+        try:
+            section(self)
+        except FAILURES as error:
+            self.add(section.__name__, "inputs", "all that follow", lambda error=error: {"failed": described(error)})
 
     def compare(self, section: str, case: str, runs: dict[str, Callable[[], Any]], **targets: float) -> None:
         """Time the runs; ratios are to the first that works, targets are by name, with underscores for spaces."""
@@ -98,9 +119,14 @@ class Report:
                 target = targets.get(name.replace(" ", "_"))
                 if target is not None and not SMOKE:
                     row |= {"target": target, "verdict": "met" if row["ratio"] <= target else "MISSED"}
-                print(f"    {row['ratio']:.2f} of {row['baseline']} {row.get('verdict', '')}")
+                self.write()
+                print(f"    {row['ratio']:.2f} of {row['baseline']} {row.get('verdict', '')}", flush=True)
             elif "ms" in row:
                 baseline = row
+
+
+def described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def timed(run: Callable[[], Any]) -> dict[str, float]:
@@ -372,10 +398,47 @@ def decode(report: Report) -> None:
 SECTIONS = {check: 90, rows: 150, fused: 210, decode: 240, attention: 420, others: 510}
 
 
+def work(out: Path, start: float, names: list[str]) -> None:
+    """Run the named sections, adding to what is in ``out``."""
+    signal.signal(signal.SIGALRM, stop)
+    report = Report(out, start, json.loads(out.read_text())["rows"])
+    for section in SECTIONS:
+        if section.__name__ in names:
+            report.run(section)
+
+
+def supervise(out: Path, arguments: list[str]) -> list[dict[str, Any]]:
+    """Run all sections in a process of their own, or in several where one dies or hangs; returns the rows."""
+    deadlines = {section.__name__: deadline for section, deadline in SECTIONS.items()}
+    start, names = time.time(), list(deadlines)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps({"rows": []}))
+    while names:
+        command = [sys.executable, "-m", "benchmarks.gpu", *arguments, "--out", str(out), "--work", str(start), *names]
+        worker, killed = subprocess.Popen(command), False
+        while worker.poll() is None:
+            time.sleep(0.5)
+            running = json.loads(out.read_text()).get("running", names[0])
+            if time.time() - start > deadlines[running] + 2 * GRACE:
+                killed = True
+                worker.kill()
+                worker.wait()
+        found = json.loads(out.read_text())
+        name = found.pop("running", names[0])
+        names = names[names.index(name) + 1 :] if worker.returncode else []
+        if worker.returncode:
+            why = "hung, and was killed" if killed else f"died: its process ended with {worker.returncode}"
+            found["rows"].append({"section": name, "case": "the rest", "candidate": "all that follow", "failed": why})
+            print(name, why, flush=True)
+        out.write_text(json.dumps(found, indent=1) + "\n")
+    return found["rows"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, in Triton's interpreter on the CPU")
     parser.add_argument("--out", type=Path, help=f"where to write the JSON (default: {OUT.name}; nowhere for --smoke)")
+    parser.add_argument("--work", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.smoke and not SMOKE:
         # Triton reads this when it is first imported.
@@ -383,17 +446,17 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, "-m", "benchmarks.gpu", *sys.argv[1:]], environment)
     if not SMOKE and not torch.cuda.is_available():
         parser.error("no GPU was found; --smoke runs without one")
-    report = Report(options.out or (None if SMOKE else OUT))
-    signal.signal(signal.SIGALRM, stop)
-    for section, deadline in SECTIONS.items():
-        report.deadline = deadline
-        section(report)
-    report.write()
-    checks = [row for row in report.rows if row["section"] == "check"]
+    if options.work:
+        work(options.out, float(options.work[0]), options.work[1:])
+        return 0
+    start = time.time()
+    with tempfile.TemporaryDirectory() as folder:
+        out = options.out or (Path(folder) / OUT.name if SMOKE else OUT)
+        rows = supervise(out, ["--smoke"] if options.smoke else [])
+    checks = [row for row in rows if row["section"] == "check"]
     wrong = sum(row.get("verdict") != "right" for row in checks)
-    missed = sum(row.get("verdict") == "MISSED" for row in report.rows)
-    seconds = time.perf_counter() - report.start
-    print(f"{wrong} of {len(checks)} checks wrong, {missed} targets missed; {seconds:.0f} s")
+    missed = sum(row.get("verdict") == "MISSED" for row in rows)
+    print(f"{wrong} of {len(checks)} checks wrong, {missed} targets missed; {time.time() - start:.0f} s")
     return 1 if wrong else 0
 
 

@@ -32,8 +32,8 @@ _SHARPNESS = 64.0
 _FEWEST_COLUMNS = 16
 
 
-# Each score function, mask, dtype and size of heads is a graph of its own to torch.compile; a length is not. Beyond its
-# usual eight it would go on uncompiled, with all scores written down; beyond these it raises.
+# Each score function, mask, dtype and size of heads is a graph of its own to torch.compile; a length is not. Beyond
+# its usual eight it would go on uncompiled, with all scores written down; beyond these it raises.
 _MOST_GRAPHS = 256
 
 
@@ -42,7 +42,8 @@ def _engine(compiled: bool) -> Any:
     """FlexAttention; not compiled, it writes all scores down."""
     if not compiled:
         return flex_attention
-    return torch.compile(flex_attention, fullgraph=True, recompile_limit=_MOST_GRAPHS, isolate_recompiles=True)
+    compiler: Any = torch.compile  # whose annotations leave the last two out
+    return compiler(flex_attention, fullgraph=True, recompile_limit=_MOST_GRAPHS, isolate_recompiles=True)
 
 
 def flex_entmax_attention(

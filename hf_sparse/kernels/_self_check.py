@@ -171,7 +171,7 @@ def _rows(device: torch.device) -> dict[str, float]:
 
 
 def _attention(device: torch.device) -> dict[str, float]:
-    excess = {}
+    excess: dict[str, float] = {}
     future = torch.ones(80, 80, dtype=torch.bool, device=device).triu(1)
     padded = torch.zeros(1, 1, 50, 80, dtype=torch.bool, device=device)
     padded[..., :21] = True

@@ -21,7 +21,7 @@ LOWEST_ATTENTION_ALPHA = 1.02
 
 def shared_memory_needed(head_dim: int, value_dim: int, dtype: torch.dtype) -> int:
     """Bytes of shared memory that a block of the kernels can take; the tests compile them to see that it is enough."""
-    return _EVERY_GPU if dtype.itemsize == 2 and max(head_dim, value_dim) <= 128 else _DATA_CENTRE
+    return _DATA_CENTRE if dtype.itemsize == 2 and max(head_dim, value_dim) > 128 else _EVERY_GPU
 
 
 def triton_attention_problem(query: Tensor, key: Tensor, value: Tensor) -> str | None:

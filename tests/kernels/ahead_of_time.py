@@ -1,7 +1,7 @@
 """Compile the Triton kernels for GPUs that are not here: `python -m tests.kernels.ahead_of_time [--all]`.
 
-The launches are those of the package, with a stand-in for a GPU's driver. So what is compiled is what that GPU would be
-given: the same variant, for the same alignments, strides and sizes of tiles.
+The launches are those of the package, with a stand-in for a GPU's driver. So what is compiled is what that GPU would
+be given: the same variant, for the same alignments, strides and sizes of tiles.
 
 Run in a process of its own: under TRITON_INTERPRET=1, which other tests set, there is nothing to compile.
 """
@@ -71,8 +71,9 @@ def launching(architecture: int, launched: Callable[[Any], None]) -> Iterator[No
 
 
 def rows(dtype: torch.dtype, exponent: int, length: int = 32_000) -> None:
-    """A map and its derivative; the losses of entmax and of alpha-ReLU and theirs; a list of supports and a product."""
-    alpha, given = ALPHA[exponent], (ALPHA[exponent], 1 / (ALPHA[exponent] - 1))
+    """A map and its derivative; the losses of entmax and of alpha-ReLU; a list of supports and a product."""
+    alpha = ALPHA[exponent]
+    given = alpha, 1 / (alpha - 1)
     z, target = torch.empty(2, length, dtype=dtype), torch.zeros(2, dtype=torch.int64)
     solved = _rows.solve(z, *given, counting=True)
     _rows.write(z, solved, *given)
@@ -184,7 +185,8 @@ def compile_case(case: Case, architecture: int) -> list[str]:
     """Compile one case for an architecture, print what each kernel takes, and return what is wrong."""
     name, needed, launches = case
     allowed = needed if architecture == 80 else H100
-    problems, seen, start = [], set(), spent()
+    problems: list[str] = []
+    seen, start = set(), spent()
 
     def launched(compiled: Any) -> None:
         nonlocal start
@@ -199,14 +201,14 @@ def compile_case(case: Case, architecture: int) -> list[str]:
             flush=True,
         )
         if shared > allowed:
-            problems.append(f"sm_{architecture} {name}: {kernel} takes {shared} bytes of shared memory, over {allowed}")
+            problems.append(f"{kernel} takes {shared} bytes of shared memory, over {allowed}")
         if kernel == "attend" and "max.NaN.f32" not in compiled.asm["ptx"]:
-            problems.append(f"sm_{architecture} {name}: {kernel} passes over a NaN")
+            problems.append(f"{kernel} passes over a NaN")
         start = spent()
 
     with launching(architecture, launched):
         launches()
-    return problems
+    return [f"sm_{architecture} {name}: {problem}" for problem in problems]
 
 
 def variants(launches: Callable[[int], None], lengths: range) -> set[tuple[str, str]]:

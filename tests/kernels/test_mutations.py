@@ -61,7 +61,7 @@ def products(package):
 
 
 def decoding(package):
-    """Scores of keys in several parts, heads sharing them; weights that are all small, over values in several parts."""
+    """Scores of keys in several parts, shared by heads; weights that are all small, over values in several parts."""
     kernels = importlib.import_module(f"{package}._decode")
     q, k = torch.linspace(-1, 1, 3 * 16, device=DEVICE).view(1, 3, 1, 16), torch.ones(1, 1, 2100, 16, device=DEVICE)
     k *= torch.arange(2100.0, device=DEVICE)[:, None] / 2100

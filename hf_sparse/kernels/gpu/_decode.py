@@ -14,15 +14,14 @@ from torch import Tensor
 from ._launch import on_device_of
 from ._tiles import tile_rows
 
-_KEYS = 64
 # Programs to a key head: enough for small batches to fill a GPU, each with a few thousand keys of a long cache.
 _MOST_SPLITS = 32
 
 
 @triton.jit(do_not_specialize=["tiles_each"])
 def multiply_keys(
-    Q, K, SCORES, q_batch, q_head, k_batch, k_head, k_key, num_keys, group, scaling, tiles_each, head_dim: tl.constexpr,
-    GROUP: tl.constexpr, HEAD: tl.constexpr, KEYS: tl.constexpr,
+    Q, K, SCORES, q_batch, q_head, k_batch, k_head, k_key, num_keys, group, scaling, tiles_each,
+    head_dim: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Scores (batch, heads, keys) of a part of the keys a program."""
     part = tl.program_id(0)
@@ -66,11 +65,12 @@ def multiply_values(
     tl.store(PARTS + place, out, mask=(member < group)[:, None] & (column < value_dim)[None, :])
 
 
-def _parts(num_keys: int) -> tuple[int, int]:
-    """How many programs share the keys, and how many tiles each takes."""
-    num_tiles = triton.cdiv(num_keys, _KEYS)
+def _parts(num_keys: int, cache: Tensor) -> tuple[int, int, int]:
+    """How many programs share the keys, how many tiles each takes, and the keys of a tile, by their width."""
+    keys = 64 if _width(cache.shape[3]) * cache.dtype.itemsize <= 256 else 32
+    num_tiles = triton.cdiv(num_keys, keys)
     tiles_each = triton.cdiv(num_tiles, _MOST_SPLITS)
-    return triton.cdiv(num_tiles, tiles_each), tiles_each
+    return triton.cdiv(num_tiles, tiles_each), tiles_each, keys
 
 
 def _width(dim: int) -> int:
@@ -90,12 +90,12 @@ def decode_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     batch, heads, _, head_dim = query.shape
     key_heads, num_keys = key.shape[1:3]
     scores = torch.empty((batch, heads, 1, num_keys), dtype=torch.float32, device=query.device)
-    num_parts, tiles_each = _parts(num_keys)
+    num_parts, tiles_each, keys = _parts(num_keys, key)
     group = heads // key_heads
     with on_device_of(query):
         multiply_keys[(num_parts, key_heads, batch)](
             query, key, scores, query.stride(0), query.stride(1), *key.stride()[:3], num_keys, group, scaling,
-            tiles_each, head_dim=head_dim, GROUP=_width(group), HEAD=_width(head_dim), KEYS=_KEYS,
+            tiles_each, head_dim=head_dim, GROUP=_width(group), HEAD=_width(head_dim), KEYS=keys,
         )  # fmt: skip
     return scores
 
@@ -107,17 +107,17 @@ def decode_values(weights: Tensor, value: Tensor) -> Tensor:
         weights: (batch, heads, 1, keys or more) float32, contiguous; what exceeds the keys is left out (a sink).
         value: (batch, key_heads, keys, value_dim), last axis side by side in memory.
 
-    Cost: one read of the weights, and of the values of each 64 keys that have some weight.
+    Cost: one read of the weights, and of the values of each tile of keys that has some weight.
     """
     batch, heads = weights.shape[:2]
     key_heads, num_keys, value_dim = value.shape[1:]
-    num_parts, tiles_each = _parts(num_keys)
+    num_parts, tiles_each, keys = _parts(num_keys, value)
     group = heads // key_heads
     shape = (batch, key_heads, num_parts, group, value_dim)
     parts = torch.empty(shape, dtype=torch.float32, device=value.device)
     with on_device_of(value):
         multiply_values[(num_parts, key_heads, batch)](
             weights, value, parts, weights.stride(1), *value.stride()[:3], num_keys, group, tiles_each,
-            value_dim=value_dim, GROUP=_width(group), VALUE=_width(value_dim), KEYS=_KEYS,
+            value_dim=value_dim, GROUP=_width(group), VALUE=_width(value_dim), KEYS=keys,
         )  # fmt: skip
     return parts.sum(2).view(batch, heads, 1, value_dim).to(value.dtype)

@@ -21,11 +21,7 @@ def larger(a, b):
 @triton.jit
 def peaks(x):
     """The largest entry of each row, NaN where there is one: ``tl.max`` passes over NaN on a GPU."""
-    if _INTERPRETED:
-        largest = tl.max(x, 1)
-    else:
-        largest = tl.reduce(x, 1, larger)
-    return largest
+    return tl.max(x, 1) if _INTERPRETED else tl.reduce(x, 1, larger)
 
 
 @triton.jit
