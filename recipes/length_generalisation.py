@@ -201,7 +201,9 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
 
 
 # A list of pairs needs twice as many symbols as it is long; and lists of at most 8 teach most maps nothing so soon.
-OWN: dict[str, dict[str, Any]] = {"recall": {"longest": 16, "multiples": (1, 2, 4, 8, 16), "batch_size": 64}}
+OWN: dict[str, dict[str, Any]] = {
+    "recall": {"longest": 16, "multiples": (1, 2, 4, 8, 16), "steps": 1000, "batch_size": 64}
+}
 RUNS = {
     f"{task}-{attention.replace(' ', '-')}": LengthSettings(task=task, attention=attention, **OWN.get(task, {}))
     for task in TASKS

@@ -83,15 +83,16 @@ def length_origin() -> str:
     """What was trained, on what, in how much time."""
     runs = read(RESULT)["runs"]
     settings = {run["settings"]["task"]: run["settings"] for run in runs}
-    seeds = sorted({run["settings"]["seed"] for run in runs})
+    seeds = {task: {run["settings"]["seed"] for run in runs if run["settings"]["task"] == task} for task in settings}
     trained = "; ".join(
-        f"{task}: lengths {own['shortest']} to {own['longest']}, {own['steps']} steps of {own['batch_size']} rows"
+        f"{task}: lengths {own['shortest']} to {own['longest']}, {own['steps']} steps of {own['batch_size']} rows, "
+        f"mean of {len(seeds[task])} {'seeds' if len(seeds[task]) > 1 else 'seed'}"
         for task, own in settings.items()
     )
     return (
         f"{trained}. {runs[0]['figures']['parameters']:,} parameters; tested on "
-        f"{runs[0]['settings']['test_rows']} rows of each length; mean of {len(seeds)} "
-        f"{'seeds' if len(seeds) > 1 else 'seed'}. Bold: the best of a task at that length. {origin(runs)}"
+        f"{runs[0]['settings']['test_rows']} rows of each length. Bold: the best of a task at that length. "
+        f"{origin(runs)}"
     )
 
 
