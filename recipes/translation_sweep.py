@@ -61,7 +61,7 @@ class Sweep(Settings):
         None, "that of the head; softmax", "Peters et al. 2019, Table 2; Tezekbayev et al. 2022, 3"
     )
     label_smoothing: float = setting(0.0, "0", "Peters et al. 2019, 4")
-    steps: int = setting(320, "100,000", "Peters et al. 2019, 4.2")
+    steps: int = setting(480, "100,000", "Peters et al. 2019, 4.2")
     batch_size: int = setting(32, "64", "Peters et al. 2019, 4")
     lr: float = setting(2e-3, "0.001, halved on plateaus", "Peters et al. 2019, 4")
     beams: int = setting(4, "5", "Peters et al. 2019, 4")
