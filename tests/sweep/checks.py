@@ -36,7 +36,7 @@ class Rows:
         self.most = 0.0
         self.least = 1.0
 
-    def add(self, weights: Tensor, **brought: object) -> None:
+    def add(self, weights: Tensor, head_dim: int = 0, **brought: object) -> None:
         self.calls += 1
         mass = weights.double().sum(-1)
         self.zeros += int((weights == 0).sum())
