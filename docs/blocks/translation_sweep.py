@@ -167,7 +167,7 @@ def cards_of(result: str, prefix: str) -> Iterator[Card]:
             dense=dense["run"],
             command=f"python recipes/translation_sweep.py {data if settings['data'] else ''}--only {record['run']}",
             weights=f"out/translation_sweep/runs/{record['run']}-{settings['seed']}/model",
-            limits="Trained for a minute to compare maps: far from converged, and no use as a translator. One run: a "
+            limits="Trained for minutes to compare maps: not converged, and no use as a translator. One run: a "
             "point of BLEU means nothing.",
             result=record,
             config=figures["config"],
