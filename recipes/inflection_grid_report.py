@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -30,24 +31,21 @@ def table(records: list[Record]) -> str:
 
 
 def draw(records: list[Record], path: Path) -> None:
-    """Accuracy by language, a bar a run, and how often beam search saw every possible form."""
-    first = {record["run"]: record["figures"] for record in reversed(records)}  # of several seeds the first
-    names = list(reversed(first))
-    figure = Figure(figsize=(12, 2 + 0.28 * len(names)), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    languages = list(first[names[0]]["accuracy_by_language"])
-    width = 0.8 / len(names)
-    for number, name in enumerate(names):
-        values = [100 * value for value in first[name]["accuracy_by_language"].values()]
-        left.bar([place + number * width for place in range(len(languages))], values, width, label=name)
-    left.set_xticks([place + 0.4 for place in range(len(languages))], languages)
-    left.set(ylabel="accuracy, percent", xlim=(-0.1, len(languages)))
-    left.legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
-    places = range(len(names))
-    right.barh(places, [100 * first[name]["all_forms_seen"] for name in names], label="every possible form was seen")
-    right.barh(places, [100 * first[name]["one_form"] for name in names], label="there is only one")
-    right.set_yticks(places, names, fontsize=6)
-    right.invert_yaxis()
-    right.set(xlabel="words, percent")
-    right.legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    """A line a run: accuracy by language, and how often beam search saw every possible form; means over seeds."""
+    runs: dict[str, list[Record]] = {}
+    for record in records:
+        runs.setdefault(record["run"], []).append(record["figures"])
+    figure = Figure(figsize=(11, 1.2 + 0.3 * len(runs)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for language, marker in zip(records[0]["figures"]["accuracy_by_language"], "os^Dv<>*"):
+        accuracy = [100 * fmean(seed["accuracy_by_language"][language] for seed in seeds) for seeds in runs.values()]
+        left.plot(accuracy, list(runs), marker, label=language)
+    left.grid(alpha=0.3)
+    left.invert_yaxis()
+    left.set(xlabel="accuracy, percent")
+    for key, label in (("all_forms_seen", "every possible form was seen"), ("one_form", "there is only one")):
+        right.barh(list(runs), [100 * fmean(seed[key] for seed in seeds) for seeds in runs.values()], label=label)
+    right.set(xlabel="words, percent", xlim=(0, 100))
+    for axes in (left, right):
+        axes.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
     figure.savefig(path, dpi=110)
