@@ -9,11 +9,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 Record = dict[str, Any]
-# The names of runs begin with what is varied: its setting, and what the picture calls it.
+# The names of runs begin with what is varied; how the picture calls it.
 VARIED = {
-    "labels": ("mean_labels", "mean number of labels"),
-    "range": ("spread", "range of the number of labels"),
-    "words": ("words", "words a document"),
+    "labels": "mean number of labels",
+    "range": "range of the number of labels",
+    "words": "words a document",
 }
 
 
@@ -54,7 +54,7 @@ def draw(points: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(12, 6), layout="constrained")
     axes = figure.subplots(2, 3, sharex="col")
     rows = (("micro_f1", "micro F1"), ("support_size", "labels of nonzero probability"))
-    for column, (what, (_, title)) in enumerate(VARIED.items()):
+    for column, (what, title) in enumerate(VARIED.items()):
         here = {int(name.removeprefix(f"{what}-")): row for name, row in points.items() if name.startswith(f"{what}-")}
         pairs = dict.fromkeys(pair for row in here.values() for pair in row)
         for (key, label), axis in zip(rows, axes[:, column]):
