@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hf_sparse.attention import SITE, AttentionSite, _adasplash, sparse_attention
+from hf_sparse.attention._mask import pattern_mask
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax
 
@@ -58,6 +59,13 @@ def padded(causal):
     return visible
 
 
+def known_by_pattern(first, last):
+    """The mask of a causal model for keys of which the first sequence has those from ``first`` to ``last``."""
+    keys = torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    keys[0, :first], keys[0, last:] = False, False
+    return pattern_mask(BATCH, TOKENS, TOKENS, attention_mask=keys, dtype=torch.float16)
+
+
 @pytest.mark.parametrize(
     ("mask", "options", "is_causal", "varlen"),
     [
@@ -66,6 +74,7 @@ def padded(causal):
         (padded(True), {}, True, [50, 70]),
         (padded(False), {}, False, [50, 70]),
         (torch.where(padded(True), 0.0, torch.finfo(torch.float16).min).half(), {}, True, [50, 70]),
+        (known_by_pattern(0, 50), {}, True, [50, 70]),
     ],
 )
 def test_masks_become_a_flag_and_lengths(calls, mask, options, is_causal, varlen):
@@ -116,6 +125,7 @@ def left_padded():
         (qkv(), {"s_aux": torch.zeros(2)}, "knows no sinks, and sinks was given"),
         (qkv(), {"scaling": 1.0}, r"divides dot products by sqrt\(16\), and scaling was 1"),
         (qkv(), {"attention_mask": left_padded()}, "takes masks that hide later keys, padding on the right, or both"),
+        (qkv(), {"attention_mask": known_by_pattern(3, 70)}, "takes masks that hide later keys, padding on the right"),
         (qkv(), {"attention_mask": padded(True) * 0.5}, "takes masks that hide later keys, padding on the right"),
     ],
 )

@@ -78,7 +78,7 @@ def test_the_compiled_form_is_whole_graphs_that_no_length_adds_to(monkeypatch):
     found = []
     for length in (150, 280, 300, 410):
         q, k, v = (x.requires_grad_() for x in drawn(*[(1, 1, length, 8)] * 3, dtype=torch.float32))
-        call = AttentionCall(q, k, v, None, 0.3, True, 0.0, 2.0, None, None, None, None, False)
+        call = AttentionCall(q, k, v, None, 0.3, True, None, 0.0, 2.0, None, None, None, None, False)
         _flex.flex_output(call, 1.5).sum().backward()
         with torch.no_grad():
             _flex.flex_output(call, 1.5)

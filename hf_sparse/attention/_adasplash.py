@@ -50,7 +50,7 @@ def adasplash_problem(call: AttentionCall, alpha: Any) -> str | None:
         return f"divides dot products by sqrt({head_dim}), and scaling was {call.scaling:g}"
     if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad) and not query.requires_grad:
         return "fails where keys or values want a gradient and queries do not"
-    pattern = _pattern(call)
+    pattern = None if call.window is not None else _pattern(call)
     if pattern is None:
         return "takes masks that hide later keys, padding on the right, or both"
     if query.shape[1] != key.shape[1] and not (pattern[0] and alpha == 1.5):
@@ -78,6 +78,8 @@ def _pattern(call: AttentionCall) -> tuple[bool, Tensor | None] | None:
     lengths = visible[:, 0, -1].sum(-1, dtype=torch.int32)
     key = torch.arange(num_tokens, device=mask.device)
     inside = (key < lengths[:, None])[:, None, None]
+    if mask.shape[2] == 1:  # the same keys for all queries: no matrix is needed
+        return (call.causal, lengths) if bool((visible[:, :, :1] == inside).all()) else None
     for causal in (True, False):
         hidden = inside & (key <= key[:, None]) if causal else inside
         if bool((visible == hidden).all()):

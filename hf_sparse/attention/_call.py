@@ -12,7 +12,9 @@ class AttentionCall(NamedTuple):
     """One call of the attention interface, every argument with the meaning it has in ``sparse_attention``.
 
     Attributes:
-        causal: hide later keys.
+        mask: what is hidden beside later keys and those out of the window, or added.
+        causal: hide later keys; the last query sees all of them.
+        window: the keys that a query sees, its own and those before it; None for all. Only where causal.
         query_sinks: ``sinks`` of ``sparse_attention``.
         wants_weights: whether somebody asked for the matrix of weights.
     """
@@ -23,6 +25,7 @@ class AttentionCall(NamedTuple):
     mask: Tensor | BlockMask | None
     scaling: float
     causal: bool
+    window: int | None
     dropout: float
     softcap: float | None
     position_bias: Tensor | None

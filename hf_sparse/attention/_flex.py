@@ -171,7 +171,7 @@ def flex_output(call: AttentionCall, alpha: float) -> Tensor:
     batch, heads, queries, _ = call.query.shape
     shape = (batch, heads, queries, call.key.shape[2])
     softcap, added = call.softcap, [] if call.position_bias is None else [call.position_bias.expand(shape)]
-    block_mask = None
+    block_mask = visible = None
     if isinstance(call.mask, BlockMask):
         block_mask = call.mask
     elif call.mask is not None:
@@ -179,12 +179,9 @@ def flex_output(call: AttentionCall, alpha: float) -> Tensor:
         if visible.dtype != torch.bool:
             visible = call.mask > torch.finfo(call.mask.dtype).min / 2
             added.append(call.mask.masked_fill(~visible, 0.0).expand(shape))
-        block_mask = _blocks(visible.expand(batch, -1, queries, -1), shape)
-    elif call.causal:
-        ahead = shape[3] - queries
-        block_mask = create_block_mask(
-            lambda b, h, i, j: j <= i + ahead, None, None, *shape[2:], device=call.query.device
-        )
+        visible = visible.expand(batch, -1, queries, -1)
+    if call.causal or visible is not None:
+        block_mask = _blocks(visible, call.causal, call.window, shape, call.query.device)
 
     def modified(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if softcap is not None:
@@ -199,13 +196,19 @@ def flex_output(call: AttentionCall, alpha: float) -> Tensor:
     )
 
 
-def _blocks(visible: Tensor, shape: tuple[int, int, int, int]) -> BlockMask:
-    """The block mask of a boolean one (batch or 1, heads or 1, queries, keys)."""
-    per_batch, per_head = visible.shape[0] > 1, visible.shape[1] > 1
+def _blocks(
+    visible: Tensor | None, causal: bool, window: int | None, shape: tuple[int, int, int, int], device: torch.device
+) -> BlockMask:
+    """The block mask of a boolean one (batch or 1, heads or 1, queries, keys), of later keys, and of a window."""
+    per_batch, per_head = (visible is not None and visible.shape[axis] > 1 for axis in (0, 1))
+    ahead = shape[3] - shape[2]
 
     def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return visible[b if per_batch else 0, h if per_head else 0, i, j]
+        shown = j >= 0 if visible is None else visible[b if per_batch else 0, h if per_head else 0, i, j]
+        if causal:
+            shown = shown & (j <= i + ahead)
+        return shown if window is None else shown & (j > i + ahead - window)
 
     return create_block_mask(
-        mask_mod, shape[0] if per_batch else None, shape[1] if per_head else None, *shape[2:], device=visible.device
+        mask_mod, shape[0] if per_batch else None, shape[1] if per_head else None, *shape[2:], device=device
     )

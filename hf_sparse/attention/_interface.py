@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
 
 from ._call import AttentionCall
 from ._coverage import covered_weights
 from ._credit import constrained_weights
+from ._mask import PatternMask, pattern_mask
 from ._scores import attention_scores
 from ._site import SITE, weigh
 from ._tiers import output_without_weights
@@ -46,7 +46,7 @@ def sparse_attention(
         query: (batch, heads, queries, head_dim).
         key: (batch, key_value_heads, keys, head_dim); heads are shared by groups where there are fewer.
         value: (batch, key_value_heads, keys, value_dim).
-        attention_mask: see ``attention_scores``.
+        attention_mask: see ``attention_scores``; or what ``pattern_mask`` made, or a ``BlockMask``.
         scaling: factor on the dot products; None is ``head_dim ** -0.5``.
         dropout: probability of dropping a weight while ``module`` trains.
         softcap: bound on scores (Gemma 2).
@@ -81,18 +81,25 @@ def sparse_attention(
                 f"{type(module).__name__} passes {name!r} to its attention, which hf_sparse does not honour; "
                 "leave this model's attention as it is (attn=None)"
             )
-    causal = attention_mask is None and bool(is_causal) and query.shape[2] > 1
+    hidden, causal, window = attention_mask, attention_mask is None and bool(is_causal) and query.shape[2] > 1, None
+    if isinstance(attention_mask, PatternMask):
+        if attention_mask.is_known_for(query, key):
+            hidden, causal, window = attention_mask.padding, attention_mask.causal, attention_mask.window
+        else:
+            hidden = attention_mask.written()
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     asked = others.get("output_attentions", getattr(getattr(module, "config", None), "output_attentions", False))
     output = output_without_weights(
         module,
         AttentionCall(
-            query, key, value, attention_mask, scaling, causal, dropout if module.training else 0.0, softcap,
+            query, key, value, hidden, scaling, causal, window, dropout if module.training else 0.0, softcap,
             position_bias, s_aux, sinks, indices, bool(asked),
         ),
     )  # fmt: skip
     if output is not None:
         return output, None
+    if isinstance(attention_mask, PatternMask):
+        attention_mask, causal = attention_mask.written(), False
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
@@ -125,4 +132,4 @@ def sparse_attention(
 
 AttentionInterface.register(NAME, sparse_attention)
 # Without a mask function of the same name models would be called with no mask at all: no causality, no padding.
-AttentionMaskInterface.register(NAME, eager_mask)
+AttentionMaskInterface.register(NAME, pattern_mask)

@@ -108,7 +108,8 @@ def _triton_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
         return _one_query(call, alpha)
     return triton_attention(
         query, key, value, alpha, 0.0 if torch.is_tensor(alpha) else exponent_of(alpha), scaling=call.scaling,
-        causal=call.causal, softcap=call.softcap, bias=call.position_bias, mask=call.mask, sinks=call.s_aux,
+        causal=call.causal, window=call.window, softcap=call.softcap, bias=call.position_bias, mask=call.mask,
+        sinks=call.s_aux,
     )  # fmt: skip
 
 

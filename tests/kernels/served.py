@@ -14,7 +14,7 @@ from hf_sparse.attention._call import AttentionCall
 TOKENS = 64
 _PLAIN: dict[str, Any] = {
     "key_heads": 2, "keys": TOKENS, "dim": 64, "value_dim": 64, "dtype": torch.float16, "alpha": 1.5, "scaling": 0.125,
-    "causal": True, "mask": None, "softcap": None, "position_bias": None, "s_aux": None,
+    "causal": True, "window": None, "mask": None, "softcap": None, "position_bias": None, "s_aux": None,
 }  # fmt: skip
 
 
@@ -39,6 +39,7 @@ CALLS = {
     "another scale": {"scaling": 1.0},
     "softcap": {"softcap": 30.0},
     "position bias": {"position_bias": torch.zeros(1, 2, TOKENS, TOKENS)},
+    "window": {"window": 16},
     "padding on the right": {"mask": _visible(0, 5)},
     "padding on the left, any other mask": {"mask": _visible(5, 0)},
     "additive mask": {"mask": _visible(0, 5) * 1.0},
@@ -59,8 +60,8 @@ def served() -> dict[str, dict[str, bool]]:
             key = query.new_zeros(1, given["key_heads"], given["keys"], given["dim"])
             value = query.new_zeros(1, given["key_heads"], given["keys"], given["value_dim"])
             call = AttentionCall(
-                query, key, value, given["mask"], given["scaling"], given["causal"], 0.0, given["softcap"],
-                given["position_bias"], given["s_aux"], None, None, False,
+                query, key, value, given["mask"], given["scaling"], given["causal"], given["window"], 0.0,
+                given["softcap"], given["position_bias"], given["s_aux"], None, None, False,
             )  # fmt: skip
             table[name] = {tier: of.problem(call, given["alpha"]) is None for tier, of in _tiers.TIERS.items()}
     return table
