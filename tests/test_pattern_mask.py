@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, StaticCache
 from transformers.masking_utils import (
     create_bidirectional_mask,
+    create_bidirectional_sliding_window_mask,
     create_causal_mask,
     create_chunked_causal_mask,
     create_sliding_window_causal_mask,
@@ -22,6 +23,7 @@ from tests.tiny_models import labelled, tiny_model
 HIDDEN = 8
 CAUSAL, BIDIRECTIONAL = create_causal_mask, create_bidirectional_mask
 SLIDING, CHUNKED = create_sliding_window_causal_mask, create_chunked_causal_mask
+BOTH_WAYS = create_bidirectional_sliding_window_mask
 
 
 def config(kind=NAME, **windows):
@@ -115,6 +117,8 @@ def static_cache():
         (SLIDING, lambda: {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]] * 2)}),
         (CAUSAL, lambda: {"or_mask_function": lambda b, h, q, k: k == 6}),
         (SLIDING, lambda: {"and_mask_function": lambda b, h, q, k: k != 1}),
+        (BOTH_WAYS, dict),
+        (BOTH_WAYS, lambda: {"padding": padded(2, 0, 7)}),
         (BIDIRECTIONAL, lambda: {"and_mask_function": lambda b, h, q, k: k != 1}),
     ],
 )

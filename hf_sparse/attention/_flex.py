@@ -38,12 +38,12 @@ _MOST_GRAPHS = 256
 
 
 @cache
-def _engine(compiled: bool) -> Any:
-    """FlexAttention; not compiled, it writes all scores down."""
+def _engine(function: Any, compiled: bool) -> Any:
+    """A function of FlexAttention's; not compiled, it writes all scores, or all of the mask, down."""
     if not compiled:
-        return flex_attention
+        return function
     compiler: Any = torch.compile  # whose annotations leave the last two out
-    return compiler(flex_attention, fullgraph=True, recompile_limit=_MOST_GRAPHS, isolate_recompiles=True)
+    return compiler(function, fullgraph=True, recompile_limit=_MOST_GRAPHS, isolate_recompiles=True)
 
 
 def flex_entmax_attention(
@@ -91,7 +91,7 @@ def flex_entmax_attention(
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     # Tensors, not numbers: another alpha is no reason to compile again.
     factor, exponent = (torch.tensor(x, dtype=wide, device=query.device) for x in (alpha - 1, exponent_of(alpha)))
-    engine = _engine(query.is_cuda)
+    engine = _engine(flex_attention, query.is_cuda)
 
     def attend(value: Tensor, change: ScoreMod) -> tuple[Tensor, Tensor]:
         """Values averaged with weights ``exp(change(score))``, and the logarithm of the weights' sum."""
@@ -209,6 +209,5 @@ def _blocks(
             shown = shown & (j <= i + ahead)
         return shown if window is None else shown & (j > i + ahead - window)
 
-    return create_block_mask(
-        mask_mod, shape[0] if per_batch else None, shape[1] if per_head else None, *shape[2:], device=device
-    )
+    create = _engine(create_block_mask, device.type == "cuda")
+    return create(mask_mod, shape[0] if per_batch else None, shape[1] if per_head else None, *shape[2:], device=device)

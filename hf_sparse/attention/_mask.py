@@ -125,7 +125,7 @@ def pattern_mask(
         attention_mask: (batch, positions so far), False for padding.
         dtype: of the mask.
         allow_is_causal_skip: False where Transformers has put something on top of ``mask_function``'s usual pattern.
-        local_size: of the sliding window or the chunks that ``mask_function`` makes.
+        local_size: of the sliding window or the chunks that ``mask_function`` makes; None for neither.
         device: of the mask.
         **others: what else ``eager_mask`` takes.
 
@@ -135,8 +135,8 @@ def pattern_mask(
 
     def write() -> Tensor:
         return eager_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, dtype, device=device,
-            **others,
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, dtype,
+            local_size=local_size, device=device, **others,
         )  # fmt: skip
 
     # One row is no matrix. A compiler follows plain tensors only, and cannot look at the values of some.
