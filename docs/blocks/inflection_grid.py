@@ -9,7 +9,7 @@ from typing import Any
 from ._blocks import block, read
 from ._cards import Card, Measure, cards
 
-RESULT = "recipes/results/inflection_grid.json"
+MEDIUM, HIGH = "recipes/results/inflection_grid.json", "recipes/results/inflection_grid_high.json"
 MEASURES = (
     Measure("accuracy", "accuracy", ".1%", "higher"),
     Measure("one form possible", "one_form", ".1%"),
@@ -19,10 +19,10 @@ MEASURES = (
 )
 
 
-def trained() -> dict[str, list[dict[str, Any]]]:
+def trained(result: str = MEDIUM) -> dict[str, list[dict[str, Any]]]:
     """The records of every trained run, by name; one for each seed."""
     runs: dict[str, list[dict[str, Any]]] = {}
-    for record in read(RESULT)["runs"]:
+    for record in read(result)["runs"]:
         if not record["settings"]["members"]:
             runs.setdefault(record["run"], []).append(record)
     return runs
@@ -33,42 +33,65 @@ def map_name(name: str) -> str:
     return {"": "softmax (1)", "entmax15": "entmax (1.5)", "sparsemax": "sparsemax (2)"}.get(name, name)
 
 
-@block
-def inflection_grid() -> str:
-    """The grid, with the accuracy of ensembles where they were made."""
-    ensembles = {r["settings"]["members"]: r for r in read(RESULT)["runs"] if r["settings"]["members"]}
-    heading = ["output", "attention", "seeds", *(measure.label for measure in MEASURES), "accuracy of the ensemble"]
+def grid(result: str) -> str:
+    """The runs, with the accuracy of ensembles where they were made."""
+    ensembles = {r["settings"]["members"]: r for r in read(result)["runs"] if r["settings"]["members"]}
+    last = ["accuracy of the ensemble"] if ensembles else []
+    heading = ["output", "attention", "seeds", *(measure.label for measure in MEASURES), *last]
     lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
-    for name, records in trained().items():
+    for name, records in trained(result).items():
         settings = records[0]["settings"]
         means = {m.key: fmean(record["figures"][m.key] for record in records) for m in MEASURES}
-        together = f"{ensembles[name]['figures']['accuracy']:.1%}" if name in ensembles else ""
+        together = [f"{ensembles[name]['figures']['accuracy']:.1%}" if name in ensembles else ""] if ensembles else []
         cells = [map_name(settings["head"]), map_name(settings["attention"]), str(len(records))]
-        lines.append(f"| {' | '.join([*cells, *(measure.text(means) for measure in MEASURES), together])} |")
+        lines.append(f"| {' | '.join([*cells, *(measure.text(means) for measure in MEASURES), *together])} |")
     return "\n".join(lines)
 
 
-@block
-def inflection_languages() -> str:
-    """Accuracy by language, the mean over seeds."""
-    runs = trained()
-    languages = list(next(iter(runs.values()))[0]["figures"]["accuracy_by_language"])
-    lines = [f"| output | attention | {' | '.join(languages)} |", "|---" * (2 + len(languages)) + "|"]
+def languages(result: str) -> str:
+    """Accuracy by language, the mean over seeds; and what was run."""
+    runs = trained(result)
+    names = list(next(iter(runs.values()))[0]["figures"]["accuracy_by_language"])
+    lines = [f"| output | attention | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
     for records in runs.values():
         settings = records[0]["settings"]
         cells = [
             f"{fmean(record['figures']['accuracy_by_language'][language] for record in records):.1%}"
-            for language in languages
+            for language in names
         ]
         lines.append(f"| {map_name(settings['head'])} | {map_name(settings['attention'])} | {' | '.join(cells)} |")
-    return f"{chr(10).join(lines)}\n\n{origin()}"
+    return f"{chr(10).join(lines)}\n\n{origin(result)}"
 
 
-def origin() -> str:
+@block
+def inflection_grid() -> str:
+    """The grid with a thousand words a language."""
+    return grid(MEDIUM)
+
+
+@block
+def inflection_languages() -> str:
+    """The same by language."""
+    return languages(MEDIUM)
+
+
+@block
+def inflection_grid_high() -> str:
+    """The grid with ten thousand words a language."""
+    return grid(HIGH)
+
+
+@block
+def inflection_languages_high() -> str:
+    """The same by language."""
+    return languages(HIGH)
+
+
+def origin(result: str) -> str:
     """Settings and surroundings of the study."""
-    record = next(iter(trained().values()))[0]
+    record = next(iter(trained(result).values()))[0]
     settings, rows, versions = record["settings"], record["figures"]["rows"], record["versions"]
-    everything = read(RESULT)["runs"]
+    everything = read(result)["runs"]
     commits = sorted({(record["commit"] or "unknown")[:10] for record in everything})
     return (
         f"SIGMORPHON 2018, `{settings['size']}`: {rows['train']:,} rows to train on, {rows['dev']} of the development "
@@ -83,32 +106,40 @@ def origin() -> str:
 
 @cards
 def inflection_models() -> Iterator[Card]:
-    """A card for every sparse model of the grid, of its first seed."""
-    runs = {name: records[0] for name, records in trained().items()}
-    dense = "output-1-attention-1"
+    """A card for every sparse model of both grids, of its first seed."""
+    yield from cards_of(MEDIUM, "inflection-grid-", "")
+    yield from cards_of(HIGH, "inflection-grid-high-", " --set size=high steps={steps}")
+
+
+def cards_of(result: str, prefix: str, options: str) -> Iterator[Card]:
+    """The cards of one grid, which the recipe runs with these options."""
+    runs = {name: records[0] for name, records in trained(result).items()}
     for name, record in runs.items():
         settings, figures = record["settings"], record["figures"]
         if figures["config"] is None:
             continue
         maps = f"{map_name(settings['head'])} at the output and {map_name(settings['attention'])} in attention"
+        names = list(figures["accuracy_by_language"])
+        words = f"{figures['rows']['train'] // len(names):,} words a language"
         yield Card(
-            name=f"inflection-grid-{name}",
-            title=f"Multilingual inflection with {maps}",
+            name=f"{prefix}{name}",
+            title=f"Multilingual inflection with {maps}, {words}",
             task="text2text-generation",
             what=f"A small encoder-decoder (BartForConditionalGeneration, {figures['parameters']:,} parameters) that "
             f"writes an inflected form from a language, a lemma and tags, character by character, with {maps} (the "
             "numbers are alpha).",
-            data=f"SIGMORPHON 2018 ({', '.join(figures['accuracy_by_language'])}): {figures['rows']['train']:,} rows "
-            f"to train on, {figures['rows']['dev']} to evaluate on; {settings['steps']} steps of "
+            data=f"SIGMORPHON 2018, `{settings['size']}` ({', '.join(names)}): {figures['rows']['train']:,} rows to "
+            f"train on, {figures['rows']['dev']} to evaluate on; {settings['steps']} steps of "
             f"{settings['batch_size']} rows; seed {settings['seed']}.",
             measures=MEASURES,
             rows={key: other["figures"] for key, other in runs.items()},
             own=name,
-            dense=dense,
-            command=f"python recipes/inflection_grid.py --data sigmorphon2018 --only {name}",
+            dense="output-1-attention-1",
+            command=f"python recipes/inflection_grid.py --data sigmorphon2018 --only {name}"
+            + options.format(**settings),
             weights=f"out/inflection_grid/runs/{name}-{settings['seed']}/model",
-            limits="It knows the characters and tags of its training data and nothing else. Trained for minutes on a "
-            "thousand words a language; a point of accuracy means nothing.",
+            limits="It knows the characters and tags of its training data and nothing else. Trained for minutes on "
+            f"{words}; a point of accuracy means nothing.",
             result=record,
             config=figures["config"],
             support={"head_support": figures["head_support"]} if figures["config"]["head"] else {},
