@@ -37,6 +37,8 @@ def train(
     label_smoothing: float = 0.0,
     report_to: str = "none",
     callbacks: Sequence[TrainerCallback] = (),
+    teacher: PreTrainedModel | None = None,
+    teacher_weight: float = 0.5,
 ) -> list[dict[str, Any]]:
     """Train ``model`` in place, from the last checkpoint in ``folder`` where there is one.
 
@@ -55,6 +57,8 @@ def train(
         label_smoothing: the uniform distribution's part in the targets.
         report_to: where Trainer logs to, ``"trackio"`` or ``"tensorboard"`` for instance.
         callbacks: further callbacks.
+        teacher: a dense model that a sparse one learns from beside the labels; None for none.
+        teacher_weight: its part in the loss, in (0, 1].
 
     Returns:
         What Trainer logged.
@@ -64,7 +68,9 @@ def train(
     sparse = hf_sparse.is_sparse(model)
     trainer_class: Any = hf_sparse.SparseSeq2SeqTrainer if sparse else Seq2SeqTrainer
     arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
-    smoothing = {"sparse_label_smoothing" if sparse else "label_smoothing_factor": label_smoothing}
+    losses = {"sparse_label_smoothing" if sparse else "label_smoothing_factor": label_smoothing}
+    if teacher is not None:
+        losses["distillation_weight"] = teacher_weight
     arguments = arguments_class(
         output_dir=str(folder),
         max_steps=steps,
@@ -82,10 +88,16 @@ def train(
         disable_tqdm=False,
         dataloader_pin_memory=False,
         remove_unused_columns=False,
-        **smoothing,
+        **losses,
     )
     trainer = trainer_class(
-        model, arguments, collator, train_dataset=rows, processing_class=tokenizer, callbacks=list(callbacks)
+        model,
+        arguments,
+        collator,
+        train_dataset=rows,
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+        **({} if teacher is None else {"teacher": teacher}),
     )
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Progress)
