@@ -31,7 +31,7 @@ from typing import Any
 
 from conversion_data import TASKS, Task, evaluate
 from conversion_report import report
-from study import Settings, main, setting
+from study import Settings, main, setting, sibling
 from training import train
 from transformers import PreTrainedModel, TrainerCallback
 
@@ -159,7 +159,7 @@ def made(settings: Conversion, task: Task, folder: Path) -> tuple[PreTrainedMode
         model = hf_sparse.sparsify(task.build(settings.seed), **maps)
         points = trained(model, task, settings, folder)
         return model, points + trained(model, task, settings, folder, settings.steps)
-    dense = folder.parent / f"{settings.model}-dense-{settings.seed}" / "model"
+    dense = sibling(folder, f"{settings.model}-dense", settings) / "model"
     model = task.model_class.from_pretrained(dense)
     if maps:
         model = hf_sparse.sparsify(model, **maps)

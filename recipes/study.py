@@ -123,6 +123,11 @@ def record_of(name: str, settings: S, perform: Callable[[S, Path], dict[str, Any
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def sibling(folder: Path, name: str, settings: Settings) -> Path:
+    """The folder of the run of another name and the same seed, from that which ``perform`` got."""
+    return folder.parent / f"{name}-{settings.seed}"
+
+
 def records_in(out: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """The records of all runs of these names that are done, by this command or an earlier one; by name and seed."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in (out / "runs").glob("*/result.json")]
@@ -202,7 +207,7 @@ def main(
         quick: settings that make a run take seconds, for ``--quick``.
         arguments: in place of the program's own.
         needs: names the runs that a run goes on from or is compared with; they are done before it, asked for or not,
-            with the same seed, and ``perform`` finds their folders beside its own.
+            with the same seed; ``sibling`` is where ``perform`` finds them.
         check: reads what a run will read; where it raises ``OSError`` or ``ValueError``, nothing is done.
 
     Returns:
