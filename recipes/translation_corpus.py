@@ -170,10 +170,10 @@ def read_named(data: str, source: str, target: str) -> Corpus:
         return read_scenes()
     if path.is_file():
         return divided(read_table(path))
-    if path.is_dir() and any(path.glob(f"train.{source}*")):
-        return read_folder(path, source, target)
-    if path.is_dir() and any(path.glob("train.tsv*")):
+    if any(path.glob("train.tsv*")):
         return read_tables(path)
+    if any(file for names in (f"train.{source}*", "train.??", "train.??.gz") for file in path.glob(names)):
+        return read_folder(path, source, target)
     return read_dataset(data, source, target)
 
 
