@@ -31,7 +31,7 @@ from typing import Any
 
 from conversion_data import TASKS, Task, evaluate
 from conversion_report import report
-from study import Settings, main, setting, sibling
+from study import Settings, check_positive, main, setting, sibling
 from training import train
 from transformers import PreTrainedModel, TrainerCallback
 
@@ -76,9 +76,7 @@ class Conversion(Settings):
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, was {getattr(self, name)!r}")
         if (self.place == "none") != (self.way in DENSE):
             raise ValueError(f"{self.way} does not go with place {self.place}; {' and '.join(DENSE)} are without one")
-        for name in ("steps", "conversion_steps", "batch_size", "lr", "layers", "dev_rows", "calibration_rows"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, was {getattr(self, name)}")
+        check_positive(self, "steps", "conversion_steps", "batch_size", "lr", "layers", "dev_rows", "calibration_rows")
         if self.train_rows < 0:
             raise ValueError(f"train_rows must be at least 0, which means all, was {self.train_rows}")
         if not 0 < self.anneal_over <= 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,24 @@ from transformers import (
     TrainerCallback,
 )
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
 
 import hf_sparse
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The last checkpoint in ``folder`` that was saved to its end; None where there is none.
+
+    Trainer writes its own state last, so that an interruption while it saves leaves a checkpoint without, or with half
+    of it.
+    """
+    steps: dict[int, Path] = {}
+    for state in folder.glob(f"checkpoint-*/{TRAINER_STATE_NAME}"):
+        try:
+            steps[json.loads(state.read_text(encoding="utf-8"))["global_step"]] = state.parent
+        except json.JSONDecodeError:
+            continue
+    return str(steps[max(steps)]) if steps else None
 
 
 def train(
@@ -101,7 +117,7 @@ def train(
     )
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Progress)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     if trainer.is_world_process_zero():
         shutil.rmtree(folder)
     return trainer.state.log_history

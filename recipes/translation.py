@@ -28,7 +28,7 @@ from typing import Any
 import sacrebleu
 import torch
 from datasets import Dataset
-from study import Settings, main, setting, sibling, write
+from study import Settings, check_positive, main, setting, sibling, write
 from training import train
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from translation_corpus import Pair, words
@@ -86,18 +86,8 @@ class Translation(Settings):
             raise ValueError(f"base_steps must be at least 0, was {self.base_steps}")
         if self.beams < 2:
             raise ValueError(f"beams must be at least 2, was {self.beams}")
-        for name in (
-            "steps",
-            "predictor_steps",
-            "batch_size",
-            "lr",
-            "tuning_lr",
-            "vocabulary",
-            "test_rows",
-            "dev_rows",
-        ):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, was {getattr(self, name)}")
+        check_positive(self, "steps", "predictor_steps", "batch_size", "lr", "tuning_lr", "vocabulary")
+        check_positive(self, "test_rows", "dev_rows")
 
 
 QUICK = {"base_steps": 20, "steps": 6, "predictor_steps": 10, "test_rows": 12, "dev_rows": 6}

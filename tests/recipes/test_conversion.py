@@ -100,6 +100,7 @@ def test_a_conversion_comes_after_the_dense_model_and_goes_on_where_it_stopped(r
     figures = {record["run"]: record["figures"] for record in results["runs"]}
     assert list(figures) == ["gpt2-dense", "gpt2-continue", *(f"gpt2-both-{way}" for way in recipe.WAYS)]
     assert [found["step"] for found in figures.values()] == [6, 10, 6, 6, 10, 10, 10, 10]
+    assert len({found["loss"] for found in figures.values()}) == len(figures)
     assert (tmp_path / "conversion.png").read_bytes().startswith(b"\x89PNG")
     assert figures["gpt2-dense"]["missed"] == 0 < figures["gpt2-both-swap"]["missed"]
     assert figures["gpt2-dense"]["support"] == 300 > figures["gpt2-both-swap"]["support"]
