@@ -242,10 +242,9 @@ def main(
     if options.data is not None:
         changes["data"] = options.data
     try:
-        changed = {run: _overridden(settings, changes) for run, settings in runs.items()}
+        chosen = {run: _overridden(settings, changes) for run, settings in with_needed(runs, asked, needs).items()}
     except ValueError as error:
         parser.error(str(error))
-    chosen = with_needed(changed, asked, needs)
     if options.list:
         print(listing(chosen))
         return {}

@@ -17,8 +17,8 @@ from transformers import (
     Seq2SeqTrainingArguments,
     TrainerCallback,
 )
-from transformers.trainer_callback import ProgressCallback
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ProgressCallback
 
 import hf_sparse
 
