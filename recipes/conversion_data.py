@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from inflection import ENGLISH_VERBS, held_out, read_table
+from language_data import Text, blocks, read_text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch.utils.data import DataLoader
 from transformers import (
@@ -23,10 +23,12 @@ from transformers import (
     PreTrainedTokenizerFast,
     set_seed,
 )
+from translation_corpus import Pair, read_named
 
 import hf_sparse
 from hf_sparse.metrics import eps_perplexity, sparsemax_score, support_size
 
+VERBS = "English verbs, one in ten held out"
 SPECIAL = ("<pad>", "<s>", "</s>")
 CONTEXT = 64  # tokens in a row of text, and the most of a sentence
 # How much of the uniform distribution is mixed into a model's own before its loss is taken, first the one compared.
@@ -38,7 +40,7 @@ class Task:
     """What one model learns.
 
     Attributes:
-        name: ``"gpt2"`` or ``"bart"``.
+        model_class: of the model, to read one that was saved.
         tokenizer: of all its text, learned from the training rows.
         train: rows to train on.
         dev: rows held out.
@@ -47,7 +49,7 @@ class Task:
         what: the data, in words.
     """
 
-    name: str
+    model_class: type[PreTrainedModel]
     tokenizer: PreTrainedTokenizerFast
     train: Dataset
     dev: Dataset
@@ -60,53 +62,30 @@ class Task:
         return DataLoader(rows, batch_size, collate_fn=self.collator)
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file (UTF-8, gzip if its name ends in .gz), stripped; empty ones too.
-
-    Raises:
-        ValueError: the file is not UTF-8 text, or holds none.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        lines = [line.strip() for line in content.decode("utf-8").splitlines()]
-    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: must be UTF-8 text, gzipped if its name ends in .gz: {error}") from error
-    if not any(lines):
-        raise ValueError(f"{path}: no text")
-    return lines
-
-
-def split(rows: list) -> tuple[list, list]:
-    """Training rows, and the last tenth, which is held out."""
-    cut = len(rows) - max(len(rows) // 10, 1)
-    return rows[:cut], rows[cut:]
-
-
-def text_lines(path: Path | None) -> tuple[list[str], list[str], str]:
-    """Lines to train on and held out, and what they are; by default verbs, a line each with all their forms."""
-    if path is not None:
-        return *split([line for line in read_lines(path) if line]), f"{path.name}, its last tenth held out"
+def text_lines(data: str) -> Text:
+    """Texts to train on and held out: what ``data`` names, see ``read_text``; by default verbs, a line for each."""
+    if data:
+        return read_text(data)
     forms: dict[str, list[str]] = {}
     for row in read_table(ENGLISH_VERBS):
         forms.setdefault(row["lemma"], []).append(row["form"])
-    train, dev = _by_lemma([(lemma, " ".join(all_forms)) for lemma, all_forms in forms.items()])
-    return train, dev, "English verbs, one in ten held out"
+    return Text(*_by_lemma([(lemma, " ".join(all_forms)) for lemma, all_forms in forms.items()]), VERBS)
 
 
-def pair_lines(source: Path | None, target: Path | None) -> tuple[list, list, str]:
-    """Pairs of lines to train on and held out, and what they are; by default verbs with tags, and their forms.
+def line_pairs(data: str, source: str, target: str) -> tuple[list[Pair], list[Pair], str]:
+    """Pairs to train on and held out, and what they are.
 
-    Raises:
-        ValueError: files with different numbers of lines.
+    Args:
+        data: see ``read_named``; its development part is what is held out, and its test part is left alone. By default
+            verbs with tags and their forms.
+        source: language, for a folder or a data set.
+        target: language.
     """
-    if source is None or target is None:
-        rows = [(row["lemma"], (f"{row['lemma']} {row['tags']}", row["form"])) for row in read_table(ENGLISH_VERBS)]
-        return *_by_lemma(rows), "English verbs, one in ten held out"
-    sides = read_lines(source), read_lines(target)
-    if len(sides[0]) != len(sides[1]):
-        raise ValueError(f"{source} has {len(sides[0])} lines and {target} has {len(sides[1])}; they must be aligned")
-    pairs = [pair for pair in zip(*sides) if all(pair)]
-    return *split(pairs), f"{source.name} to {target.name}, their last tenth held out"
+    if data:
+        corpus = read_named(data, source, target)
+        return corpus.train, corpus.dev, Path(data).name if Path(data).exists() else data
+    rows = [(row["lemma"], Pair(f"{row['lemma']} {row['tags']}", row["form"])) for row in read_table(ENGLISH_VERBS)]
+    return *_by_lemma(rows), VERBS
 
 
 def _by_lemma(rows: list[tuple[str, Any]]) -> tuple[list, list]:
@@ -138,15 +117,13 @@ def learn_tokenizer(lines: list[str], vocabulary: int) -> PreTrainedTokenizerFas
     )
 
 
-def text_task(options: Any) -> Task:
+def text_task(settings: Any) -> Task:
     """A GPT-2-like model that continues text."""
-    train, dev, what = text_lines(options.text)
-    tokenizer = learn_tokenizer(train, options.vocabulary)
+    text = text_lines(settings.data)
+    tokenizer = learn_tokenizer(text.train, settings.vocabulary)
 
-    def blocks(lines: list[str], limit: int) -> Dataset:
-        ids = [token for row in tokenizer(lines).input_ids for token in row]
-        starts = range(0, max(len(ids) - CONTEXT, 1), CONTEXT)
-        return Dataset.from_dict({"input_ids": [ids[start : start + CONTEXT] for start in starts][:limit]})
+    def rows(texts: list[str], limit: int) -> Dataset:
+        return Dataset.from_dict({"input_ids": blocks(tokenizer, texts, CONTEXT, limit or None)})
 
     def collate(rows: list[dict]) -> dict[str, torch.Tensor]:
         ids = torch.tensor([row["input_ids"] for row in rows])
@@ -154,48 +131,53 @@ def text_task(options: Any) -> Task:
 
     def build(seed: int) -> PreTrainedModel:
         set_seed(seed)
-        settings = {
-            "vocab_size": len(tokenizer),
-            "n_embd": options.width,
-            "n_layer": options.layers,
-            "n_head": 4,
-            "n_positions": CONTEXT,
-        }
-        return GPT2LMHeadModel(GPT2Config(initializer_range=0.06, **settings, **_token_ids(tokenizer)))
+        config = GPT2Config(
+            vocab_size=len(tokenizer),
+            n_embd=settings.width,
+            n_layer=settings.layers,
+            n_head=4,
+            n_positions=CONTEXT,
+            initializer_range=0.06,
+            **_token_ids(tokenizer),
+        )
+        return GPT2LMHeadModel(config)
 
-    rows = blocks(train, options.train_rows), blocks(dev, options.dev_rows)
-    return Task("gpt2", tokenizer, *rows, build, collate, what)
+    train, dev = rows(text.train, settings.train_rows), rows(text.test, settings.dev_rows)
+    return Task(GPT2LMHeadModel, tokenizer, train, dev, build, collate, text.what)
 
 
-def pair_task(options: Any) -> Task:
+def pair_task(settings: Any) -> Task:
     """A BART-like model that writes a target line for a source line."""
-    train, dev, what = pair_lines(options.source, options.target)
-    tokenizer = learn_tokenizer([line for pair in train for line in pair], options.vocabulary)
+    train, dev, what = line_pairs(settings.data, settings.source, settings.target)
+    tokenizer = learn_tokenizer([line for pair in train for line in pair], settings.vocabulary)
 
-    def tokenized(pairs: list[tuple[str, str]]) -> Dataset:
-        sides = [tokenizer(list(side), truncation=True, max_length=CONTEXT).input_ids for side in zip(*pairs)]
-        return Dataset.from_dict({"input_ids": sides[0], "labels": sides[1]})
+    def rows(pairs: list[Pair], limit: int) -> Dataset:
+        sides = zip(*pairs[: limit or None])
+        ids = [tokenizer(list(side), truncation=True, max_length=CONTEXT).input_ids for side in sides]
+        return Dataset.from_dict({"input_ids": ids[0], "labels": ids[1]})
 
     def build(seed: int) -> PreTrainedModel:
         set_seed(seed)
-        sides = ("encoder", "decoder")
-        settings = {f"{side}_layers": max(options.layers - 1, 1) for side in sides}
-        settings |= {f"{side}_attention_heads": 4 for side in sides}
-        settings |= {f"{side}_ffn_dim": 4 * options.width for side in sides}
+        sizes: dict[str, int] = {}
+        for side in ("encoder", "decoder"):
+            sizes[f"{side}_layers"] = max(settings.layers - 1, 1)
+            sizes[f"{side}_attention_heads"] = 4
+            sizes[f"{side}_ffn_dim"] = 4 * settings.width
         config = BartConfig(
             vocab_size=len(tokenizer),
-            d_model=options.width,
+            d_model=settings.width,
             max_position_embeddings=CONTEXT + 1,
             init_std=0.06,
             decoder_start_token_id=tokenizer.bos_token_id,
             forced_eos_token_id=None,
-            **settings,
+            **sizes,
             **_token_ids(tokenizer),
         )
         return BartForConditionalGeneration(config)
 
-    rows = tokenized(train[: options.train_rows]), tokenized(dev[: options.dev_rows])
-    return Task("bart", tokenizer, *rows, build, DataCollatorForSeq2Seq(tokenizer), what)
+    collator = DataCollatorForSeq2Seq(tokenizer)
+    train_rows, dev_rows = rows(train, settings.train_rows), rows(dev, settings.dev_rows)
+    return Task(BartForConditionalGeneration, tokenizer, train_rows, dev_rows, build, collator, what)
 
 
 TASKS: dict[str, Callable[[Any], Task]] = {"gpt2": text_task, "bart": pair_task}
@@ -220,6 +202,7 @@ def evaluate(model: PreTrainedModel, task: Task, batch_size: int) -> dict[str, f
     sums: dict[str, float] = {}
     count = 0
     for batch in task.loader(task.dev, batch_size):
+        batch = {name: values.to(model.device) for name, values in batch.items()}
         logits, labels = model(**batch).logits, batch["labels"]
         if not model.config.is_encoder_decoder:
             logits, labels = logits[:, :-1], labels[:, 1:]

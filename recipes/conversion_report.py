@@ -1,4 +1,4 @@
-"""What the conversion recipe reports: a table and a picture, from one result."""
+"""What the conversion recipe reports: a table and a picture, from its records."""
 
 from __future__ import annotations
 
@@ -10,52 +10,66 @@ from matplotlib.figure import Figure
 COLOURS = {"train": "tab:orange", "anneal": "tab:blue", "distil": "tab:purple", "scratch": "tab:green"}
 
 
-def baseline(result: dict[str, Any], model: str) -> dict[str, Any]:
-    """The row of the dense model trained on for the steps of a conversion."""
-    return next(row for row in result["rows"] if (row["model"], row["way"]) == (model, "continue"))
+def report(results: dict[str, Any], out: Path) -> None:
+    """Print the table, and draw the losses of the first seed."""
+    records = results["runs"]
+    print(f"\n{table(records)}")
+    first = min(record["settings"]["seed"] for record in records)
+    draw([record for record in records if record["settings"]["seed"] == first], out / "conversion.png")
 
 
-def table(result: dict[str, Any]) -> str:
+def table(records: list[dict[str, Any]]) -> str:
     """Every run as a line of a Markdown table, its loss beside that of the dense model trained on."""
+    baseline = {
+        (record["settings"]["model"], record["settings"]["seed"]): record["figures"]["loss"]
+        for record in records
+        if record["settings"]["way"] == "continue"
+    }
     lines = [
-        "| model | sparse | way | steps | loss | to dense trained on | tokens missed | accuracy | support |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | sparse | way | seed | steps | loss | to dense trained on | tokens missed | accuracy | support |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in result["rows"]:
-        dense = baseline(result, row["model"])["loss"]
-        place = "-" if row["place"] == "none" else row["place"]
+    for record in records:
+        settings, figures = record["settings"], record["figures"]
+        dense = baseline.get((settings["model"], settings["seed"]))
+        difference = "" if dense is None else f"{figures['loss'] / dense - 1:+.1%}"
+        place = "-" if settings["place"] == "none" else settings["place"]
         lines.append(
-            f"| {row['model']} | {place} | {row['way']} | {row['step']} | {row['loss']:.3f} | "
-            f"{row['loss'] / dense - 1:+.1%} | {row['missed']:.1%} | {row['accuracy']:.1%} | {row['support']:.0f} |"
+            f"| {settings['model']} | {place} | {settings['way']} | {settings['seed']} | {figures['step']} | "
+            f"{figures['loss']:.3f} | {difference} | {figures['missed']:.1%} | {figures['accuracy']:.1%} | "
+            f"{figures['support']:.0f} |"
         )
     return "\n".join(lines)
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
+def draw(records: list[dict[str, Any]], path: Path) -> None:
     """Loss against steps: a row for each model, a column for each place that is sparse."""
-    rows = result["rows"]
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    places = list(dict.fromkeys(row["place"] for row in rows if row["place"] != "none"))
-    figure = Figure(figsize=(4 * max(len(places), 1), 3.2 * len(models)), layout="constrained")
-    grid = figure.subplots(len(models), max(len(places), 1), sharex=True, sharey="row", squeeze=False)
-    for axes_row, model in zip(grid, models):
-        runs = {(row["place"], row["way"]): row for row in rows if row["model"] == model}
-        dense = runs["none", "dense"]["curve"], runs["none", "continue"]["curve"]
+    by_model: dict[str, dict[tuple[str, str], list[dict[str, Any]]]] = {}
+    for record in records:
+        settings = record["settings"]
+        curves = by_model.setdefault(settings["model"], {})
+        curves[settings["place"], settings["way"]] = record["figures"]["curve"]
+    places = list(dict.fromkeys(place for curves in by_model.values() for place, _ in curves if place != "none"))
+    if not places:
+        return
+    figure = Figure(figsize=(4 * len(places), 3.2 * len(by_model)), layout="constrained")
+    grid = figure.subplots(len(by_model), len(places), sharex=True, sharey="row", squeeze=False)
+    for axes_row, (model, curves) in zip(grid, by_model.items()):
+        dense = curves["none", "dense"]
         for axes, place in zip(axes_row, places):
-            axes.plot(*_points([*dense[0], *dense[1]]), "k.-", label="dense")
+            axes.plot(*_points([*dense, *curves.get(("none", "continue"), [])]), "k.-", label="dense")
             for way, colour in COLOURS.items():
-                if (place, way) in runs:
-                    curve = runs[place, way]["curve"]
+                if (place, way) in curves:
                     # Annealing begins at softmax, so that its first point is the dense model's last.
-                    before = {"train": runs.get((place, "swap"), {"curve": []})["curve"], "scratch": []}
-                    axes.plot(*_points([*before.get(way, dense[0][-1:]), *curve]), ".-", color=colour, label=way)
+                    before = {"train": curves.get((place, "swap"), []), "scratch": []}.get(way, dense[-1:])
+                    axes.plot(*_points([*before, *curves[place, way]]), ".-", color=colour, label=way)
             for way, marker in (("swap", "x"), ("calibrate", "+")):
-                if (place, way) in runs:
-                    axes.plot(*_points(runs[place, way]["curve"]), marker, color="tab:red", markersize=9, label=way)
+                if (place, way) in curves:
+                    axes.plot(*_points(curves[place, way]), marker, color="tab:red", markersize=9, label=way)
             axes.set_title(f"{model}, sparse {place}")
             axes.set_xlabel("steps")
-        last = [row["curve"][-1]["loss"] for row in runs.values()]
-        axes_row[0].set_ylim(min(last) * 0.97, dense[0][0]["loss"] * 1.02)
+        last = [curve[-1]["loss"] for curve in curves.values()]
+        axes_row[0].set_ylim(min(last) * 0.97, dense[0]["loss"] * 1.02)
         axes_row[0].set_ylabel("loss, nats a token")
     grid[0][-1].legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize="small")
     figure.savefig(path, dpi=110)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ import transformers
 
 import hf_sparse
 
+SCORERS = ("sacrebleu", "rouge_score")  # of the recipes that need them
+
 
 def environment() -> dict[str, Any]:
     """Versions and hardware, for the record."""
     packages = (hf_sparse, torch, transformers, tokenizers, datasets, evaluate)
     versions = {package.__name__: str(package.__version__) for package in packages}
+    versions |= {name: version(name) for name in SCORERS if find_spec(name)}
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
     return {
         "commit": commit.stdout.strip() or None,

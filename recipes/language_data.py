@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import re
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import datasets
-from conversion_data import read_lines
 from transformers import PreTrainedTokenizerFast
 
 SCENES = Path(__file__).resolve().parent / "data" / "scenes_de_en.tsv"
@@ -23,6 +23,22 @@ class Text(NamedTuple):
     train: list[str]
     test: list[str]
     what: str
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file (UTF-8, gzip if its name ends in .gz), stripped; empty ones too.
+
+    Raises:
+        ValueError: the file is not UTF-8 text, or holds none.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        lines = [line.strip() for line in content.decode("utf-8").splitlines()]
+    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: must be UTF-8 text, gzipped if its name ends in .gz: {error}") from error
+    if not any(lines):
+        raise ValueError(f"{path}: no text")
+    return lines
 
 
 def articles(lines: list[str]) -> list[str]:

@@ -12,9 +12,9 @@ import dataclasses
 import fnmatch
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import datasets
 import torch
@@ -41,6 +41,13 @@ class Settings:
     """What one run is made of; recipes add fields, all of them plain values."""
 
     seed: int = setting(0)
+
+
+def check_positive(settings: Settings, *names: str) -> None:
+    """Raise ``ValueError`` unless these settings are all above 0."""
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise ValueError(f"{name} must be above 0, was {getattr(settings, name)}")
 
 
 class OtherSettings(ValueError):
@@ -123,6 +130,11 @@ def record_of(name: str, settings: S, perform: Callable[[S, Path], dict[str, Any
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def sibling(folder: Path, name: str, settings: Settings) -> Path:
+    """The folder of the run of another name and the same seed, from that which ``perform`` got."""
+    return folder.parent / f"{name}-{settings.seed}"
+
+
 def records_in(out: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """The records of all runs of these names that are done, by this command or an earlier one; by name and seed."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in (out / "runs").glob("*/result.json")]
@@ -147,7 +159,26 @@ def _overridden(settings: S, changes: Mapping[str, Any]) -> S:
     if unknown:
         known = ", ".join(field.name for field in dataclasses.fields(settings))
         raise ValueError(f"no setting named {', '.join(unknown)}; there are: {known}")
+    kinds = get_type_hints(type(settings))
+    for name, value in changes.items():
+        kind = kinds[name]
+        if kind in (bool, int, float, str) and not isinstance(value, (int, float) if kind is float else kind):
+            raise ValueError(f"{name} must be {kind.__name__}, was {value!r}")
     return dataclasses.replace(settings, **changes)
+
+
+def with_needed(runs: Mapping[str, S], chosen: Iterable[str], needs: Callable[[S], Iterable[str]]) -> dict[str, S]:
+    """The chosen runs by name, each after those it needs."""
+    ordered: dict[str, S] = {}
+
+    def add(name: str) -> None:
+        for needed in needs(runs[name]):
+            add(needed)
+        ordered.setdefault(name, runs[name])
+
+    for name in chosen:
+        add(name)
+    return ordered
 
 
 def _change(text: str) -> tuple[str, Any]:
@@ -168,6 +199,9 @@ def main(
     report: Callable[[dict[str, Any], Path], None],
     quick: Mapping[str, Any],
     arguments: Sequence[str] | None = None,
+    *,
+    needs: Callable[[S], Iterable[str]] = lambda settings: (),
+    check: Callable[[S], Any] = lambda settings: None,
 ) -> dict[str, Any]:
     """Run a study from the command line.
 
@@ -179,6 +213,9 @@ def main(
         report: prints and draws the results; gets them and the folder.
         quick: settings that make a run take seconds, for ``--quick``.
         arguments: in place of the program's own.
+        needs: names the runs that a run goes on from or is compared with; they are done before it, asked for or not,
+            with the same seed; ``sibling`` is where ``perform`` finds them.
+        check: reads what a run will read; where it raises ``OSError`` or ``ValueError``, nothing is done.
 
     Returns:
         The results, as written to ``results.json``.
@@ -196,14 +233,16 @@ def main(
     options = parser.parse_args(arguments)
     if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be at least 1, was {options.seeds}")
-    chosen = {n: r for n, r in runs.items() if any(fnmatch.fnmatchcase(n, pattern) for pattern in options.only)}
-    if not chosen:
+    if options.out.is_file():
+        parser.error(f"--out {options.out} is a file; choose a folder")
+    asked = [n for n in runs if any(fnmatch.fnmatchcase(n, pattern) for pattern in options.only)]
+    if not asked:
         parser.error(f"--only {' '.join(options.only)}: no such run; there are: {', '.join(runs)}")
     changes = (dict(quick) if options.quick else {}) | dict(options.set)
     if options.data is not None:
         changes["data"] = options.data
     try:
-        chosen = {run: _overridden(settings, changes) for run, settings in chosen.items()}
+        chosen = {run: _overridden(settings, changes) for run, settings in with_needed(runs, asked, needs).items()}
     except ValueError as error:
         parser.error(str(error))
     if options.list:
@@ -212,6 +251,11 @@ def main(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
+    for run, settings in chosen.items():
+        try:
+            check(settings)
+        except (OSError, ValueError) as error:
+            parser.error(f"{run}: {error}")
     for number, (run, settings) in enumerate(chosen.items(), 1):
         seeds = [settings.seed] if options.seeds is None else range(options.seeds)
         for seed in seeds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,25 @@ from transformers import (
     Seq2SeqTrainingArguments,
     TrainerCallback,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 import hf_sparse
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The last checkpoint in ``folder`` that was saved to its end; None where there is none.
+
+    Trainer writes its own state last, so that an interruption while it saves leaves a checkpoint without, or with half
+    of it.
+    """
+    steps: dict[int, Path] = {}
+    for state in folder.glob(f"checkpoint-*/{TRAINER_STATE_NAME}"):
+        try:
+            steps[json.loads(state.read_text(encoding="utf-8"))["global_step"]] = state.parent
+        except json.JSONDecodeError:
+            continue
+    return str(steps[max(steps)]) if steps else None
 
 
 def train(
@@ -37,6 +53,8 @@ def train(
     label_smoothing: float = 0.0,
     report_to: str = "none",
     callbacks: Sequence[TrainerCallback] = (),
+    teacher: PreTrainedModel | None = None,
+    teacher_weight: float = 0.5,
 ) -> list[dict[str, Any]]:
     """Train ``model`` in place, from the last checkpoint in ``folder`` where there is one.
 
@@ -55,6 +73,8 @@ def train(
         label_smoothing: the uniform distribution's part in the targets.
         report_to: where Trainer logs to, ``"trackio"`` or ``"tensorboard"`` for instance.
         callbacks: further callbacks.
+        teacher: a dense model that a sparse one learns from beside the labels; None for none.
+        teacher_weight: its part in the loss, in (0, 1].
 
     Returns:
         What Trainer logged.
@@ -64,7 +84,9 @@ def train(
     sparse = hf_sparse.is_sparse(model)
     trainer_class: Any = hf_sparse.SparseSeq2SeqTrainer if sparse else Seq2SeqTrainer
     arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
-    smoothing = {"sparse_label_smoothing" if sparse else "label_smoothing_factor": label_smoothing}
+    losses = {"sparse_label_smoothing" if sparse else "label_smoothing_factor": label_smoothing}
+    if teacher is not None:
+        losses["distillation_weight"] = teacher_weight
     arguments = arguments_class(
         output_dir=str(folder),
         max_steps=steps,
@@ -82,14 +104,20 @@ def train(
         disable_tqdm=False,
         dataloader_pin_memory=False,
         remove_unused_columns=False,
-        **smoothing,
+        **losses,
     )
     trainer = trainer_class(
-        model, arguments, collator, train_dataset=rows, processing_class=tokenizer, callbacks=list(callbacks)
+        model,
+        arguments,
+        collator,
+        train_dataset=rows,
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+        **({} if teacher is None else {"teacher": teacher}),
     )
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Progress)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     if trainer.is_world_process_zero():
         shutil.rmtree(folder)
     return trainer.state.log_history

@@ -95,6 +95,26 @@ def read_folder(folder: Path, source: str, target: str) -> Corpus:
     return Corpus(*parts)
 
 
+def read_tables(folder: Path) -> Corpus:
+    """Read ``train.tsv``, ``dev.tsv`` and ``test.tsv``, plain or ``.gz``, each as ``read_table`` does.
+
+    Args:
+        folder: holds a table each for training, development and test, with the names of ``read_folder``.
+
+    Raises:
+        ValueError: a part is missing; see also ``read_table``.
+    """
+    parts = []
+    for split, names in SPLITS.items():
+        tables = [folder / f"{name}.tsv{suffix}" for name in names for suffix in ("", ".gz")]
+        table = next((table for table in tables if table.is_file()), None)
+        if table is None:
+            tried = ", ".join(f"{name}.tsv[.gz]" for name in names)
+            raise ValueError(f"{folder}: no table for {split}; looked for {tried}")
+        parts.append(read_table(table))
+    return Corpus(*parts)
+
+
 def read_dataset(path: str, source: str, target: str) -> Corpus:
     """Read a data set with ``datasets.load_dataset``: a ``translation`` column, or one column a language.
 
@@ -137,20 +157,22 @@ def read_named(data: str, source: str, target: str) -> Corpus:
     """The corpus that one word of a command line names.
 
     Args:
-        data: a table (see ``read_table``), which is divided here; a folder of aligned files; anything else that
-            ``datasets.load_dataset`` takes; or empty for the embedded sample.
+        data: a table (see ``read_table``), which is divided here; a folder of aligned files, or of three tables;
+            anything else that ``datasets.load_dataset`` takes; or empty for the embedded sample.
         source: the source language, for a folder or a data set.
         target: the target language.
 
     Raises:
-        ValueError: see ``read_table``, ``read_folder``, ``read_dataset``.
+        ValueError: see ``read_table``, ``read_folder``, ``read_tables``, ``read_dataset``.
     """
     path = Path(data)
     if not data:
         return read_scenes()
     if path.is_file():
         return divided(read_table(path))
-    if path.is_dir() and any(path.glob(f"train.{source}*")):
+    if any(path.glob("train.tsv*")):
+        return read_tables(path)
+    if any(file for names in (f"train.{source}*", "train.??", "train.??.gz") for file in path.glob(names)):
         return read_folder(path, source, target)
     return read_dataset(data, source, target)
 

@@ -15,7 +15,6 @@ often the empty string is preferred, supports, and how thresholds and logits mov
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import time
 from collections import Counter
@@ -29,10 +28,10 @@ from study import Settings, main, setting
 from torch import Tensor
 from training import train
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
-from translation_corpus import Corpus, Pair, build_tokenizer, read_named
+from translation_corpus import Pair
 from translation_sweep_report import report
 from translation_systems import attention_of
-from translation_training import Collator, build_model, encode
+from translation_training import Collator, build_model, encode, prepared
 
 import hf_sparse
 from hf_sparse.attention import attention_sites, observe
@@ -99,20 +98,6 @@ def runs() -> dict[str, Sweep]:
 
 
 QUICK = {"steps": 4, "batch_size": 8, "train_rows": 200, "test_rows": 6, "vocabulary": 400, "beams": 2}
-
-
-@functools.lru_cache(maxsize=2)
-def prepared(
-    data: str, source: str, target: str, reverse: bool, train_rows: int, vocabulary: int
-) -> tuple[Corpus, PreTrainedTokenizerFast, Any]:
-    """The corpus in the direction asked for, a tokenizer of its training part, and the rows to train on."""
-    corpus = read_named(data, source, target)
-    if reverse:
-        corpus = Corpus(*([Pair(pair.target, pair.source) for pair in part] for part in corpus))
-    if train_rows:
-        corpus = corpus._replace(train=corpus.train[:train_rows])
-    tokenizer = build_tokenizer(corpus.train, vocabulary)
-    return corpus, tokenizer, encode(corpus.train, tokenizer)
 
 
 def head_map(model: PreTrainedModel) -> MapConfig:

@@ -1,9 +1,10 @@
-"""The model of the translation recipe, and the batches it is trained on."""
+"""The model of the translation recipes, and what it is trained on."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
@@ -16,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     set_seed,
 )
-from translation_corpus import Pair
+from translation_corpus import Corpus, Pair, build_tokenizer, read_named
 
 LONGEST = 128  # tokens; longer training pairs are left out, longer translations cut
 
@@ -60,6 +61,35 @@ def encode(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerFast) -> Dataset
         if max(len(source), len(target)) <= LONGEST
     ]
     return Dataset.from_list(rows)
+
+
+class Task(NamedTuple):
+    """A corpus, a tokenizer of its training part, and the rows to train on."""
+
+    corpus: Corpus
+    tokenizer: PreTrainedTokenizerFast
+    rows: Dataset
+
+
+@functools.lru_cache(maxsize=2)
+def prepared(data: str, source: str, target: str, reverse: bool, train_rows: int, vocabulary: int) -> Task:
+    """The corpus that ``read_named`` reads, in the direction asked for.
+
+    Args:
+        data: see ``read_named``.
+        source: language, for a folder or a data set.
+        target: language.
+        reverse: exchange the sides.
+        train_rows: train on the first so many pairs; 0 for all.
+        vocabulary: the most tokens there may be.
+    """
+    corpus = read_named(data, source, target)
+    if reverse:
+        corpus = Corpus(*([Pair(pair.target, pair.source) for pair in part] for part in corpus))
+    if train_rows:
+        corpus = corpus._replace(train=corpus.train[:train_rows])
+    tokenizer = build_tokenizer(corpus.train, vocabulary)
+    return Task(corpus, tokenizer, encode(corpus.train, tokenizer))
 
 
 class Collator(DataCollatorForSeq2Seq):

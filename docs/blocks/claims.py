@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from . import inflection_grid, multilabel, translation_sweep
+from . import inflection_grid, multilabel, translation, translation_sweep
 from ._blocks import block, read
 
 SHORT = "stopped before convergence; one seed"
@@ -252,8 +252,8 @@ def sums_concentrate() -> tuple[str, bool]:
 
 
 def systems() -> dict[str, dict[str, Any]]:
-    """The systems of the translation recipe."""
-    return {row["system"]: row for row in read("recipes/results/multi30k.json")["systems"]}
+    """Figures of the systems of the translation recipe."""
+    return {name: record["figures"] for name, record in translation.systems().items()}
 
 
 ATTENTIONS = ("softmax", "sparsemax", "csoftmax-predicted", "csparsemax-predicted")
@@ -280,8 +280,8 @@ def predicted_fertility_is_best() -> tuple[str, bool]:
 
 def coverage_vector_helps() -> tuple[str, bool]:
     """BLEU, REP and DROP of softmax without and with a coverage vector, both trained from scratch."""
-    rows = {row["system"]: row for row in read("recipes/results/multi30k_from_scratch.json")["systems"]}
-    without, with_it = rows["softmax"], rows["softmax-coverage"]
+    records = translation.systems(translation.FROM_SCRATCH)
+    without, with_it = (records[name]["figures"] for name in ("softmax", "softmax-coverage"))
     text = ", ".join(f"{without[key]:.2f} to {with_it[key]:.2f}" for key in ("bleu", "rep", "drop"))
     better = with_it["bleu"] > without["bleu"] and all(with_it[key] < without[key] for key in ("rep", "drop"))
     return text, better

@@ -8,9 +8,17 @@ from typing import Any
 from ._blocks import block, read
 from ._cards import Card, Measure, cards
 
+RESULT, FROM_SCRATCH = "recipes/results/multi30k.json", "recipes/results/multi30k_from_scratch.json"
+Record = dict[str, Any]
 
-def table(result: dict[str, Any]) -> list[str]:
-    """Lines of a table of every system in a result of recipes/translation.py."""
+
+def systems(path: str = RESULT) -> dict[str, Record]:
+    """The runs that are systems, by name."""
+    return {record["run"]: record for record in read(path)["runs"] if "bleu" in record["figures"]}
+
+
+def table(records: dict[str, Record]) -> list[str]:
+    """Lines of a table of every system."""
     columns = (
         "cross-attention",
         "fertility",
@@ -24,7 +32,8 @@ def table(result: dict[str, Any]) -> list[str]:
     )
     columns += ("at all",)
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for row in result["systems"]:
+    for record in records.values():
+        row = record["figures"]
         fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
         penalty = row["penalty"]
         attention = f"{row['attention']}{', coverage vector' if has_coverage(row) else ''}"
@@ -39,26 +48,33 @@ def table(result: dict[str, Any]) -> list[str]:
 
 def has_coverage(row: dict[str, Any]) -> bool:
     """Whether the cross-attention of a system has coverage vectors."""
-    return "coverage" in row["settings"]["attn"]["cross"]
+    return "coverage" in row["config"]["attn"]["cross"]
+
+
+def commit(record: Record) -> str:
+    """The commit of a run, shortened."""
+    return (record["commit"] or "unknown")[:10]
 
 
 @block
 def translation() -> str:
     """BLEU, chrF, REP and DROP of every system in the committed result of recipes/translation.py."""
-    result = read("recipes/results/multi30k.json")
-    data, settings, versions, hardware = (result[key] for key in ("data", "settings", "versions", "hardware"))
-    example = result["example"]
+    result, records = read(RESULT), systems()
+    first = records["softmax"]
+    settings, versions, hardware, figures = (first[key] for key in ("settings", "versions", "hardware", "figures"))
+    rows = figures["rows"]
+    example = next(record["figures"] for record in result["runs"] if record["run"] == "example")
     lines = [
-        *table(result),
+        *table(records),
         "",
-        f"{data['train_rows']:,} pairs, {data['vocabulary']:,} subwords, {result['systems'][0]['parameters']:,} "
+        f"{rows['train']:,} pairs, {rows['vocabulary']:,} subwords, {figures['parameters']:,} "
         f"parameters; {settings['base_steps']:,} steps with softmax that all systems share, then {settings['steps']} "
-        f"of each system's own, of {settings['batch_size']} pairs; {data['test_rows']:,} test sentences, "
+        f"of each system's own, of {settings['batch_size']} pairs; {rows['test']:,} test sentences, "
         f"{settings['beams']} beams; seed {settings['seed']}. BLEU and chrF by sacrebleu {versions['sacrebleu']}; REP "
         "and DROP on lower-cased words; the weights of the penalty are those of highest BLEU on "
-        f"{data['dev_rows']} development sentences. One thread of a shared machine ({hardware['device']}, "
+        f"{rows['dev']} development sentences. One thread of a shared machine ({hardware['device']}, "
         f"{hardware['machine']}), torch {versions['torch']}, transformers {versions['transformers']}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}. {result['note']}",
+        f"{commit(first)}. {result['note']}",
         "",
         "The test sentence with translations short enough to draw in which softmax repeats most beyond constrained "
         "sparsemax:",
@@ -75,19 +91,20 @@ def translation() -> str:
 @block
 def translation_from_scratch() -> str:
     """The same for systems that share no training."""
-    result = read("recipes/results/multi30k_from_scratch.json")
-    data, settings, versions = (result[key] for key in ("data", "settings", "versions"))
-    losses = {row["system"]: row["training_log"][-2]["loss"] for row in result["systems"]}
-    cpu = {row["system"]: row["training_cpu_seconds"] for row in result["systems"]}
+    records = systems(FROM_SCRATCH)
+    first = records["softmax"]
+    settings, versions, rows = first["settings"], first["versions"], first["figures"]["rows"]
+    losses = {name: record["figures"]["training_log"][-2]["loss"] for name, record in records.items()}
+    cpu = {name: record["figures"]["training_cpu_seconds"] for name, record in records.items()}
     lines = [
-        *table(result),
+        *table(records),
         "",
         f"Each from the same untrained weights, {settings['steps']} steps of {settings['batch_size']} pairs; "
-        f"{data['test_rows']:,} test sentences, {settings['beams']} beams; seed {settings['seed']}; all else as above."
+        f"{rows['test']:,} test sentences, {settings['beams']} beams; seed {settings['seed']}; all else as above."
         f" Training loss over the last steps: {', '.join(f'{name} {loss:.2f}' for name, loss in losses.items())}. "
         f"CPU seconds of training: {', '.join(f'{name} {seconds:.0f}' for name, seconds in cpu.items())}. "
         f"torch {versions['torch']}, transformers {versions['transformers']}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}. {result['note']}",
+        f"{commit(first)}. {read(FROM_SCRATCH)['note']}",
     ]
     return "\n".join(lines)
 
@@ -95,10 +112,10 @@ def translation_from_scratch() -> str:
 @cards
 def translation_models() -> Iterator[Card]:
     """A card for every model with sparse or constrained cross-attention."""
-    result = read("recipes/results/multi30k.json")
-    rows = {row["system"]: row for row in result["systems"]}
-    data, settings = result["data"], result["settings"]
-    for name, row in rows.items():
+    records = systems()
+    rows = {name: record["figures"] for name, record in records.items()}
+    for name, record in records.items():
+        row, settings = record["figures"], record["settings"]
         if row["attention"] == "softmax" or row["penalty"]:
             continue
         bounds = {None: "", "guided": ", with guided fertilities", "predicted": ", with predicted fertilities"}
@@ -111,7 +128,7 @@ def translation_models() -> Iterator[Card]:
             what=f"A small encoder-decoder ({row['architecture']}, {row['parameters']:,} parameters) from German to "
             f"English, with {row['attention']} in place of softmax in cross-attention{fertility} (Malaviya et al. "
             "2018). It goes on from a model trained with softmax.",
-            data=f"Multi30k: {data['train_rows']:,} pairs to train on, {data['test_rows']:,} to test on; "
+            data=f"Multi30k: {row['rows']['train']:,} pairs to train on, {row['rows']['test']:,} to test on; "
             f"{settings['base_steps']:,} steps with softmax, {settings['steps']} with its own attention, of "
             f"{settings['batch_size']} pairs; {settings['beams']} beams; seed {settings['seed']}.",
             measures=(
@@ -124,10 +141,10 @@ def translation_models() -> Iterator[Card]:
             rows=rows,
             own=name,
             dense="softmax",
-            command=f"python recipes/translation.py --folder multi30k --systems softmax {name}",
-            weights=f"out/translation/systems/{name}/model",
+            command=f"python recipes/translation.py --data {settings['data']} --only softmax {name}",
+            weights=f"out/translation/runs/{name}-{settings['seed']}/model",
             limits="One run, trained in minutes on captions of photographs: half a point of BLEU means nothing, and "
             "the model is no use as a translator. All systems share their beginning, which favours softmax.",
-            result=result,
-            config=row["settings"],
+            result=record,
+            config=row["config"],
         )

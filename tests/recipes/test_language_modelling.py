@@ -57,6 +57,15 @@ def test_text_is_read_from_a_file_a_folder_or_the_sample(data, tmp_path):
     assert scenes.test[0] == "Under the bridge, the friendly tourists wash the keys and the dictionary."
 
 
+def test_files_without_text_are_named(data, tmp_path):
+    (tmp_path / "c.gz").write_text("no gzip", encoding="utf-8")
+    (tmp_path / "d").write_text("\n\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"must be UTF-8 text, gzipped if its name ends in \.gz"):
+        data.read_text(str(tmp_path / "c.gz"))
+    with pytest.raises(ValueError, match="d: no text"):
+        data.read_text(str(tmp_path / "d"))
+
+
 def test_rows_are_full_and_in_order(data):
     tokenizer = load("conversion_data").learn_tokenizer(["ab ab", "abc"], 260)
     ids = [token for row in tokenizer(["ab ab", "abc"]).input_ids for token in row]

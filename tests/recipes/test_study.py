@@ -29,7 +29,7 @@ def run(study, tmp_path):
             raise ZeroDivisionError("the run itself failed")
         return {"power": settings.base**settings.exponent + settings.seed}
 
-    def go(*arguments):
+    def go(*arguments, **functions):
         performed.clear()
         runs = {"square": Powers(exponent=2), "cube": Powers(exponent=3)}
 
@@ -37,10 +37,10 @@ def run(study, tmp_path):
             reported.append((results, folder))
 
         arguments = ["--out", str(tmp_path / "out"), *arguments]
-        results = study.main("powers", "Powers.", runs, perform, report, {"exponent": 0}, arguments)
+        results = study.main("powers", "Powers.", runs, perform, report, {"exponent": 0}, arguments, **functions)
         return results, len(performed)
 
-    go.folder, go.reported = tmp_path / "out", reported
+    go.folder, go.reported, go.performed = tmp_path / "out", reported, performed
     return go
 
 
@@ -100,6 +100,8 @@ def test_an_interrupted_run_is_begun_again(run):
     [
         (["--only", "root"], "no such run; there are: square, cube"),
         (["--set", "height=3"], "no setting named height; there are: seed, base, exponent, data"),
+        (["--set", "base=two"], "base must be float, was 'two'"),
+        (["--set", "exponent=2.5"], "exponent must be int, was 2.5"),
         (["--set", "base"], "expected NAME=VALUE, was 'base'"),
         (["--seeds", "0"], "--seeds must be at least 1, was 0"),
     ],
@@ -108,6 +110,33 @@ def test_a_wrong_command_line_is_named(run, capsys, arguments, message):
     with pytest.raises(SystemExit):
         run(*arguments)
     assert message in capsys.readouterr().err
+
+
+def test_a_run_comes_after_those_it_needs(run):
+    needs = {2: ["cube"], 3: []}  # by exponent
+    results, performed = run("--only", "square", "--seeds", "2", needs=lambda settings: needs[settings.exponent])
+    assert performed == 4
+    assert [settings.exponent for settings, _ in run.performed] == [3, 3, 2, 2]
+    assert figures(results) == [("square", 0, 4), ("square", 1, 5), ("cube", 0, 8), ("cube", 1, 9)]
+
+
+def test_nothing_is_done_where_something_to_be_read_is_wrong(run, capsys):
+    def check(settings):
+        if settings.exponent == 3:
+            raise FileNotFoundError("no such file")
+
+    with pytest.raises(SystemExit):
+        run(check=check)
+    assert "cube: no such file" in capsys.readouterr().err
+    assert not run.performed
+    assert not run.folder.exists()
+
+
+def test_a_file_is_no_folder_for_results(run, capsys):
+    run.folder.write_text("mine")
+    with pytest.raises(SystemExit):
+        run()
+    assert "is a file; choose a folder" in capsys.readouterr().err
 
 
 def test_the_list_shows_the_papers_values(run, capsys):

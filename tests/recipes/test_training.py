@@ -50,6 +50,11 @@ def test_training_goes_on_from_its_last_checkpoint(task, tmp_path):
     with pytest.raises(Interrupted):
         task.train(model, tmp_path / "parts", schedule_steps=7)
     handle.remove()
+    for step, state in ((8, None), (9, '{"global_step": 9, ')):  # interrupted while they were saved
+        broken = tmp_path / "parts" / f"checkpoint-{step}"
+        broken.mkdir()
+        if state:
+            (broken / "trainer_state.json").write_text(state, encoding="utf-8")
     resumed = task.build()
     task.train(resumed, tmp_path / "parts", schedule_steps=7)
     for name, parameter in whole.named_parameters():
@@ -64,6 +69,16 @@ def test_smoothed_targets_reach_the_loss_of_dense_and_sparse_models(task, head, 
         model = task.build() if head is None else hf_sparse.sparsify(task.build(), head=head)
         losses.append(task.train(model, tmp_path / "run", label_smoothing=smoothing, steps=1)[0]["loss"])
     assert losses[0] != pytest.approx(losses[1], abs=1e-3)
+
+
+def test_a_teacher_has_its_part_in_the_loss(task, tmp_path):
+    def loss(**settings):
+        model = hf_sparse.sparsify(task.build(), head="entmax15")
+        return task.train(model, tmp_path / "run", steps=1, **settings)[0]["loss"]
+
+    labels, halves, teacher = loss(), loss(teacher=task.build()), loss(teacher=task.build(), teacher_weight=1.0)
+    assert labels != pytest.approx(teacher, abs=1e-3)
+    assert halves == pytest.approx((labels + teacher) / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(("schedule_steps", "last"), [(None, 0.5 * (1 + math.cos(math.pi * 3 / 4))), (9, None)])

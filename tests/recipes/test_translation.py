@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import subprocess
@@ -12,6 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
+import hf_sparse
 from tests.recipes.modules import load
 
 
@@ -67,7 +69,7 @@ def test_folder_tables_and_data_set_give_the_same_corpus(corpus, tmp_path):
 
     for name, part in zip(corpus.Corpus._fields, read):
         (tmp_path / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n\n" for a, b in part), encoding="utf-8")
-    assert corpus.Corpus(*(corpus.read_table(tmp_path / f"{name}.tsv") for name in corpus.Corpus._fields)) == read
+    assert corpus.read_tables(tmp_path) == corpus.read_named(str(tmp_path), "de", "en") == read
 
     (tmp_path / "set").mkdir()
     for name, part in zip(("train", "validation", "test"), read):
@@ -89,8 +91,14 @@ def test_wrong_corpora_are_refused_by_name(corpus, tmp_path):
     folder = folder_of(tmp_path / "a", train_de="a\nb", train_en="a")
     with pytest.raises(ValueError, match=r"train.de has 2 lines, train.en 1"):
         corpus.read_folder(folder, "de", "en")
-    with pytest.raises(ValueError, match=r"no files for train; looked for train\.fr\[\.gz\] and the same with \.en"):
-        corpus.read_folder(folder, "fr", "en")
+    for read in (corpus.read_folder, lambda path, *languages: corpus.read_named(str(path), *languages)):
+        with pytest.raises(
+            ValueError, match=r"no files for train; looked for train\.fr\[\.gz\] and the same with \.en"
+        ):
+            read(folder, "fr", "en")
+    (folder / "train.tsv").write_text("a\tb\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"no table for dev; looked for dev\.tsv\[\.gz\], val\.tsv"):
+        corpus.read_tables(folder)
 
 
 def test_tokenizer_keeps_text_and_comes_back_the_same(corpus, tmp_path):
@@ -111,19 +119,19 @@ def test_words_are_lower_cased_and_marks_are_words(corpus):
 
 
 def test_example_is_where_the_first_system_repeats_most(recipe):
-    report = load("translation_report")
+    measures = load("translation_measures")
     pairs = [recipe.Pair("x", "a b"), recipe.Pair("y", "a b"), recipe.Pair("z", "a a")]
-    assert report.repetitions("a a b", "a b") == 2
-    assert report.most_repeated(pairs, ["a b", "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
-    assert report.most_repeated(pairs, ["a " * 30, "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
-    assert report.rep_without_worst(pairs * 3, ["a b", "a a", "a b"] * 3) == pytest.approx(0)
-    assert report.rep_without_worst(pairs * 3, ["a a", "a a", "a b"] * 3) == pytest.approx(100 * 2 / 18)
-    assert report.most_repeated(pairs[:1], ["a " * 30], ["a b"]) == 0
+    assert measures.repetitions("a a b", "a b") == 2
+    assert measures.most_repeated(pairs, ["a b", "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
+    assert measures.most_repeated(pairs, ["a " * 30, "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
+    assert measures.rep_without_worst(pairs * 3, ["a b", "a a", "a b"] * 3) == pytest.approx(0)
+    assert measures.rep_without_worst(pairs * 3, ["a a", "a a", "a b"] * 3) == pytest.approx(100 * 2 / 18)
+    assert measures.most_repeated(pairs[:1], ["a " * 30], ["a b"]) == 0
 
 
 def test_bounds_for_training_are_counts_plus_one_where_they_are_predicted(recipe):
     systems = load("translation_systems")
-    rows = recipe.datasets.Dataset.from_list([{"input_ids": [3, 4]}, {"input_ids": [4, 4]}])
+    rows = recipe.Dataset.from_list([{"input_ids": [3, 4]}, {"input_ids": [4, 4]}])
     counts = [[0, 2], [3, 1]]
     made = {name: systems.with_fertility(rows, systems.SYSTEMS[name], counts) for name in systems.SYSTEMS}
     assert made["csparsemax-predicted"]["fertility"] == [[1, 3], [4, 2]]
@@ -143,63 +151,97 @@ def test_systems_with_a_penalty_use_the_model_of_those_without(recipe):
     assert [recipe.SYSTEMS[name].model_name for name in own] == own
 
 
+def test_every_run_names_what_it_needs(recipe):
+    def needs(makes):
+        return recipe.needs(recipe.Translation(makes=makes))
+
+    assert [needs(makes) for makes in recipe.SHARED] == [()] * 3
+    assert needs("softmax") == needs("csparsemax-2") == ("base", "aligner")
+    assert needs("csparsemax-guided") == needs("csoftmax-predicted") == ("base", "aligner", "fertility")
+    assert needs("sparsemax-penalty") == ("sparsemax",)
+    assert needs("example") == ("softmax", "csparsemax-predicted")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "0"], "--steps must be above 0, was 0"),
-        (["--base-steps", "-1"], "--base-steps must be at least 0, was -1"),
-        (["--systems", "hardmax"], "invalid choice: 'hardmax'"),
-        (["--folder", "nowhere"], "no files for train"),
-        (["--folder", "a", "--dataset", "b"], "not allowed with argument"),
+        (["--set", "steps=0"], "steps must be above 0, was 0"),
+        (["--set", "base_steps=-1"], "base_steps must be at least 0, was -1"),
+        (["--set", "beams=1"], "beams must be at least 2, was 1"),
+        (["--set", "makes=hardmax"], "makes must be one of base, aligner"),
+        (["--only", "hardmax"], "no such run; there are: base, aligner, fertility, softmax"),
     ],
 )
 def test_wrong_arguments_leave_with_a_message(recipe, arguments, message, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        recipe.parse_arguments([*arguments, "--out", str(tmp_path / "out")])
+        recipe.run([*arguments, "--out", str(tmp_path / "out")])
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_foreign_folders_and_other_settings_are_refused(recipe, tmp_path, capsys):
-    recipe.parse_arguments(["--out", str(tmp_path / "run")])
-    recipe.parse_arguments(["--out", str(tmp_path / "run"), "--systems", "softmax"])
+def test_a_corpus_that_is_not_right_is_named_before_anything_is_done(recipe, tmp_path, capsys):
+    (tmp_path / "table.tsv").write_text("a\tb\nc\n", encoding="utf-8")
     with pytest.raises(SystemExit):
-        recipe.parse_arguments(["--out", str(tmp_path / "run"), "--seed", "1"])
-    assert "holds a run with other settings" in capsys.readouterr().err
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(SystemExit):
-        recipe.parse_arguments(["--out", str(tmp_path / "mine")])
-    assert "holds something else than an earlier run" in capsys.readouterr().err
+        recipe.run(["--data", str(tmp_path / "table.tsv"), "--out", str(tmp_path / "out")])
+    assert "base: " in (told := capsys.readouterr().err)
+    assert "table.tsv, line 2: expected two fields" in told
+    assert not (tmp_path / "out").exists()
 
 
-def test_from_scratch_all_systems_start_from_the_same_untrained_weights(recipe, tmp_path):
-    options, corpus = recipe.parse_arguments(["--quick", "--base-steps", "0", "--out", str(tmp_path / "run")])
-    assert options.base_steps == 0
-    run = recipe.Run(options, recipe.Corpus(corpus.train[:80], corpus.dev, corpus.test))
+def test_from_scratch_all_systems_start_from_the_same_untrained_weights(recipe, tmp_path, monkeypatch):
+    settings = dataclasses.replace(recipe.Translation(), **{**recipe.QUICK, "base_steps": 0})
     rates = []
-    run.train = lambda model, rows, name, **schedule: rates.append((name, schedule["lr"]))
-    weights = [dict(run.model(name).named_parameters()) for name in ("softmax", "csparsemax-2")]
-    assert rates == [("softmax", options.lr), ("csparsemax-2", options.lr)]
-    untrained = dict(recipe.build_model(run.tokenizer, options.seed).named_parameters())
-    for name, value in untrained.items():
-        assert all(torch.equal(one[name], value) for one in weights)
+
+    def untrained(model, rows, settings, folder, steps, lr, schedule_steps=None):
+        rates.append(lr)
+        return {}
+
+    monkeypatch.setattr(recipe, "trained", untrained)
+    assert recipe.base(settings, tmp_path / "base-0") == {}
+    weights = {}
+    for name in ("softmax", "csparsemax-2"):
+        recipe.made(settings, tmp_path / f"{name}-0", recipe.SYSTEMS[name])
+        weights[name] = dict(hf_sparse.from_pretrained(tmp_path / f"{name}-0" / "model").named_parameters())
+    assert rates == [settings.lr] * 2
+    start = recipe.build_model(recipe.task_of(settings).tokenizer, settings.seed)
+    for name, value in start.named_parameters():
+        assert all(torch.equal(one[name], value) for one in weights.values())
+    recipe.made(dataclasses.replace(settings, base_steps=1), tmp_path / "sparsemax-0", recipe.SYSTEMS["sparsemax"])
+    assert rates[2:] == [settings.tuning_lr]
 
 
 @pytest.mark.slow
-def test_quick_run_writes_everything_and_a_second_one_repeats_nothing(recipe, tmp_path):
+def test_quick_runs_make_everything_and_go_on_where_they_stopped(recipe, tmp_path, monkeypatch):
     systems = ["softmax", "softmax-penalty", "softmax-coverage", "csparsemax-predicted"]
-    arguments = ["--quick", "--out", str(tmp_path / "run"), "--systems", *systems]
-    assert recipe.main(arguments) == 0
-    result = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
-    assert [row["system"] for row in result["systems"]] == systems
-    assert all(0 <= row["bleu"] <= 100 and row["rep"] >= 0 and 0 <= row["drop"] <= 100 for row in result["systems"])
-    assert result["systems"][1]["penalty"]["beta"] > 0
-    assert result["systems"][2]["settings"]["attn"]["cross"]["coverage"] == {"vector": [4, 40]}
-    assert result["systems"][3]["settings"]["attn"]["cross"]["fertility"] == "predicted"
-    assert {"attention_softmax.png", "attention_csparsemax.png", "settings.json"} <= {
-        path.name for path in (tmp_path / "run").iterdir()
-    }
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "systems").rglob("*.*")}
-    assert recipe.main(arguments) == 0
-    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "systems").rglob("*.*")}
+    arguments = ["--quick", "--out", str(tmp_path), "--only", *systems, "example"]
+    translate, calls = recipe.translate, []
+
+    def interrupted(*rest):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return translate(*rest)
+
+    monkeypatch.setattr(recipe, "translate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recipe.run(arguments)
+    trained = (tmp_path / "runs" / "softmax-0" / "model" / "model.safetensors").stat().st_mtime_ns
+    runs = {record["run"]: record["figures"] for record in recipe.run(arguments)["runs"]}
+    assert (tmp_path / "runs" / "softmax-0" / "model" / "model.safetensors").stat().st_mtime_ns == trained
+    assert list(runs) == ["base", "aligner", "fertility", *systems, "example"]
+    assert all(0 <= runs[name]["bleu"] <= 100 and runs[name]["rep"] >= 0 for name in systems)
+    assert all(0 <= runs[name]["drop"] <= 100 for name in systems)
+    assert runs["softmax-penalty"]["penalty"]["beta"] > 0
+    assert runs["softmax-coverage"]["config"]["attn"]["cross"]["coverage"] == {"vector": [4, 40]}
+    assert runs["csparsemax-predicted"]["config"]["attn"]["cross"]["fertility"] == "predicted"
+    assert len(runs["base"]["training_log"]) > 1
+    assert list(runs["example"]["translations"]) == ["softmax", "csparsemax-predicted"]
+    for name, seen in runs["example"]["attention"].items():
+        least = 0 if name.startswith("cs") else 0.9999  # what the sink receives is not shown
+        assert all(least <= sum(row) < 1.0001 for row in seen["weights"])
+        assert (len(seen["weights"]), len(seen["weights"][0])) == (len(seen["queries"]), len(seen["keys"]))
+    pictures = {"attention_softmax.png", "attention_csparsemax-predicted.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == pictures
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.*")}
+    recipe.run(arguments)
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.*")}
