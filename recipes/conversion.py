@@ -31,7 +31,7 @@ import transformers
 from conversion_data import TASKS, Task, evaluate
 from conversion_report import draw, table
 from environment import environment
-from inflection import Progress
+from progress import Progress
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 

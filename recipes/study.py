@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import datasets
 import torch
@@ -147,6 +147,11 @@ def _overridden(settings: S, changes: Mapping[str, Any]) -> S:
     if unknown:
         known = ", ".join(field.name for field in dataclasses.fields(settings))
         raise ValueError(f"no setting named {', '.join(unknown)}; there are: {known}")
+    kinds = get_type_hints(type(settings))
+    for name, value in changes.items():
+        kind = kinds[name]
+        if kind in (bool, int, float, str) and not isinstance(value, (int, float) if kind is float else kind):
+            raise ValueError(f"{name} must be {kind.__name__}, was {value!r}")
     return dataclasses.replace(settings, **changes)
 
 
@@ -168,6 +173,9 @@ def main(
     report: Callable[[dict[str, Any], Path], None],
     quick: Mapping[str, Any],
     arguments: Sequence[str] | None = None,
+    *,
+    usual: Sequence[str] = ("*",),
+    check: Callable[[S], Any] = lambda settings: None,
 ) -> dict[str, Any]:
     """Run a study from the command line.
 
@@ -179,16 +187,19 @@ def main(
         report: prints and draws the results; gets them and the folder.
         quick: settings that make a run take seconds, for ``--quick``.
         arguments: in place of the program's own.
+        usual: the runs that are done where the command line names none.
+        check: reads what a run will read; where it raises ``OSError`` or ``ValueError``, nothing is done.
 
     Returns:
         The results, as written to ``results.json``.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--out", type=Path, default=Path("out") / name, metavar="DIR",
-        help="folder for results; the same one goes on after an interruption (%(default)s)")  # fmt: skip
+    add("--out", type=Path, metavar="DIR", help="folder for results; the same one goes on after an interruption "
+        f"({Path('out') / name}; {Path('out') / f'{name}-quick'} with --quick)")  # fmt: skip
     add("--data", metavar="DATA", help="a file, a folder or the name of a data set on the Hub, for every run")
-    add("--only", nargs="+", metavar="RUN", default=["*"], help="runs to do now, * and ? allowed (default: all)")
+    told = "all" if "*" in usual else f"{' '.join(usual)}, of {' '.join(runs)}"
+    add("--only", nargs="+", metavar="RUN", default=usual, help=f"runs to do now, * and ? allowed (default: {told})")
     add("--seeds", type=int, default=None, metavar="N", help="do every run with seeds 0 to N - 1")
     add("--set", nargs="+", type=_change, metavar="NAME=VALUE", default=[], help="change a setting of every run")
     add("--quick", action="store_true", help="a few steps and rows: shows that all works, learns nothing")
@@ -196,6 +207,10 @@ def main(
     options = parser.parse_args(arguments)
     if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be at least 1, was {options.seeds}")
+    if options.out is None:
+        options.out = Path("out") / (f"{name}-quick" if options.quick else name)
+    if options.out.is_file():
+        parser.error(f"--out {options.out} is a file; choose a folder")
     chosen = {n: r for n, r in runs.items() if any(fnmatch.fnmatchcase(n, pattern) for pattern in options.only)}
     if not chosen:
         parser.error(f"--only {' '.join(options.only)}: no such run; there are: {', '.join(runs)}")
@@ -212,6 +227,11 @@ def main(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
+    for run, settings in chosen.items():
+        try:
+            check(settings)
+        except (OSError, ValueError) as error:
+            parser.error(f"{run}: {error}")
     for number, (run, settings) in enumerate(chosen.items(), 1):
         seeds = [settings.seed] if options.seeds is None else range(options.seeds)
         for seed in seeds:

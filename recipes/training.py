@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,22 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 import hf_sparse
+
+
+class StepSeconds(TrainerCallback):
+    """CPU seconds of the training steps this process has done."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.started = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        self.started = time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop it."""
+        self.seconds.append(time.process_time() - self.started)
 
 
 def train(
