@@ -29,7 +29,7 @@ from inflection_data import Words, read_words
 from inflection_model import DROPOUT, LAYERS, WIDTH, build_model, build_tokenizer, encode, source_text
 from inflection_predictions import ExactMatch, Predictions, hypotheses, predict
 from inflection_report import report
-from study import Settings, main, setting
+from study import Settings, check_positive, main, setting
 from training import StepSeconds, train
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from translation_training import Collator
@@ -60,9 +60,7 @@ class Inflection(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "steps", "batch_size", "lr", "max_hypotheses"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, was {getattr(self, name)}")
+        check_positive(self, "width", "layers", "steps", "batch_size", "lr", "max_hypotheses")
         for name in ("train_rows", "dev_rows"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be above 0, or 0 for all, was {getattr(self, name)}")

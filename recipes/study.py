@@ -43,6 +43,13 @@ class Settings:
     seed: int = setting(0)
 
 
+def check_positive(settings: Settings, *names: str) -> None:
+    """Raise ``ValueError`` unless these settings are all above 0."""
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise ValueError(f"{name} must be above 0, was {getattr(settings, name)}")
+
+
 class OtherSettings(ValueError):
     """A folder holds a run that was begun with other settings."""
 
