@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from inflection_data import Words, read_words
-from inflection_model import DROPOUT, LAYERS, WIDTH, build_model, build_tokenizer, encode, source_text
+from inflection_model import DROPOUT, LAYERS, NUM_HEADS, WIDTH, build_model, build_tokenizer, encode, source_text
 from inflection_predictions import ExactMatch, Predictions, hypotheses, predict
 from inflection_report import report
 from study import Settings, check_positive, main, setting
@@ -35,6 +35,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from translation_training import Collator
 
 import hf_sparse
+from hf_sparse.attention import attention_sites
 
 EXAMPLE = ("draw", "V;V.PTCP;PST")
 USUAL = ("softmax", "entmax15", "alpha_relu")
@@ -64,6 +65,10 @@ class Inflection(Settings):
         for name in ("train_rows", "dev_rows"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be above 0, or 0 for all, was {getattr(self, name)}")
+        if self.width % NUM_HEADS:
+            raise ValueError(f"width must be a multiple of {NUM_HEADS}, the heads of attention, was {self.width}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
         if self.maps:
             hf_sparse.SparseConfig.parse(**self.maps)
 
@@ -97,6 +102,8 @@ def draw_cross_attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, row: dict[str, str], form: str, path: Path
 ) -> None:
     """Save a picture of the last layer's cross-attention, averaged over heads, while ``form`` is written."""
+    if not attention_sites(model):
+        model.set_attn_implementation("eager")  # the others do not return their weights
     inputs = tokenizer(source_text(row["lemma"], row["tags"]), return_tensors="pt").to(model.device)
     labels = tokenizer(form, return_tensors="pt").input_ids.to(model.device)
     weights = model(**inputs, labels=labels, output_attentions=True).cross_attentions[-1][0].mean(0)

@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 EXTRA_LENGTH = 5  # a form may be this many characters longer than the longest one seen
-WIDTH, LAYERS = 128, 2
+WIDTH, LAYERS, NUM_HEADS = 128, 2, 4
 DROPOUT = 0.3  # with 0.1 a third of the words have too many possible forms to list; with 0.3 one in forty
 
 
@@ -62,7 +62,8 @@ def build_model(
         tokenizer: its own.
         longest_form: characters of the longest form that was seen.
         seed: of the weights.
-        width: of embeddings and hidden states; the feed-forward layers are four times as wide.
+        width: of embeddings and hidden states; the feed-forward layers are four times as wide; a multiple of
+            ``NUM_HEADS``.
         layers: of the encoder, and of the decoder.
         dropout: probability with which a hidden value is left out in training.
     """
@@ -72,8 +73,8 @@ def build_model(
         d_model=width,
         encoder_layers=layers,
         decoder_layers=layers,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
+        encoder_attention_heads=NUM_HEADS,
+        decoder_attention_heads=NUM_HEADS,
         encoder_ffn_dim=4 * width,
         decoder_ffn_dim=4 * width,
         max_position_embeddings=LONGEST_ROW + EXTRA_LENGTH + 1,

@@ -183,6 +183,8 @@ def test_windows_line_ends_and_byte_order_mark_are_read(data, tmp_path):
         (["--set", "steps=many"], "steps must be int, was 'many'"),
         (["--set", "lr=-1"], "lr must be above 0, was -1"),
         (["--set", "dev_rows=-1"], "dev_rows must be above 0, or 0 for all, was -1"),
+        (["--set", "width=30"], "width must be a multiple of 4, the heads of attention, was 30"),
+        (["--set", "dropout=1"], "dropout must be at least 0 and below 1, was 1"),
         (["--set", "head=entmx15"], "unknown sparse map 'entmx15'"),
         (["--set", "attention=alpha_relu"], "weights of alpha_relu do not sum to one"),
         (["--only", "entmx15"], "no such run; there are: softmax, entmax15, alpha_relu, sparsemax"),
@@ -285,6 +287,13 @@ def test_without_a_sparse_head_only_the_table_is_left(recipe, tmp_path, capsys):
     assert "exact match" in printed
     assert "there are no forms to list" in printed
     assert not list(tmp_path.rglob("*.png"))
+
+
+def test_a_sparse_head_over_dense_attention_is_drawn_too(recipe, tmp_path):
+    recipe.run([*SMALL, "attention=softmax", "steps=1", "--only", "entmax15", "--out", str(tmp_path)])
+    assert (tmp_path / "runs" / "entmax15-0" / "cross_attention.png").is_file()
+    card = ModelCard.load(tmp_path / "runs" / "entmax15-0" / "model" / "README.md").text
+    assert "Softmax is replaced by entmax15 at the head, so" in card
 
 
 def test_reload_check_notices_other_predictions(recipe, made, predictions, finnish, tmp_path):
