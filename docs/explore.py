@@ -1,6 +1,6 @@
 """Make the output that docs/exploring.md shows, from models of recipes/inflection.py.
 
-    python docs/explore.py          # trains five models (minutes each) into out/explore, or finds them there
+    python docs/explore.py          # trains five models (minutes each) into out/inflection, or finds them there
 
 It writes docs/exploring.json and pictures; `python docs/generate.py` then puts the JSON into the page.
 """
@@ -8,6 +8,7 @@ It writes docs/exploring.json and pictures; `python docs/generate.py` then puts 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -22,6 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "recipes"))
 
 import inflection  # noqa: E402
+from environment import environment  # noqa: E402
+from inflection_data import read_words  # noqa: E402
+from inflection_model import source_text  # noqa: E402
+from inflection_predictions import ExactMatch, predict  # noqa: E402
+from study import record_of  # noqa: E402
 
 SEEDS = (0, 1, 2)
 MODELS = [("entmax15", seed) for seed in SEEDS] + [("alpha_relu", 0), ("softmax", 0)]
@@ -30,27 +36,15 @@ BEAMS = 5
 BATCH = 128
 
 
-def data() -> tuple[argparse.Namespace, Any, Any]:
-    """The recipe's default settings, and its rows to train on and held out."""
-    return inflection.parse_arguments([])
-
-
-def trained(head: str, seed: int, folder: Path) -> Any:
-    """The recipe's model of a head and a seed, from ``folder`` if an earlier run left it there."""
-    path = folder / f"{head}-{seed}"
-    if not path.is_dir():
-        options, train_rows, dev_rows = data()
-        options.seed = seed
-        tokenizer = inflection.build_tokenizer(train_rows)
-        model, _, _ = inflection.run_head(head, tokenizer, train_rows, dev_rows, options)
-        model.save_pretrained(path)
-        tokenizer.save_pretrained(path)
-    return AutoModelForSeq2SeqLM.from_pretrained(path).eval()
+def trained(head: str, seed: int, out: Path) -> Any:
+    """The recipe's model of a head and a seed, from ``out`` if an earlier run left it there."""
+    record_of(head, dataclasses.replace(inflection.RUNS[head], seed=seed), inflection.perform, out)
+    return AutoModelForSeq2SeqLM.from_pretrained(out / "runs" / f"{head}-{seed}" / "model").eval()
 
 
 def read(model: Any, tokenizer: Any, row: dict[str, str]) -> dict[str, torch.Tensor]:
     """What the model reads for one word."""
-    return dict(tokenizer(inflection.source_text(row["lemma"], row["tags"]), return_tensors="pt"))
+    return dict(tokenizer(source_text(row["lemma"], row["tags"]), return_tensors="pt"))
 
 
 def example(model: Any, tokenizer: Any) -> dict[str, Any]:
@@ -60,7 +54,7 @@ def example(model: Any, tokenizer: Any) -> dict[str, Any]:
     tree = hf_sparse.hypothesis_tree(support.sequences, support.probabilities)
     title = f"{EXAMPLE['lemma']} {EXAMPLE['tags']}"
     hf_sparse.plot_hypotheses(tree, tokenizer, title=title, path=ROOT / "docs" / "pictures" / "hypotheses.svg")
-    source = inflection.source_text(EXAMPLE["lemma"], EXAMPLE["tags"])
+    source = source_text(EXAMPLE["lemma"], EXAMPLE["tags"])
     return {
         **EXAMPLE,
         "complete": support.complete,
@@ -93,8 +87,8 @@ def example(model: Any, tokenizer: Any) -> dict[str, Any]:
 
 def accuracy(model: Any, tokenizer: Any, rows: Any) -> dict[str, float]:
     """Exact match of greedy decoding, and how many candidates it had."""
-    predictions = inflection.predict(model, tokenizer, rows, batch_size=BATCH)
-    match = inflection.ExactMatch().compute(predictions=predictions.forms, references=rows["form"])["exact_match"]
+    predictions = predict(model, tokenizer, rows, batch_size=BATCH)
+    match = ExactMatch().compute(predictions=predictions.forms, references=rows["form"])["exact_match"]
     return {"exact_match": match, "support_size": predictions.support_size}
 
 
@@ -103,7 +97,7 @@ def beams(model: Any, tokenizer: Any, rows: Any) -> dict[str, float]:
     preferred, unnormalized_preferred, found_empty, empty, sums = [], [], [], [], []
     for start in range(0, len(rows), BATCH):
         batch = rows.select(range(start, min(start + BATCH, len(rows))))
-        texts = [inflection.source_text(row["lemma"], row["tags"]) for row in batch]
+        texts = [source_text(row["lemma"], row["tags"]) for row in batch]
         inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
         compared = hf_sparse.compare_with_empty(model, inputs, num_beams=BEAMS)
         preferred.append(compared.preferred)
@@ -132,17 +126,19 @@ def beams(model: Any, tokenizer: Any, rows: Any) -> dict[str, float]:
 def main(arguments: list[str] | None = None) -> None:
     """Write docs/exploring.json and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=Path, default=Path("out/explore"), help="where models are kept (%(default)s)")
+    parser.add_argument(
+        "--models", type=Path, default=Path("out/inflection"), help="where models are kept (%(default)s)"
+    )
     folder = parser.parse_args(arguments).models
-    _, _, rows = data()
+    rows = read_words().dev
     with torch.enable_grad():
         models = {(head, seed): trained(head, seed, folder) for head, seed in MODELS}
-    tokenizer = AutoTokenizer.from_pretrained(folder / "entmax15-0")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "runs" / "entmax15-0" / "model")
     members = [models["entmax15", seed] for seed in SEEDS]
     ensemble = hf_sparse.Ensemble(members)
     first = members[0]
     hf_sparse.html_report(
-        first, tokenizer, inflection.source_text(EXAMPLE["lemma"], EXAMPLE["tags"]), path=folder / "report.html"
+        first, tokenizer, source_text(EXAMPLE["lemma"], EXAMPLE["tags"]), path=folder / "report.html"
     )
     support = hf_sparse.enumerate_support(ensemble, read(ensemble, tokenizer, EXAMPLE), 100)
     result = {
@@ -159,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
             },
         },
         "beams": {head: beams(models[head, 0], tokenizer, rows) for head in ("softmax", "entmax15", "alpha_relu")},
-        **inflection.environment(),
+        **environment(),
     }
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
     (ROOT / "docs" / "exploring.json").write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from inflection import ENGLISH_VERBS, held_out, read_table
+from inflection_data import ENGLISH_VERBS, held_out, read_table
 from language_data import Text, blocks, read_text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch.utils.data import DataLoader

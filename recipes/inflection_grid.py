@@ -25,18 +25,10 @@ from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
-from inflection import (
-    ENGLISH_VERBS,
-    ExactMatch,
-    build_model,
-    build_tokenizer,
-    held_out,
-    predict,
-    read_table,
-    source_text,
-)
-from inflection import tokenize as with_ids
+from inflection_data import Words, read_table, read_words
 from inflection_grid_report import report
+from inflection_model import build_model, build_tokenizer, encode, source_text
+from inflection_predictions import ExactMatch, predict
 from study import Settings, main, setting
 from training import train
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
@@ -109,14 +101,10 @@ def prepared(data: str, languages: str, size: str, dev_rows: int) -> Task:
     parts: dict[str, list[dict[str, str]]] = {"train": [], "dev": []}
     for language in languages.split(",") if data else ["english"]:
         if data:
-            tables = {"train": read_table(Path(data, f"{language}-train-{size}")),
-                      "dev": read_table(Path(data, f"{language}-dev"))}  # fmt: skip
+            words = Words(*(read_table(Path(data, f"{language}-{part}")) for part in (f"train-{size}", "dev")))
         else:
-            verbs = read_table(ENGLISH_VERBS)
-            tables = {part: verbs.filter(lambda row, dev=part == "dev": held_out(row["lemma"]) == dev)
-                      for part in parts}  # fmt: skip
-        for part, rows in parts.items():
-            table = tables[part]
+            words = read_words()
+        for (part, rows), table in zip(parts.items(), words):
             chosen = table.select(range(min(dev_rows, len(table)))) if part == "dev" else table
             rows += [{**row, "tags": f"{language};{row['tags']}"} for row in chosen]
     train_rows, dev = (Dataset.from_list(rows) for rows in parts.values())
@@ -197,11 +185,11 @@ def perform(settings: Grid, folder: Path) -> dict[str, Any]:
     task = prepared(settings.data, settings.languages, settings.size, settings.dev_rows)
     if settings.members:
         return measured(ensemble(settings, folder), task, settings.beams)
-    model = build_model("softmax", task.tokenizer, max(map(len, task.train["form"])), settings.seed)
+    model = build_model(task.tokenizer, max(map(len, task.train["form"])), settings.seed)
     if settings.head or settings.attention:
         model = hf_sparse.sparsify(model, attn=settings.attention or None, head=settings.head or None)
     log = train(
-        model, task.tokenizer, with_ids(task.train, task.tokenizer), folder / "checkpoints",
+        model, task.tokenizer, encode(task.train, task.tokenizer), folder / "checkpoints",
         collator=Collator(task.tokenizer, model), steps=settings.steps, lr=settings.lr,
         batch_size=settings.batch_size, seed=settings.seed, report_to=settings.report_to,
     )  # fmt: skip

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from conversion_data import learn_tokenizer
 from datasets import Dataset
 from language_data import Text, blocks, read_text
 from language_modelling_report import report
-from study import Settings, main, setting
+from study import Settings, main, setting, sibling
 from text_measures import DENSE, SPARSE, distinct, fit, repetitions
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -32,8 +31,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 
 import hf_sparse
 from hf_sparse.attention import observe
-from hf_sparse.hub import fresh_folder
 
+DENSE_RUN = "softmax"  # what conversions begin with
 HEADS: dict[str, Any] = {
     "softmax": None,
     "sparsemax": "sparsemax",
@@ -125,26 +124,15 @@ class Corpus:
             report_to=settings.report_to,
         )
 
-    def dense_model(self, out: Path) -> PreTrainedModel:
-        """The model with softmax everywhere, trained once and then read: what conversions begin with."""
-        folder = out / f"dense-{self.settings.seed}"
-        if not folder.is_dir():
-            model = build(self.settings, self.tokenizer)
-            self.train(model, out / f"dense-{self.settings.seed}-training", self.settings.steps, self.settings.lr, 0)
-            with fresh_folder(folder) as new:
-                model.save_pretrained(new)
-        return GPT2LMHeadModel.from_pretrained(folder)
-
     def model(self, folder: Path) -> Any:
         """The model of the run, trained."""
         settings = self.settings
+        model: Any
         if not settings.conversion:
-            if settings.head == settings.attention == "softmax":
-                return self.dense_model(folder.parent.parent)
             model = made_sparse(build(settings, self.tokenizer), settings)
             self.train(model, folder / "training", settings.steps, settings.lr, 0)
             return model
-        model = made_sparse(self.dense_model(folder.parent.parent), settings)
+        model = made_sparse(GPT2LMHeadModel.from_pretrained(sibling(folder, DENSE_RUN, settings) / "model"), settings)
         if settings.conversion == "lora":
             wanted = ["c_attn", "c_proj", "c_fc"]
             model = peft.get_peft_model(
@@ -275,8 +263,11 @@ QUICK = {
 def run(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the recipe from the command line."""
     assert __doc__
-    return main("language_modelling", __doc__, RUNS, perform, report, QUICK, arguments)
+    return main(
+        "language_modelling", __doc__, RUNS, perform, report, QUICK, arguments,
+        needs=lambda settings: [DENSE_RUN] if settings.conversion else [],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(not run())
+    run()

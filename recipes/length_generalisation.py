@@ -16,7 +16,6 @@ own.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -219,4 +218,4 @@ def run(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(not run())
+    run()

@@ -200,6 +200,7 @@ def main(
     quick: Mapping[str, Any],
     arguments: Sequence[str] | None = None,
     *,
+    usual: Sequence[str] = ("*",),
     needs: Callable[[S], Iterable[str]] = lambda settings: (),
     check: Callable[[S], Any] = lambda settings: None,
 ) -> dict[str, Any]:
@@ -213,6 +214,7 @@ def main(
         report: prints and draws the results; gets them and the folder.
         quick: settings that make a run take seconds, for ``--quick``.
         arguments: in place of the program's own.
+        usual: the runs that are done where the command line names none.
         needs: names the runs that a run goes on from or is compared with; they are done before it, asked for or not,
             with the same seed; ``sibling`` is where ``perform`` finds them.
         check: reads what a run will read; where it raises ``OSError`` or ``ValueError``, nothing is done.
@@ -222,10 +224,11 @@ def main(
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--out", type=Path, default=Path("out") / name, metavar="DIR",
-        help="folder for results; the same one goes on after an interruption (%(default)s)")  # fmt: skip
+    add("--out", type=Path, metavar="DIR", help="folder for results; the same one goes on after an interruption "
+        f"({Path('out') / name}; {Path('out') / f'{name}-quick'} with --quick)")  # fmt: skip
     add("--data", metavar="DATA", help="a file, a folder or the name of a data set on the Hub, for every run")
-    add("--only", nargs="+", metavar="RUN", default=["*"], help="runs to do now, * and ? allowed (default: all)")
+    told = "all" if "*" in usual else f"{' '.join(usual)}, of {' '.join(runs)}"
+    add("--only", nargs="+", metavar="RUN", default=usual, help=f"runs to do now, * and ? allowed (default: {told})")
     add("--seeds", type=int, default=None, metavar="N", help="do every run with seeds 0 to N - 1")
     add("--set", nargs="+", type=_change, metavar="NAME=VALUE", default=[], help="change a setting of every run")
     add("--quick", action="store_true", help="a few steps and rows: shows that all works, learns nothing")
@@ -233,6 +236,8 @@ def main(
     options = parser.parse_args(arguments)
     if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be at least 1, was {options.seeds}")
+    if options.out is None:
+        options.out = Path("out") / (f"{name}-quick" if options.quick else name)
     if options.out.is_file():
         parser.error(f"--out {options.out} is a file; choose a folder")
     asked = [n for n in runs if any(fnmatch.fnmatchcase(n, pattern) for pattern in options.only)]

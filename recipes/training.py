@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,22 @@ def last_checkpoint(folder: Path) -> str | None:
         except json.JSONDecodeError:
             continue
     return str(steps[max(steps)]) if steps else None
+
+
+class StepSeconds(TrainerCallback):
+    """CPU seconds of the training steps this process has done."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.started = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        self.started = time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop it."""
+        self.seconds.append(time.process_time() - self.started)
 
 
 def train(

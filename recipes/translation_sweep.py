@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 import torch
 from study import Settings, main, setting
 from torch import Tensor
-from training import train
+from training import StepSeconds, train
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 from translation_corpus import Pair
 from translation_sweep_report import report
@@ -103,22 +102,6 @@ QUICK = {"steps": 4, "batch_size": 8, "train_rows": 200, "test_rows": 6, "vocabu
 def head_map(model: PreTrainedModel) -> MapConfig:
     """The map at a model's output."""
     return (hf_sparse.sparse_config(model).head if hf_sparse.is_sparse(model) else None) or MapConfig("softmax")
-
-
-class StepSeconds(TrainerCallback):
-    """CPU seconds of the training steps this process has done."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.started = 0.0
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the clock."""
-        self.started = time.process_time()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop it."""
-        self.seconds.append(time.process_time() - self.started)
 
 
 class Curve(TrainerCallback):

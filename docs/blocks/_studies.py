@@ -12,9 +12,10 @@ def origin(runs: list[dict[str, Any]]) -> str:
     """
     hardware, versions = runs[0]["hardware"], runs[0]["versions"]
     commits = ", ".join(dict.fromkeys((run["commit"] or "unknown")[:10] for run in runs))
+    threads = f"{hardware['torch_threads']} thread{'s' if hardware['torch_threads'] > 1 else ''}"
     minutes = sum(run["cpu_seconds"] for run in runs) / 60
     return (
         f"{len(runs)} runs, {minutes:.0f} minutes of CPU together without what was read or resumed "
-        f"({hardware['device']}, {hardware['torch_threads']} thread), torch {versions['torch']}, transformers "
+        f"({hardware['device']}, {threads}), torch {versions['torch']}, transformers "
         f"{versions['transformers']}, commit {commits}."
     )

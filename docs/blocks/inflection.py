@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from ._blocks import block, read
+from ._cards import Card, Measure, cards
+from ._studies import origin
+
+RESULT = "recipes/results/inflection.json"
+ENGLISH = "recipes/results/sigmorphon_english.json"
+MEASURES = (
+    Measure("exact match", "exact_match", ".1%", "higher"),
+    Measure("candidates a step", "head_support", ".2f"),
+    Measure("steps with one candidate", "one_candidate_rate", ".1%"),
+    Measure("CPU seconds a training step", "step_cpu_seconds", ".3f"),
+)
 
 
-def comparison_of_heads(name: str) -> str:
+def head_text(record: dict[str, Any]) -> str:
+    """The map at the head, with its threshold where it has one."""
+    config = record["figures"]["config"]
+    tau = config["head"].get("tau") if config and config["head"] else None
+    return record["settings"]["head"] + ("" if tau is None else f" (tau {tau:.2f}, automatic)")
+
+
+def described(record: dict[str, Any]) -> str:
+    """The rows and the training of a run."""
+    rows, settings = record["figures"]["rows"], record["settings"]
+    return (
+        f"{rows['train']:,} rows to train on, {rows['dev']:,} held out with {rows['unseen_dev_lemmas']:,} unseen "
+        f"lemmas; {settings['steps']} steps of {settings['batch_size']} "
+        f"rows, seed {settings['seed']}"
+    )
+
+
+def comparison_of_heads(result: str) -> str:
     """The comparison of heads in one committed result of recipes/inflection.py."""
-    result = read(f"recipes/results/{name}.json")
-    lines = [
-        "| head | attention | exact match | candidates a step | steps with one candidate | seconds |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in result["heads"]:
-        head = row["settings"]["head"] if row.get("settings") else None
-        tau = f" (tau {head['tau']:.2f}, automatic)" if head and "tau" in head else ""
-        lines.append(
-            f"| {row['head']}{tau} | {row['attention']} | {row['exact_match']:.1%} | {row['support_size']:.2f} of "
-            f"{result['data']['vocabulary']} | {row['one_candidate_rate']:.1%} | {row['seconds']:.0f} |"
-        )
-    data, hardware, versions = result["data"], result["hardware"], result["versions"]
-    forms = result["hypotheses"]["forms"]
-    likeliest = ", ".join(f"*{form['form']}* {form['probability']:.1%}" for form in forms[:4])
-    extent = "the complete set of possible forms has" if result["hypotheses"]["complete"] else "the search found"
-    settings, found = result["settings"], result["hypotheses"]
+    records = read(result)["runs"]
+    heading = ["head", "attention", *(measure.label for measure in MEASURES)]
+    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    for record in records:
+        cells = {measure.key: measure.text(record["figures"]) for measure in MEASURES}
+        cells["head_support"] += f" of {record['figures']['rows']['vocabulary']}"
+        lines.append(f"| {head_text(record)} | {record['settings']['attention']} | {' | '.join(cells.values())} |")
+    shown = next(record for record in records if record["run"] == "entmax15")
+    found = shown["figures"]["hypotheses"]
+    extent = "the complete set of possible forms has" if found["complete"] else "the search found"
+    likeliest = ", ".join(f"*{form}* {p:.1%}" for form, p in list(found["forms"].items())[:4])
     lines += [
         "",
-        f"{data['train_rows']:,} rows to train on, {data['dev_rows']:,} held out with {data['unseen_dev_lemmas']:,} "
-        f"unseen lemmas; {settings['steps']} steps, seed {settings['seed']}; {hardware['cores']} cores "
-        f"({hardware['device']}), torch {versions['torch']}, transformers {versions['transformers']}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}. For `{found['lemma']} {found['tags']}` {extent} {len(forms)} "
-        f"({result['saved_head']} head): {likeliest}.",
+        f"{described(shown)}. {origin(records)} For `{found['lemma']} {found['tags']}` {extent} {len(found['forms'])} "
+        f"({shown['settings']['head']} head): {likeliest}.",
     ]
     return "\n".join(lines)
 
@@ -38,13 +60,45 @@ def comparison_of_heads(name: str) -> str:
 @block
 def inflection() -> str:
     """On the verbs that come with the recipe."""
-    return comparison_of_heads("inflection")
+    return comparison_of_heads(RESULT)
 
 
 @block
 def sigmorphon() -> str:
     """On the shared task's English."""
-    return comparison_of_heads("sigmorphon_english")
+    return comparison_of_heads(ENGLISH)
+
+
+@cards
+def sparse_heads() -> Iterator[Card]:
+    """A card for every model with a sparse head, on the verbs that come with the recipe."""
+    records = read(RESULT)["runs"]
+    for record in records:
+        figures, settings = record["figures"], record["settings"]
+        if "hypotheses" not in figures:
+            continue
+        yield Card(
+            name=f"inflection-{record['run']}",
+            title=f"English inflection with {settings['head']} at the head and {settings['attention']} in attention",
+            task="text2text-generation",
+            what=f"A small encoder-decoder ({figures['architecture']}, {figures['parameters']:,} parameters) that "
+            "writes an inflected form from a lemma and tags, character by character.",
+            data=f"English verbs of the repository: {described(record)}.",
+            measures=MEASURES,
+            rows={other["run"]: other["figures"] for other in records},
+            own=record["run"],
+            dense="softmax",
+            command=f"python recipes/inflection.py --only {record['run']}",
+            weights=f"out/inflection/runs/{record['run']}-{settings['seed']}/model",
+            limits="It knows the characters and tags of its training data and nothing else. It was trained in minutes "
+            "to show sparse heads at work, and is no reference for the language; a point of exact match means little.",
+            result=record,
+            config=figures["config"],
+            support={
+                "head_support": figures["head_support"],
+                "head_zero_rate": 1 - figures["head_support"] / figures["rows"]["vocabulary"],
+            },
+        )
 
 
 @block

@@ -1,4 +1,4 @@
-"""The inflection recipe: its tokenizer, its split, its messages, its counts, and a small run from end to end."""
+"""The inflection recipe: its words, its tokenizer, its messages, its counts, and small runs from end to end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from types import ModuleType
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from transformers import AutoTokenizer
 
+import hf_sparse
 from tests.recipes.modules import load
 
+LEMMAS = "ijklmnopqrs"  # of which the rule holds out q
 FINNISH = "hyvä päivä\thyvät päivät\tN;NOM;PL\nǧ'\u0301a\tǧa\tN;IN+ABL;{DAT/GEN}\n"
 
 
@@ -23,42 +26,119 @@ def recipe() -> ModuleType:
     return load("inflection")
 
 
+@pytest.fixture(scope="module")
+def data() -> ModuleType:
+    return load("inflection_data")
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    return load("inflection_model")
+
+
+@pytest.fixture(scope="module")
+def predictions() -> ModuleType:
+    return load("inflection_predictions")
+
+
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_spaces_marks_and_tags_survive_the_tokenizer(recipe, tmp_path):
-    tokenizer = recipe.build_tokenizer(recipe.read_table(write(tmp_path / "rows", FINNISH)))
+@pytest.fixture
+def finnish(data, tmp_path):
+    return data.read_table(write(tmp_path / "finnish", FINNISH))
+
+
+def test_spaces_marks_and_tags_survive_the_tokenizer(made, finnish):
+    tokenizer = made.build_tokenizer(finnish)
     for text in ("hyvä päivä<N><NOM><PL>", "ǧ'\u0301a<N><IN+ABL><{DAT/GEN}>", " ä ", ""):
         assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
     tokens = tokenizer.convert_ids_to_tokens(tokenizer("ä y<N><NOM>").input_ids)
     assert tokens == ["ä", " ", "y", "<N>", "<NOM>", "</s>"]
 
 
-def test_tokenizer_comes_back_from_disk_the_same(recipe, tmp_path):
-    tokenizer = recipe.build_tokenizer(recipe.read_table(write(tmp_path / "rows", FINNISH)))
+def test_tokenizer_comes_back_from_disk_the_same(made, finnish, tmp_path):
+    tokenizer = made.build_tokenizer(finnish)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    again = recipe.AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+    again = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
     text = "hyvä päivä<N><NOM><PL>"
     assert again(text).input_ids == tokenizer(text).input_ids
     assert again.decode(again(text).input_ids, skip_special_tokens=True) == text
 
 
-def test_unknown_characters_become_unk(recipe, tmp_path):
-    tokenizer = recipe.build_tokenizer(recipe.read_table(write(tmp_path / "rows", FINNISH)))
+def test_unknown_characters_become_unk(made, finnish):
+    tokenizer = made.build_tokenizer(finnish)
     assert tokenizer.convert_ids_to_tokens(tokenizer("z<V>").input_ids) == ["<unk>", "<unk>", "</s>"]
 
 
-def test_split_holds_out_whole_lemmas_draw_among_them(recipe):
-    _, train, dev = recipe.parse_arguments([])
-    _, again, _ = recipe.parse_arguments([])
+def test_split_holds_out_whole_lemmas_draw_among_them(recipe, data):
+    train, dev = data.read_words()
     assert not set(train["lemma"]) & set(dev["lemma"])
-    assert train["form"] == again["form"]
-    assert "draw" in dev["lemma"]
     assert recipe.EXAMPLE in zip(dev["lemma"], dev["tags"])
-    assert len(train) + len(dev) == len(recipe.read_table(recipe.ENGLISH_VERBS))
+    assert len(train) + len(dev) == len(data.read_table(data.ENGLISH_VERBS))
     assert 0.08 < len(dev) / (len(train) + len(dev)) < 0.12
+
+
+@pytest.fixture
+def places(tmp_path):
+    """The same words as files, as a folder, and as a data set."""
+    rows = [f"{lemma}\t{lemma}s\tN;PL\n" for lemma in LEMMAS]
+    write(tmp_path / "all.tsv", "".join(rows))
+    for folder, names in (("folder", ("train.tsv", "dev.tsv")), ("hub", ("train.csv", "validation.csv"))):
+        (tmp_path / folder).mkdir()
+        for name, part in zip(names, (rows[:9], rows[9:])):
+            table = "".join(part)
+            if folder == "hub":
+                table = "lemma,form,tags\n" + table.replace("\t", ",")
+            write(tmp_path / folder / name, table)
+    return tmp_path
+
+
+def lemmas(words):
+    return ["".join(rows["lemma"]) for rows in words]
+
+
+def test_words_come_from_a_file_two_files_or_a_folder(data, places):
+    assert lemmas(data.read_words(str(places / "all.tsv"))) == ["ijklmnoprs", "q"]
+    folder = places / "folder"
+    assert lemmas(data.read_words(str(folder))) == [LEMMAS[:9], LEMMAS[9:]]
+    assert lemmas(data.read_words(str(folder / "train.tsv"), str(folder / "dev.tsv"))) == [LEMMAS[:9], LEMMAS[9:]]
+
+
+def test_words_come_from_a_data_set(data, places):
+    words = data.read_hub(str(places / "hub"))  # load_dataset takes a folder for a data set, too
+    assert lemmas(words) == [LEMMAS[:9], LEMMAS[9:]]
+    assert words.dev[0] == {"lemma": "r", "form": "rs", "tags": "N;PL"}
+    write(places / "hub" / "train.csv", "lemma,form,features\na,as,N\n")
+    write(places / "hub" / "validation.csv", "lemma,form,features\na,as,N\n")
+    with pytest.raises(ValueError, match="needs columns lemma, form, tags; has lemma, form, features"):
+        data.read_hub(str(places / "hub"))
+    (places / "hub" / "validation.csv").unlink()
+    with pytest.raises(ValueError, match="needs a split 'train' and one of dev, validation, test; has train"):
+        data.read_hub(str(places / "hub"))
+
+
+@pytest.mark.parametrize(
+    ("where", "dev", "message"),
+    [
+        ("folder/train.tsv", "", ""),
+        ("folder", "folder/dev.tsv", "Is a directory"),
+        ("", "folder/dev.tsv", "goes with a table to train on: --data FILE"),
+        ("few.tsv", "", r"too few lemmas \(1\) to hold out one in ten; name a table to evaluate on: --set dev=FILE"),
+        ("hub", "", r"hub has no train.tsv and no dev.tsv; name files otherwise: --data FILE --set dev=FILE"),
+        ("./nowhere", "", "no file, no folder, and no data set that was found"),
+    ],
+)
+def test_words_that_cannot_be_read_are_named(data, places, monkeypatch, where, dev, message):
+    monkeypatch.chdir(places)
+    write(places / "few.tsv", "draw\tdrawn\tV\n")
+    if not message:
+        assert data.read_words(where, dev)
+        return
+    with pytest.raises((OSError, ValueError), match=message):
+        data.read_words(where, dev)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +146,7 @@ def test_split_holds_out_whole_lemmas_draw_among_them(recipe):
     [
         (
             "draw\tdrawn\tV\nfly\tflown\n",
-            r"line 2: expected three fields, lemma TAB .* was 'fly\\tflown'",
+            r"line 2: expected three fields, lemma TAB .* was \['fly', 'flown'\]",
         ),
         ("draw drawn V", "line 1: expected three fields"),
         ("draw\t\tV", "line 1: expected three fields"),
@@ -77,138 +157,159 @@ def test_split_holds_out_whole_lemmas_draw_among_them(recipe):
         ("d" * 500 + "\tdrawn\tV", "line 1: more than 400 characters"),
     ],
 )
-def test_bad_rows_are_named_by_line(recipe, tmp_path, text, message):
+def test_bad_rows_are_named_by_line(data, tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
-        recipe.read_table(write(tmp_path / "rows", text))
+        data.read_table(write(tmp_path / "rows", text))
 
 
-def test_other_encodings_are_refused(recipe, tmp_path):
+def test_other_encodings_are_refused(data, tmp_path):
     (tmp_path / "rows").write_bytes("päivä\tpäivät\tN".encode("latin-1"))
     with pytest.raises(ValueError, match="must be UTF-8 text; byte 1 is not"):
-        recipe.read_table(tmp_path / "rows")
+        data.read_table(tmp_path / "rows")
 
 
-def test_windows_line_ends_and_byte_order_mark_are_read(recipe, tmp_path):
+def test_windows_line_ends_and_byte_order_mark_are_read(data, tmp_path):
     (tmp_path / "rows").write_bytes("draw\tdrawn\tV;PST\r\n".encode("utf-8-sig"))
-    assert recipe.read_table(tmp_path / "rows").to_list() == [{"lemma": "draw", "form": "drawn", "tags": "V;PST"}]
+    assert data.read_table(tmp_path / "rows").to_list() == [{"lemma": "draw", "form": "drawn", "tags": "V;PST"}]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--train", "rows"], "--train and --dev go together"),
-        (["--train", "nowhere", "--dev", "nowhere"], "No such file or directory: 'nowhere'"),
-        (["--train", "bad", "--dev", "bad"], "bad, line 1: expected three fields"),
-        (["--steps", "0"], "--steps must be above 0, was 0"),
-        (["--lr", "-1"], "--lr must be above 0, was -1"),
-        (["--warmup", "-1"], "--warmup must not be below 0, was -1"),
-        (["--out", "."], "holds something else than an earlier run"),
+        (["--data", "./nowhere"], "softmax: ./nowhere: no file, no folder, and no data set"),
+        (["--data", "bad"], "softmax: bad, line 1: expected three fields"),
+        (["--data", "bad", "--set", "dev=nowhere"], "softmax: bad, line 1"),
+        (["--set", "steps=0"], "steps must be above 0, was 0"),
+        (["--set", "steps=many"], "steps must be int, was 'many'"),
+        (["--set", "lr=-1"], "lr must be above 0, was -1"),
+        (["--set", "dev_rows=-1"], "dev_rows must be above 0, or 0 for all, was -1"),
+        (["--set", "width=30"], "width must be a multiple of 4, the heads of attention, was 30"),
+        (["--set", "dropout=1"], "dropout must be at least 0 and below 1, was 1"),
+        (["--set", "head=entmx15"], "unknown sparse map 'entmx15'"),
+        (["--set", "attention=alpha_relu"], "weights of alpha_relu do not sum to one"),
+        (["--only", "entmx15"], "no such run; there are: softmax, entmax15, alpha_relu, sparsemax"),
         (["--out", "bad"], "is a file"),
-        (["--heads", "entmx15"], "invalid choice: 'entmx15'"),
     ],
 )
 def test_bad_arguments_end_in_a_message(recipe, tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "bad", "no table")
     with pytest.raises(SystemExit) as exit_:
-        recipe.main(arguments)
+        recipe.run(arguments)
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["bad"]
 
 
-def test_candidates_are_counted_up_to_the_end_token(recipe):
+def test_candidates_are_counted_up_to_the_end_token(predictions):
     gone = -1e4
     one, two, three = [0.0, gone, gone], [-0.7, -0.7, gone], [-1.1, -1.1, -1.1]
     logits = torch.tensor([[two, one, three], [three, one, two]])
     generated = torch.tensor([[1, 2, 0], [1, 1, 1]])  # 2 ends the first row after two steps; the second never ends
-    counts = recipe.count_candidates(logits, generated, end=2)
+    counts = predictions.count_candidates(logits, generated, end=2)
     assert counts == [2, 1, 3, 1, 2]
-    predictions = recipe.Predictions(["", ""], counts)
-    assert predictions.one_candidate_rate == pytest.approx(2 / 5)
-    assert predictions.support_size == pytest.approx(9 / 5)
+    found = predictions.Predictions(["", ""], counts)
+    assert found.one_candidate_rate == pytest.approx(2 / 5)
+    assert found.support_size == pytest.approx(9 / 5)
 
 
-def test_exact_match_is_the_share_of_equal_strings(recipe):
-    score = recipe.ExactMatch().compute(predictions=["drew", "flied", "went "], references=["drew", "flew", "went"])
+def test_exact_match_is_the_share_of_equal_strings(predictions):
+    score = predictions.ExactMatch().compute(
+        predictions=["drew", "flied", "went "], references=["drew", "flew", "went"]
+    )
     assert score == {"exact_match": pytest.approx(1 / 3)}
 
 
-def test_same_seed_gives_every_head_the_same_weights(recipe, tmp_path):
-    tokenizer = recipe.build_tokenizer(recipe.read_table(write(tmp_path / "rows", FINNISH)))
-    dense, sparse = (recipe.build_model(head, tokenizer, 10, seed=3) for head in ("softmax", "entmax15"))
-    other = recipe.build_model("softmax", tokenizer, 10, seed=4)
-    for name, weight in dense.state_dict().items():
-        assert torch.equal(weight, sparse.state_dict()[name])
-    assert not torch.equal(dense.lm_head.weight, other.lm_head.weight)
+def test_same_seed_gives_the_same_weights_and_settings_reach_the_model(made, finnish):
+    tokenizer = made.build_tokenizer(finnish)
+    one, again, other = (made.build_model(tokenizer, 10, seed) for seed in (3, 3, 4))
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name])
+    assert not torch.equal(one.lm_head.weight, other.lm_head.weight)
+    small = made.build_model(tokenizer, 10, 3, width=16, layers=1, dropout=0.5).config
+    assert (small.d_model, small.decoder_ffn_dim, small.encoder_layers, small.decoder_layers) == (16, 64, 1, 1)
+    assert small.dropout == 0.5
+
+
+SMALL = ["--quick", "--set", "steps=2", "batch_size=16", "width=16", "layers=1", "max_hypotheses=5"]
 
 
 @pytest.mark.slow
-def test_run_leaves_table_hypotheses_picture_card_and_a_model_that_comes_back(recipe, tmp_path, capsys):
-    out = tmp_path / "out"
-    arguments = ["--quick", "--steps", "2", "--batch-size", "16", "--max-hypotheses", "5", "--out", str(out)]
+def test_a_run_leaves_table_forms_picture_card_and_a_model_that_comes_back(recipe, tmp_path, capsys):
     write(tmp_path / "train", FINNISH * 4)
     write(tmp_path / "dev", FINNISH)
-    files = ["--train", str(tmp_path / "train"), "--dev", str(tmp_path / "dev")]
-    assert recipe.main([*arguments, *files]) == 0
-    assert recipe.main(arguments) == 0  # takes the place of the earlier run
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev", "out", "train"]
-
+    data, out = [f"dev={tmp_path / 'dev'}", "--data", str(tmp_path / "train")], tmp_path / "out"
+    results = recipe.run([*SMALL, *data, "--out", str(out)])
     printed = capsys.readouterr().out
     assert "exact match" in printed
     assert "hyvä päivä N;NOM;PL: " in printed
-    assert "draw V;V.PTCP;PST: " in printed
     assert "equal predictions" in printed
-    assert (out / "cross_attention.png").read_bytes().startswith(b"\x89PNG")
+    assert results == json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert [record["run"] for record in results["runs"]] == list(recipe.USUAL)
+    dense, sparse, _ = results["runs"]
+    assert "hypotheses" not in dense["figures"]
+    assert dense["figures"]["head_support"] == dense["figures"]["rows"]["vocabulary"]
+    assert sparse["settings"]["steps"] == 2
+    assert sparse["figures"]["step_cpu_seconds"] > 0
 
-    result = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert [row["head"] for row in result["heads"]] == ["softmax", "entmax15", "alpha_relu"]
-    assert result["saved_head"] == "entmax15"
-    assert result["settings"]["steps"] == 2
-    assert {"versions", "hardware", "hypotheses"} <= set(result)
-    dense, sparse, _ = result["heads"]
-    assert dense["support_size"] == result["data"]["vocabulary"] > sparse["support_size"]
-
-    card = ModelCard.load(out / "model" / "README.md")
+    folder = out / "runs" / "entmax15-0"
+    assert (folder / "cross_attention.png").read_bytes().startswith(b"\x89PNG")
+    card = ModelCard.load(folder / "model" / "README.md")
     assert {"hf_sparse", "entmax15"} <= set(card.data.tags)
-    assert card.data.eval_results[0].metric_value == sparse["exact_match"]
-    assert f"| entmax15 | entmax15 | {sparse['exact_match']:.1%} | {sparse['support_size']:.2f} |" in card.text
+    assert card.data.eval_results[0].metric_value == sparse["figures"]["exact_match"]
+    figures = sparse["figures"]
+    assert f"| entmax15 | entmax15 | {figures['exact_match']:.1%} | {figures['head_support']:.2f} |" in card.text
     snippet = re.search(r"```python\n(.*?)```", card.text, re.S).group(1)
     ran = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[0] == result["hypotheses"]["greedy"]
+    assert ran.stdout.splitlines()[0] == figures["hypotheses"]["greedy"]
     assert "complete: " in ran.stdout
 
+    recipe.run([*SMALL, *data, "--out", str(out)])
+    assert "[3/3]" in capsys.readouterr().out  # nothing was trained again
+    assert json.loads((out / "results.json").read_text(encoding="utf-8")) == results
 
-def test_reload_check_notices_other_predictions(recipe, tmp_path):
-    rows = recipe.read_table(write(tmp_path / "rows", FINNISH))
-    tokenizer = recipe.build_tokenizer(rows)
-    model = recipe.build_model("entmax15", tokenizer, 10, seed=0)
+
+@pytest.mark.slow
+def test_a_card_compares_runs_that_differ_in_nothing_but_maps_and_seeds_are_kept_apart(recipe, tmp_path, capsys):
+    small = ["--quick", "--out", str(tmp_path), "--only", "entmax15"]
+    recipe.run([*small, "--seeds", "2", *SMALL[1:]])
+    recipe.run(["--quick", "--out", str(tmp_path), "--only", "sparsemax", *SMALL[1:], "steps=1"])
+    table = ModelCard.load(tmp_path / "runs" / "entmax15-1" / "model" / "README.md").text
+    assert table.count("| entmax15 | entmax15 |") == 1
+    assert "| sparsemax |" not in table
+    assert "draw V;V.PTCP;PST: " in capsys.readouterr().out  # an unseen word, whatever rows are left to evaluate on
+
+
+def test_without_a_sparse_head_only_the_table_is_left(recipe, tmp_path, capsys):
+    recipe.run([*SMALL, "--only", "softmax", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "exact match" in printed
+    assert "there are no forms to list" in printed
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_a_sparse_head_over_dense_attention_is_drawn_too(recipe, tmp_path):
+    recipe.run([*SMALL, "attention=softmax", "steps=1", "--only", "entmax15", "--out", str(tmp_path)])
+    assert (tmp_path / "runs" / "entmax15-0" / "cross_attention.png").is_file()
+    card = ModelCard.load(tmp_path / "runs" / "entmax15-0" / "model" / "README.md").text
+    assert "Softmax is replaced by entmax15 at the head, so" in card
+
+
+def test_reload_check_notices_other_predictions(recipe, made, predictions, finnish, tmp_path):
+    tokenizer = made.build_tokenizer(finnish)
+    model = hf_sparse.sparsify(made.build_model(tokenizer, 10, seed=0), attn="entmax15", head="entmax15")
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    predictions = recipe.predict(model, tokenizer, rows)
-    recipe.check_reload(tmp_path / "model", rows, predictions, model.device)
-    other = predictions._replace(supports=[1] * len(predictions.supports))
+    found = predictions.predict(model, tokenizer, finnish)
+    recipe.check_reload(tmp_path / "model", finnish, found, model.device)
+    other = found._replace(supports=[1] * len(found.supports))
     with pytest.raises(RuntimeError, match="predicts otherwise"):
-        recipe.check_reload(tmp_path / "model", rows, other, model.device)
+        recipe.check_reload(tmp_path / "model", finnish, other, model.device)
 
 
-def test_without_a_sparse_head_only_the_table_is_left(recipe, tmp_path):
-    out = tmp_path / "out"
-    assert recipe.main(["--quick", "--steps", "1", "--batch-size", "8", "--heads", "softmax", "--out", str(out)]) == 0
-    assert [path.name for path in out.iterdir()] == ["results.json"]
-
-
-def test_interrupted_run_leaves_the_earlier_one(recipe, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    write(out / "results.json", "{}")
-
-    def interrupted() -> None:
-        with recipe.fresh_folder(out) as folder:
-            write(folder / "results.json", "half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert (out / "results.json").read_text() == "{}"
+def test_the_list_shows_the_papers_values(recipe, capsys):
+    recipe.run(["--list", "--only", "entmax15"])
+    listed = capsys.readouterr().out
+    assert "    dropout = 0.3   paper: 0.3 (4)" in listed
+    assert "    batch_size = 128   paper: 64 (4)" in listed

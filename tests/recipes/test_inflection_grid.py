@@ -56,7 +56,7 @@ def test_the_grid_is_that_of_the_paper_and_one_more(recipe):
 def test_what_beam_search_proves_is_what_enumeration_finds(recipe, task):
     seen = []
     for ends in (1.2, 2.2, 2.3, 2.5):  # the more readily strings end, the fewer there are
-        model = recipe.build_model("softmax", task.tokenizer, 3, seed=0)
+        model = recipe.build_model(task.tokenizer, 3, seed=0)
         model.generation_config.max_new_tokens = 6
         with torch.no_grad():
             model.final_logits_bias[0, [0, 1, 3]] = -50.0
@@ -77,7 +77,7 @@ def test_what_beam_search_proves_is_what_enumeration_finds(recipe, task):
 
 
 def test_a_softmax_model_never_sees_every_form(recipe, task):
-    model = recipe.build_model("softmax", task.tokenizer, 3, seed=0)
+    model = recipe.build_model(task.tokenizer, 3, seed=0)
     found = recipe.search(model, task.tokenizer, task.dev, beams=3)
     assert not any(found["exhausted"])
     assert len(found["forms"]) == 3
@@ -87,7 +87,7 @@ def test_accuracy_is_averaged_over_languages(recipe, task, monkeypatch):
     searched = {"forms": ["stand", "x", "eller"], "exhausted": [True, True, False], "counts": [1, 2, 1],
                 "certified": [True, True, True]}  # fmt: skip
     monkeypatch.setattr(recipe, "search", lambda *arguments: searched)
-    model = recipe.build_model("softmax", task.tokenizer, 3, seed=0)
+    model = recipe.build_model(task.tokenizer, 3, seed=0)
     figures = recipe.measured(model, task, 2)
     assert figures["accuracy_by_language"] == {"german": 0.5, "turkish": 1.0}
     assert figures["accuracy"] == 0.75
@@ -117,7 +117,7 @@ def test_quick_runs_and_their_ensemble(recipe, data, tmp_path):
 
 def test_an_ensemble_of_dense_models_is_one(recipe, task, tmp_path):
     for seed in range(2):
-        recipe.build_model("softmax", task.tokenizer, 3, seed).save_pretrained(tmp_path / f"softmax-{seed}" / "model")
+        recipe.build_model(task.tokenizer, 3, seed).save_pretrained(tmp_path / f"softmax-{seed}" / "model")
     made = recipe.ensemble(recipe.Grid(members="softmax", member_seeds=2), tmp_path / "ensemble")
     assert len(made.members) == 2
     assert len(recipe.search(made, task.tokenizer, task.dev, beams=2)["forms"]) == 3

@@ -157,3 +157,44 @@ def test_the_peak_of_memory_is_that_since_it_was_forgotten(study):
     del block
     study.forget_peak_memory()
     assert study.peak_memory() < before + (60 << 20)
+
+
+def test_runs_that_are_not_usual_are_done_when_they_are_named(study, tmp_path, capsys):
+    runs = {name: study.Settings() for name in ("first", "second")}
+    done = []
+
+    def go(*arguments):
+        def perform(settings, folder):
+            done.append(folder.name)
+            return {}
+
+        arguments = ["--out", str(tmp_path), *arguments]
+        study.main("named", "Named.", runs, perform, lambda *both: None, {}, arguments, usual=["first"])
+
+    go()
+    assert done == ["first-0"]
+    go("--only", "*")
+    assert done == ["first-0", "second-0"]
+    with pytest.raises(SystemExit):
+        go("--help")
+    assert "(default: first, of first second)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_quick_run_does_not_stand_in_the_way_of_a_whole_one(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["--quick"], []):
+        study.main(
+            "named", "", {"run": study.Settings()}, lambda *both: {}, lambda *both: None, {"seed": 1}, arguments
+        )
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["named", "named-quick"]
+
+
+def test_nothing_is_done_where_a_run_cannot_read_its_data(study, tmp_path, capsys):
+    def check(settings):
+        raise FileNotFoundError("no such file")
+
+    with pytest.raises(SystemExit):
+        study.main("named", "", {"run": study.Settings()}, lambda *both: {}, lambda *both: None, {},
+                   ["--out", str(tmp_path / "out")], check=check)  # fmt: skip
+    assert "run: no such file" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
