@@ -147,11 +147,14 @@ def more_than_at_medium(key: str) -> tuple[str, bool]:
 
 
 def entmax_translates_best() -> tuple[str, bool]:
-    """BLEU of the three maps, each at the output and in attention."""
-    names = ("softmax", "entmax15", "sparsemax")
-    data, runs = sweeps(*names)
-    softmax, entmax, sparsemax = bleu = [run["bleu"] for run in runs]
-    return f"{data}: {listed(names, bleu, '.1f')}", entmax > max(softmax, sparsemax)
+    """BLEU of the three maps, each at the output and in attention, in both directions."""
+    names, texts, held = ("softmax", "entmax15", "sparsemax"), [], []
+    for direction, prefix in (("de-en", ""), ("en-de", "en-de-")):
+        data, runs = sweeps(*(prefix + name for name in names))
+        softmax, entmax, sparsemax = bleu = [run["bleu"] for run in runs]
+        texts.append(f"{data}, {direction}: {listed(names, bleu, '.1f')}")
+        held.append(entmax > max(softmax, sparsemax))
+    return "; ".join(texts), all(held)
 
 
 def output_alpha_has_an_optimum_inside() -> tuple[str, bool]:
