@@ -176,6 +176,16 @@ def usage(cubin: bytes) -> tuple[int, int]:
     return int(re.findall(r"REG:(\d+)", listed)[0]), int(re.findall(r"STACK:(\d+)", listed)[0])
 
 
+def narrow_products(ttir: str) -> list[str]:
+    """Products of 32 bits of two numbers known only at run time, which large tensors would let overflow.
+
+    Heads times a group, and a part times its tiles, number heads and tiles: those stay small.
+    """
+    constant = set(re.findall(r"(%\S+) = arith.constant", ttir)) | {"%group", "%tiles_each"}
+    products = re.findall(r"arith.muli (%\S+), (%\S+) : (\S+)", ttir)
+    return [f"{a} * {b}" for a, b, kind in products if "i64" not in kind and not constant & {a, b}]
+
+
 def spent() -> float:
     """Seconds that processors have worked for this process and for its compilers."""
     return sum(os.times()[:4])
@@ -204,6 +214,8 @@ def compile_case(case: Case, architecture: int) -> list[str]:
             problems.append(f"{kernel} takes {shared} bytes of shared memory, over {allowed}")
         if kernel == "attend" and "max.NaN.f32" not in compiled.asm["ptx"]:
             problems.append(f"{kernel} passes over a NaN")
+        products = narrow_products(compiled.asm["ttir"])
+        problems.extend(f"{kernel} computes {product} in 32 bits" for product in products)
         start = spent()
 
     with launching(architecture, launched):

@@ -34,30 +34,32 @@ def close(actual, expected):
 def rows(package):
     """Weights, losses and gradients of rows whose support spans several blocks; those of alpha-ReLU, too."""
     kernels = importlib.import_module(f"{package}._rows")
+    kernels.BLOCK = 16
     z = torch.linspace(0, 3, 60, device=DEVICE)[None] * torch.tensor([[0.3], [1.0]], device=DEVICE)
-    solved = kernels.solve(z, 1.5, 2.0, block=16)
+    solved = kernels.solve(z, 1.5, 2.0)
     target, grad = torch.tensor([3, 59], device=DEVICE), torch.tensor([1.0, 0.5], device=DEVICE)
     p = entmax15(z.double(), impl="torch")
-    close(kernels.write(z, solved, 1.5, 2.0, block=16), p)
+    close(kernels.write(z, solved, 1.5, 2.0), p)
     # The conjugate of 1.5-entmax is <p, z> less its entropy.
     close(solved.conjugate, (p * z).sum(-1) - (p.pow(1.5).sum(-1) - 1) / 0.75 - z.amax(-1))
     slopes = grad[:, None] * (p - torch.eye(60, device=DEVICE)[target])
-    close(kernels.write(z, solved, 1.5, 2.0, grad, target, block=16), slopes)
-    solved = kernels.solve(z, 1.5, 2.0, tau=0.4, block=16)
+    close(kernels.write(z, solved, 1.5, 2.0, grad, target), slopes)
+    solved = kernels.solve(z, 1.5, 2.0, tau=0.4)
     u = (z.double() / 2 - 0.4).clamp(min=0)
     close(solved.conjugate, u.pow(3).sum(-1))
-    close(kernels.write(z, solved, 1.5, 2.0, block=16), u.square())
+    close(kernels.write(z, solved, 1.5, 2.0), u.square())
 
 
 def products(package):
     """Products with the Jacobian of rows in several blocks, some of them without weight."""
     kernels = importlib.import_module(f"{package}._rows")
+    kernels.BLOCK = 16
     z = torch.linspace(0, 3, 60, device=DEVICE)[None].repeat(2, 1)
     grad = torch.linspace(-1, 2, 120, device=DEVICE).sin().view(2, 60)
     p = entmax15(z.double(), impl="torch")
     s = p.sqrt()
     mean = (s * grad).sum(-1, keepdim=True) / s.sum(-1, keepdim=True)
-    close(kernels.jacobian_product(p.float(), grad, 1.5, block=16), s * (grad - mean))
+    close(kernels.jacobian_product(p.float(), grad, 1.5), s * (grad - mean))
 
 
 def decoding(package):
