@@ -49,7 +49,7 @@ def hard_rows(alpha):
     z[2] = -20.0
     z[2, -3:] = torch.tensor([0.0, 0.25, -0.25])
     shuffled = torch.randperm(V, generator=torch.Generator().manual_seed(0))
-    z[3] = torch.linspace(0, 0.5 * V ** (1 - alpha) / (alpha - 1), V)[shuffled]
+    z[3] = torch.linspace(0, 0.37 * V ** (1 - alpha) / (alpha - 1), V)[shuffled]
     z[4:] = -torch.inf
     z[4, [0, 1000, V - 1]] = torch.tensor([1.0, 1.5, 0.5])
     return z.bfloat16().to(DEVICE)
