@@ -113,12 +113,12 @@ def check(
     learned = alpha is None
     alphas = torch.linspace(1.2, 1.8, heads) if learned else torch.full((heads,), alpha)
     if sinks:
-        settings["sinks"] = torch.linspace(2.0, -1.0, heads).to(DEVICE) * size
+        settings["sinks"] = torch.linspace(2.5, -1.0, heads).to(DEVICE) * size
     if softcap:
         settings["softcap"] = size  # scores are of that size
     if bias is not None:
         rows = torch.linspace(0.5, 2, heads)[:, None, None] * torch.arange(queries if bias == "a pair" else 1)[:, None]
-        settings["bias"] = (2 * torch.sin(rows + torch.arange(keys)))[None].to(DEVICE, dtype)
+        settings["bias"] = (size * torch.sin(rows + torch.arange(keys)))[None].to(DEVICE, dtype)
     if mask is not None:
         settings["mask"] = mask_of(mask, queries, keys, dtype).to(DEVICE)
     for name in {"bias", "mask"} & settings.keys():
@@ -137,7 +137,7 @@ def check(
         if ours is not None:
             assert ours.dtype == (torch.float32 if name in ("alpha", "sinks") else dtype)
             # Rows with one key in their support have no gradient: what is left of it is measured by what went in.
-            least = dout.double().norm() * (size if name == "k" else 1) / 100
+            least = dout.double().norm() * {"k": size / 100, "alpha": 1e-4, "sinks": 1e-4}.get(name, 0.01)
             error = float(((ours.double() - theirs).norm() / theirs.norm().clamp(min=least)).detach())
             assert error < allowed * (20 if name == "alpha" else 1), f"{name}: relative error {error:.1e}"
             errors[name] = error
