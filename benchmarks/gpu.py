@@ -369,8 +369,22 @@ def liger(hidden: Tensor, weight: Tensor, y: Tensor) -> Tensor:
     return found[0] if isinstance(found, tuple) else found
 
 
-# By the share of visible tiles with support, about: the width that leaves it, as a share of the length.
-SHARES = {1.0: None, 0.5: 0.38, 0.25: 0.176}
+# Shares of the visible tiles that hold support.
+DENSITIES = (1.0, 0.5, 0.25)
+
+
+def width_for(density: float, length: int, dim: int) -> float | None:
+    """The width of ``local_inputs`` that leaves a density, by halving: longer rows have narrower supports."""
+    if density == 1:
+        return None
+    narrow, wide = 0.01 * length, 4.0 * length
+    for _ in range(0 if SMOKE else 10):
+        width = (narrow * wide) ** 0.5
+        if live_share(*local_inputs(length, 1, 1, dim, width)) < density:
+            narrow = width
+        else:
+            wide = width
+    return wide
 
 
 def batch_of(length: int) -> int:
@@ -384,8 +398,8 @@ def described_by(length: int, density: float) -> dict[str, float]:
 def attention(report: Report) -> None:
     heads, dim = (2, 16) if SMOKE else (16, 128)
     for length in (48,) if SMOKE else (2048, 8192, 32_768, 4096, 16_384):
-        for density, share in SHARES.items():
-            q, k, v = local_inputs(length, heads, heads, dim, share and share * length, batch_of(length))
+        for density in DENSITIES:
+            q, k, v = local_inputs(length, heads, heads, dim, width_for(density, length, dim), batch_of(length))
             case, about = f"T = {length}, density {density}", described_by(length, density)
             report.add("attention", case, "live tiles", lambda q=q, k=k, v=v: {"share": live_share(q, k, v)})
             attends = {
@@ -403,8 +417,8 @@ def others(report: Report) -> None:
     """adasplash tunes itself for minutes at every new length, FlexAttention is compiled: they come last."""
     heads, dim = (2, 16) if SMOKE else (16, 128)
     for length in (48,) if SMOKE else (8192, 2048):
-        for density, share in SHARES.items():
-            inputs = local_inputs(length, heads, heads, dim, share and share * length, batch_of(length))
+        for density in DENSITIES:
+            inputs = local_inputs(length, heads, heads, dim, width_for(density, length, dim), batch_of(length))
             attends = {"adasplash 2": adasplash, "flash entmax15": flash}
             if not SMOKE:  # on the CPU torch's FlexAttention gives no gradients
                 attends["FlexAttention entmax15"] = flex

@@ -239,10 +239,9 @@ def variants(launches: Callable[[int], None], lengths: range) -> set[tuple[str, 
 def compiled_again() -> list[str]:
     """The kernels that are compiled again as sequences or rows grow longer.
 
-    Multiples of 16 are a variant, other lengths one, and a length of one another. Where there is a mask, a matrix of it
-    is a multiple of 16 for lengths that are multiples of 4, too: that makes three. Row kernels are launched for two
-    purposes, with larger blocks beyond 256 entries. What is compiled by 331 serves all that is longer, until rows have
-    16,384 entries.
+    Multiples of 16 are a variant, other lengths one, and a length of one another. A mask is a multiple of 16 for
+    lengths that are multiples of 4, too: that makes three. Row kernels are launched for two purposes, with larger
+    blocks beyond 256 entries. What is compiled by 331 serves all that is longer, until rows have 16,384 entries.
     """
     dtype = torch.bfloat16
     growing: dict[str, tuple[Callable[[int], None], int]] = {

@@ -28,7 +28,8 @@ def worst_at(level: str, found: list[tuple[dict[str, str], dict[str, float]]]) -
     """The largest errors of the cases at a level: of those in float32, unless the level is another dtype."""
     dtype = level if level in attention.FACTORS["dtype"] else "float32"
     at_level = [errors for case, errors in found if level in case.values() and case["dtype"] == dtype]
-    return {name: max(errors.get(name, 0.0) for errors in at_level) for name in set().union(*at_level)}
+    names = dict.fromkeys(name for errors in at_level for name in errors)
+    return {name: max(errors.get(name, 0.0) for errors in at_level) for name in names}
 
 
 def main() -> None:
