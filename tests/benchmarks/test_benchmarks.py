@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._targets import TARGETS, verdicts
 from tests.kernels.devices import needs_triton
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,49 @@ def test_the_gpu_benchmark_runs_in_the_interpreter_and_finds_the_kernels_right(t
     assert peers.items() <= {
         "liger": "liger_kernel is not installed", "adasplash 2": "adasplash is not installed",
     }.items()  # fmt: skip
+
+
+@needs_triton
+def test_a_section_that_dies_does_not_lose_the_others(tmp_path):
+    package = tmp_path / "liger_kernel" / "ops"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "fused_linear_cross_entropy.py").write_text("import os\nos._exit(3)\n")
+    out = tmp_path / "smoke.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--smoke", "--sections", "fused", "decode", "--out", str(out)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    died, *others = json.loads(out.read_text())["rows"]
+    assert died["failed"] == "died: its process ended with 3"
+    assert {row["section"] for row in others if "ms" in row} == {"decode, one query"}
+    assert result.stdout.count("not measured: ") == len(TARGETS)
+
+
+def test_targets_are_judged_by_their_worst_case_and_the_fastest_baseline():
+    linear = {"section": "fused linear loss, forward + backward", "case": "N"}
+    rows = [
+        linear | {"candidate": "liger", "ms": 10.0}, linear | {"candidate": "linear_cross_entropy", "ms": 8.0},
+        linear | {"candidate": "linear entmax15 loss", "ms": 4.0},
+    ]  # fmt: skip
+    for density, length, ours in ((0.5, 2048, 0.9), (0.5, 32_768, 1.1), (0.25, 2048, 0.4)):
+        of = {"section": "attention, forward + backward", "case": f"{length} {density}", "density": density}
+        of |= {"length": length, "tokens": length}
+        memory = {"peak_mb": length * (2.0 if length == 2048 else 2.5)}
+        rows += [of | {"candidate": "SDPA flash", "ms": 2.0}, of | {"candidate": "SDPA cuDNN", "ms": 1.0}]
+        rows.append(of | memory | {"candidate": "flash entmax15", "ms": ours * 2})
+    found = {row.pop("target"): row for row in verdicts(rows)}
+    flash = "flash entmax15 at density {}, of FlashAttention-2"
+    assert found.pop("fused linear entmax15 loss, of fused cross-entropy") == {
+        "at most": 0.5, "reached": 0.5, "worst case": "N", "cases": 1, "verdict": "met",
+    }  # fmt: skip
+    assert found.pop(flash.format(0.25))["verdict"] == "met"
+    missed = found.pop(flash.format(0.5))
+    assert missed["verdict"] == "MISSED"
+    assert missed["worst case"] == "32768 0.5"
+    grown = found.pop("peak memory of a token in flash entmax15, 32k of 2k tokens")
+    assert (grown["reached"], grown["verdict"]) == (1.25, "met")
+    assert {row["verdict"] for row in found.values()} == {"not measured"}
 
 
 def test_quick_run_prints_a_table_and_writes_json(tmp_path):

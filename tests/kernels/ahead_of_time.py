@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -176,6 +177,16 @@ def usage(cubin: bytes) -> tuple[int, int]:
     return int(re.findall(r"REG:(\d+)", listed)[0]), int(re.findall(r"STACK:(\d+)", listed)[0])
 
 
+def narrow_products(ttir: str) -> list[str]:
+    """Products of 32 bits of two numbers known only at run time, which large tensors would let overflow.
+
+    Heads times a group, and a part times its tiles, number heads and tiles: those stay small.
+    """
+    constant = set(re.findall(r"(%\S+) = arith.constant", ttir)) | {"%group", "%tiles_each"}
+    products = re.findall(r"arith.muli (%\S+), (%\S+) : (\S+)", ttir)
+    return [f"{a} * {b}" for a, b, kind in products if "i64" not in kind and not constant & {a, b}]
+
+
 def spent() -> float:
     """Seconds that processors have worked for this process and for its compilers."""
     return sum(os.times()[:4])
@@ -204,6 +215,8 @@ def compile_case(case: Case, architecture: int) -> list[str]:
             problems.append(f"{kernel} takes {shared} bytes of shared memory, over {allowed}")
         if kernel == "attend" and "max.NaN.f32" not in compiled.asm["ptx"]:
             problems.append(f"{kernel} passes over a NaN")
+        products = narrow_products(compiled.asm["ttir"])
+        problems.extend(f"{kernel} computes {product} in 32 bits" for product in products)
         start = spent()
 
     with launching(architecture, launched):
@@ -224,19 +237,28 @@ def variants(launches: Callable[[int], None], lengths: range) -> set[tuple[str, 
 
 
 def compiled_again() -> list[str]:
-    """The kernels that are compiled again as sequences or rows grow longer."""
+    """The kernels that are compiled again as sequences or rows grow longer.
+
+    Multiples of 16 are a variant, other lengths one, and a length of one another. A mask is a multiple of 16 for
+    lengths that are multiples of 4, too: that makes three. Row kernels are launched for two purposes, with larger
+    blocks beyond 256 entries. What is compiled by 331 serves all that is longer, until rows have 16,384 entries.
+    """
     dtype = torch.bfloat16
-    growing: dict[str, Callable[[int], None]] = {
-        "attention": partial(attention, dtype, 64, plain),
-        "attention with everything": partial(attention, dtype, 80, with_everything),
-        "decode": partial(decoding, dtype, 64),
-        "rows": partial(rows, dtype, 2),
+    growing: dict[str, tuple[Callable[[int], None], int]] = {
+        "attention": (partial(attention, dtype, 64, plain), 2),
+        "attention with everything": (partial(attention, dtype, 80, with_everything), 3),
+        "decode": (partial(decoding, dtype, 64), 2),
+        "rows": (partial(rows, dtype, 2), 8),
     }
     problems = []
-    for name, launches in growing.items():
-        few = variants(launches, range(300, 332))
+    for name, (launches, most) in growing.items():
+        few = variants(launches, range(2, 301))
+        for kernel, count in Counter(kernel for kernel, _ in few).items():
+            if count > most:
+                problems.append(f"{name}: {kernel} is compiled {count} times for lengths of 2 to 300, over {most}")
+        longer = variants(launches, range(301, 332))
         more = variants(launches, range(332, 3000, 89))
-        problems += [f"{name}: {kernel} is compiled again for longer ones" for kernel, _ in more - few]
+        problems += [f"{name}: {kernel} is compiled again for longer ones" for kernel, _ in more - longer - few]
         print(f"{name}: {len(few)} variants of {len({kernel for kernel, _ in few})} kernels, whatever the length")
     return problems
 

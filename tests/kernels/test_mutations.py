@@ -14,17 +14,18 @@ from tests.kernels.devices import DEVICE, needs_triton
 
 pytest.importorskip("triton")
 
-from tests.kernels.test_triton_attention import CASES, check
+from tests.kernels.test_triton_attention import check_case
 
 pytestmark = needs_triton
 FOLDER = Path(hf_sparse.__file__).parent / "kernels" / "gpu"
 
 
-def attention_case(name):
-    def run(package):
-        check(**CASES[name], kernels=importlib.import_module(f"{package}._attention"))
-
-    return run
+def check_of(case):
+    """The check that is called with the name of a package: the case itself, or attention at a level or at several."""
+    if callable(case):
+        return case
+    levels = (case,) if isinstance(case, str) else case
+    return lambda package: check_case(levels, kernels=importlib.import_module(f"{package}._attention"))
 
 
 def close(actual, expected):
@@ -34,30 +35,32 @@ def close(actual, expected):
 def rows(package):
     """Weights, losses and gradients of rows whose support spans several blocks; those of alpha-ReLU, too."""
     kernels = importlib.import_module(f"{package}._rows")
+    kernels.BLOCK = 16
     z = torch.linspace(0, 3, 60, device=DEVICE)[None] * torch.tensor([[0.3], [1.0]], device=DEVICE)
-    solved = kernels.solve(z, 1.5, 2.0, block=16)
+    solved = kernels.solve(z, 1.5, 2.0)
     target, grad = torch.tensor([3, 59], device=DEVICE), torch.tensor([1.0, 0.5], device=DEVICE)
     p = entmax15(z.double(), impl="torch")
-    close(kernels.write(z, solved, 1.5, 2.0, block=16), p)
+    close(kernels.write(z, solved, 1.5, 2.0), p)
     # The conjugate of 1.5-entmax is <p, z> less its entropy.
     close(solved.conjugate, (p * z).sum(-1) - (p.pow(1.5).sum(-1) - 1) / 0.75 - z.amax(-1))
     slopes = grad[:, None] * (p - torch.eye(60, device=DEVICE)[target])
-    close(kernels.write(z, solved, 1.5, 2.0, grad, target, block=16), slopes)
-    solved = kernels.solve(z, 1.5, 2.0, tau=0.4, block=16)
+    close(kernels.write(z, solved, 1.5, 2.0, grad, target), slopes)
+    solved = kernels.solve(z, 1.5, 2.0, tau=0.4)
     u = (z.double() / 2 - 0.4).clamp(min=0)
     close(solved.conjugate, u.pow(3).sum(-1))
-    close(kernels.write(z, solved, 1.5, 2.0, block=16), u.square())
+    close(kernels.write(z, solved, 1.5, 2.0), u.square())
 
 
 def products(package):
     """Products with the Jacobian of rows in several blocks, some of them without weight."""
     kernels = importlib.import_module(f"{package}._rows")
+    kernels.BLOCK = 16
     z = torch.linspace(0, 3, 60, device=DEVICE)[None].repeat(2, 1)
     grad = torch.linspace(-1, 2, 120, device=DEVICE).sin().view(2, 60)
     p = entmax15(z.double(), impl="torch")
     s = p.sqrt()
     mean = (s * grad).sum(-1, keepdim=True) / s.sum(-1, keepdim=True)
-    close(kernels.jacobian_product(p.float(), grad, 1.5, block=16), s * (grad - mean))
+    close(kernels.jacobian_product(p.float(), grad, 1.5), s * (grad - mean))
 
 
 def decoding(package):
@@ -90,8 +93,8 @@ def listing(package):
 
 
 FORWARD, BACKWARD = "_attention_forward", "_attention_backward"
-GROUPED, LEARNED = "shared keys (4 heads to 2)", "an alpha a head, with gradient"
-MASKED = "left and right padding, boolean mask"
+GROUPED, LEARNED = "shared keys (4 heads to 2)", "an alpha a head, learned"
+MASKED = "boolean mask, hidden rows"
 # By name: the file, what stands there, what it is made, and the check. Where it stands more than once, as in the two
 # backward kernels, each place is a mistake of its own.
 MUTATIONS = {
@@ -105,7 +108,9 @@ MUTATIONS = {
     "first tile of a window left out": ("_tiles", "start // KEYS", "start // KEYS + (start > 0)", "window of 10"),
     "window off by one": ("_tiles", "- key[None, :] < window", "- key[None, :] <= window", "window of 10"),
     "softcap not differentiated": ("_tiles", "slope = 1 - tanh * tanh", "slope = 1 - 0 * tanh", "softcap"),
-    "lowest of a mask": ("_tiles", "mask > lowest", "mask > 3 * lowest", "additive mask in float16"),
+    "lowest of a mask": ("_tiles", "mask > lowest", "mask > 3 * lowest", ("additive mask", "float16")),
+    "mask of another sequence": ("_tiles", "batch * mask_batch + ", "", "padding on the left"),
+    "bias of another head": ("_tiles", " + head * bias_head", "", (GROUPED, "bias of query and key")),
     "a row of another place": ("_tiles", "X + index", "X + 0 * index", "causal"),
     "delta left out": (BACKWARD, "w * (g - delta[:, None])", "w * g", "causal"),
     "wrong Jacobian": (BACKWARD, "ds = w * (", "ds = w * u * (", "causal"),
@@ -116,7 +121,7 @@ MUTATIONS = {
     "head of a group": (BACKWARD, "key_head * group + member", "key_head + member", GROUPED),
     "keys of another head": (BACKWARD, "(head // group) * k_head", "head % 2 * k_head", GROUPED),
     "sign of the entropy": (BACKWARD, "-p * exponent", "p * exponent", LEARNED),
-    "sink without weight": (BACKWARD, "total += w_sink", "total += 0 * w_sink", "sinks, with gradient"),
+    "sink without weight": (BACKWARD, "total += w_sink", "total += 0 * w_sink", "sinks"),
     "block skipped too eagerly": ("_row_kernels", "shift > 0:", "shift > 0.3:", rows),
     "wrong class": ("_row_kernels", "entry == tl.load(TARGET + row)", "entry == tl.load(TARGET + row) + 1", rows),
     "conjugate without its threshold": ("_row_kernels", "risen / scale + ", "0 * risen + ", rows),
@@ -166,11 +171,11 @@ def test_a_planted_mistake_is_caught(name, place, tmp_path, monkeypatch):
     parts = path.read_text().split(original)
     path.write_text(original.join(parts[: place + 1]) + planted + original.join(parts[place + 1 :]))
     with pytest.raises((AssertionError, IndexError)):
-        (attention_case(case) if isinstance(case, str) else case)("mutant")
+        check_of(case)("mutant")
 
 
 @pytest.mark.usefixtures("forget")
 def test_an_unchanged_copy_passes(tmp_path, monkeypatch):
     copied(tmp_path, monkeypatch, "unchanged")
-    for case in (attention_case("causal"), rows, products, decoding, listing):
-        case("unchanged")
+    for case in ("causal", rows, products, decoding, listing):
+        check_of(case)("unchanged")

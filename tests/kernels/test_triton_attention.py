@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.kernels.covering import pairs, pairwise
 from tests.kernels.devices import DEVICE, INTERPRETED, needs_triton
 
 pytest.importorskip("triton")
@@ -74,97 +75,140 @@ def reference(q, k, v, alpha, sinks, scores):
     return p[..., : k.shape[2]] @ v.repeat_interleave(groups, 1)
 
 
+def mask_of(kind, queries, keys, dtype):
+    """Padding of the second of two sequences, (2, 1, 1, keys); else (1, 1, queries, keys), with rows hidden wholly."""
+    if "padding" in kind:
+        visible = torch.ones(2, 1, 1, keys, dtype=torch.bool)
+        visible[1, ..., slice(keys // 4) if "left" in kind else slice(-keys // 4, None)] = False
+        return visible
+    visible = torch.arange(queries)[:, None] * torch.arange(keys) % 5 < 3
+    visible[-3:-1] = False
+    visible = visible[None, None]
+    return torch.where(visible, 0.5, torch.finfo(dtype).min).to(dtype) if kind == "additive" else visible
+
+
+def laid_out(x, layout):
+    """x (batch, heads, length, dim) as it is in memory after a projection, or otherwise."""
+    if layout == "one projection":
+        batch, heads, length, dim = x.shape
+        return x.new_empty(batch, length, heads, dim + 9)[..., 3 : dim + 3].transpose(1, 2).copy_(x)
+    if layout == "last axis apart":
+        return x.mT.contiguous().mT
+    return x if layout == "contiguous" else x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
 def check(
-    batch=1, heads=1, key_heads=None, queries=40, keys=None, dim=16, value_dim=None, alpha=1.5, size=3.0,
-    dtype=torch.float32, kernels=_attention, **settings,
+    queries=40, keys=40, heads=1, key_heads=1, mask=None, bias=None, softcap=False, sinks=False, dim=16,
+    value_dim=None, alpha=1.5, dtype=torch.float32, layout="transposed", size=3.0, kernels=_attention, **settings,
 ):  # fmt: skip
     """Compare outputs and gradients of one case, as ``kernels`` computes them, with float64; returns the errors."""
-    key_heads, keys, value_dim = key_heads or heads, keys or queries, value_dim or dim
     generator = torch.Generator().manual_seed(queries + keys)
+    batch = 2 if "padding" in (mask or "") else 1
 
     def drawn(*shape):
-        # Transformers' layout: (batch, length, heads, dim) in memory.
-        batch, heads, length, dim = shape
-        return torch.randn(batch, length, heads, dim, generator=generator).transpose(1, 2).to(DEVICE, dtype)
+        return laid_out(torch.randn(shape, generator=generator).to(DEVICE, dtype), layout)
 
-    q, k, v = drawn(batch, heads, queries, dim) * size, drawn(batch, key_heads, keys, dim), None
-    v, dout = drawn(batch, key_heads, keys, value_dim), drawn(batch, heads, queries, value_dim)
-    learned = torch.is_tensor(alpha)
-    alphas = (alpha if learned else torch.full((heads,), alpha)).to(DEVICE)
-    settings = {key: x.to(DEVICE) if torch.is_tensor(x) else x for key, x in settings.items()}
-    for name in ("bias", "mask"):
-        if name in settings:
-            settings[name] = settings[name].expand(batch, heads, queries, keys)
-    scores = Scores(alphas, 0 if learned else EXPONENTS.get(alpha, 0), dim**-0.5, **settings)
+    q, k = drawn(batch, heads, queries, dim) * size, drawn(batch, key_heads, keys, dim)
+    v, dout = drawn(batch, key_heads, keys, value_dim or dim), drawn(batch, heads, queries, value_dim or dim)
+    learned = alpha is None
+    alphas = torch.linspace(1.2, 1.8, heads) if learned else torch.full((heads,), alpha)
+    if sinks:
+        settings["sinks"] = torch.linspace(2.5, -1.0, heads).to(DEVICE) * size
+    if softcap:
+        settings["softcap"] = size  # scores are of that size
+    if bias is not None:
+        rows = torch.linspace(0.5, 2, heads)[:, None, None] * torch.arange(queries if bias == "a pair" else 1)[:, None]
+        settings["bias"] = (size * torch.sin(rows + torch.arange(keys)))[None].to(DEVICE, dtype)
+    if mask is not None:
+        settings["mask"] = mask_of(mask, queries, keys, dtype).to(DEVICE)
+    for name in {"bias", "mask"} & settings.keys():
+        settings[name] = settings[name].expand(batch, heads, queries, keys)
+    scores = Scores(alphas.to(DEVICE), 0 if learned else EXPONENTS.get(alpha, 0), dim**-0.5, **settings)
     out, tau, live = kernels.forward(q, k, v, scores, TILES)
     found = kernels.backward(dout, q, k, v, tau, live, scores, learned, TILES)
-    wide = [x.double().requires_grad_() for x in (q, k, v, alphas)]
-    if scores.sinks is not None:
+    wide = [x.double().requires_grad_() for x in (q, k, v, scores.alpha)]
+    if sinks:
         wide.append(scores.sinks.double().requires_grad_())
-    expected = reference(*wide[:4], wide[4] if len(wide) > 4 else None, scores)
+    expected = reference(*wide[:4], wide[4] if sinks else None, scores)
     wanted = torch.autograd.grad(expected, wide, dout.double())
-    errors = {}
+    # Large scores have fewer digits after the point.
+    errors, allowed = {}, TOLERANCE[dtype] * max(1, size / 10)
     for name, ours, theirs in zip(("out", "q", "k", "v", "alpha", "sinks"), (out, *found), (expected, *wanted)):
         if ours is not None:
             assert ours.dtype == (torch.float32 if name in ("alpha", "sinks") else dtype)
-            error = float(((ours.double() - theirs).norm() / theirs.norm().clamp(min=1e-30)).detach())
-            assert error < TOLERANCE[dtype] * (20 if name == "alpha" else 1), f"{name}: relative error {error:.1e}"
+            # Rows with one key in their support have no gradient: what is left of it is measured by what went in.
+            least = dout.double().norm() * {"k": size / 100, "alpha": 1e-4, "sinks": 1e-4}.get(name, 0.01)
+            error = float(((ours.double() - theirs).norm() / theirs.norm().clamp(min=least)).detach())
+            assert error < allowed * (20 if name == "alpha" else 1), f"{name}: relative error {error:.1e}"
             errors[name] = error
     return errors
 
 
-def padded(queries, keys):
-    """Left padding in one sequence, right padding and nothing visible to its last queries in the other; causal."""
-    visible = torch.ones(2, 1, queries, keys, dtype=torch.bool).tril(keys - queries)
-    visible[0, :, :, :9], visible[1, :, :, keys - 11 :], visible[1, :, -3:] = False, False, False
-    return visible
-
-
-# Every row of the capability matrix in docs/gpu.md is one of these cases; see tests/kernels/capabilities.py.
-CASES = {
-    "causal": {"causal": True},
-    "not causal, lengths that fill no tile": {"queries": 37, "batch": 2},
-    "fewer queries than keys, causal": {"queries": 20, "keys": 50, "causal": True},
-    "fewer keys than queries, causal": {"queries": 40, "keys": 20, "causal": True},
-    "cross-attention": {"queries": 20, "keys": 50},
-    "one query": {"queries": 1, "keys": 50},
-    "shared keys (4 heads to 2)": {"heads": 4, "key_heads": 2, "causal": True},
-    "head dimension 24, values of 40": {"dim": 24, "value_dim": 40, "queries": 24},
-    "head dimension 80": {"dim": 80, "queries": 20},
-    "head dimension 256": {"dim": 256, "queries": 20},
-    "alpha 2": {"alpha": 2.0},
-    "alpha 4/3": {"alpha": 4 / 3},
-    "alpha 1.25": {"alpha": 1.25},
-    "any alpha (1.4)": {"alpha": 1.4},
-    "an alpha a head, with gradient": {"heads": 2, "alpha": torch.tensor([1.2, 1.8]), "causal": True},
-    "window of 10": {"causal": True, "window": 10},
-    "softcap": {"softcap": 2.0, "size": 6.0},
-    "additive bias": {"bias": torch.linspace(-3, 3, 1600).sin().view(1, 1, 40, 40)},
-    "left and right padding, boolean mask": {"batch": 2, "mask": padded(40, 40)},
-    "additive mask": {"batch": 2, "mask": torch.where(padded(40, 40), 0.5, torch.finfo(torch.float32).min)},
-    "additive mask in float16": {
-        "batch": 2, "mask": torch.where(padded(40, 40), 0.0, torch.finfo(torch.float16).min).half(),
+# By factor and level, the arguments of ``check``. Every level is a row of the table in docs/gpu.md.
+FACTORS = {
+    "lengths": {
+        "lengths that fill no tile": {"queries": 23, "keys": 23},
+        "fewer queries than keys": {"queries": 12, "keys": 40},
+        "fewer keys than queries": {"queries": 23, "keys": 12},
+        "one query": {"queries": 1, "keys": 40},
     },
-    "sinks, with gradient": {"heads": 2, "sinks": torch.tensor([2.0, -1.0]), "causal": True},
-    "sinks and an alpha a head": {"heads": 2, "sinks": torch.tensor([2.0, -1.0]), "alpha": torch.tensor([1.3, 1.6])},
-    "float16": {"dtype": torch.float16, "causal": True},
-    "support of every key": {"size": 0.01},
-    "support of one key": {"size": 100.0},
-    "support of every key, alpha 2": {"size": 0.01, "alpha": 2.0},
-}  # fmt: skip
-if DEVICE == "cuda":
+    "order": {"not causal": {}, "causal": {"causal": True}, "window of 10": {"causal": True, "window": 10}},
+    "heads": {"one head": {}, "shared keys (4 heads to 2)": {"heads": 4, "key_heads": 2}},
+    "mask": {
+        "no mask": {},
+        "padding on the left": {"mask": "left padding"},
+        "padding on the right": {"mask": "right padding"},
+        "boolean mask, hidden rows": {"mask": "boolean"},
+        "additive mask": {"mask": "additive"},
+    },
+    "bias": {"no bias": {}, "bias of query and key": {"bias": "a pair"}, "bias of the key (ALiBi)": {"bias": "a key"}},
+    "softcap": {"no softcap": {}, "softcap": {"softcap": True}},
+    "sinks": {"no sinks": {}, "sinks": {"sinks": True}},
+    "head dimension": {
+        **{f"head dimension {dim}": {"dim": dim} for dim in (16, 72, 80, 96, 256)},
+        "head dimension 24, values of 40": {"dim": 24, "value_dim": 40},
+    },
+    "alpha": {
+        **{name: {"alpha": a} for name, a in
+           {"alpha 1.5": 1.5, "alpha 2": 2.0, "alpha 4/3": 4 / 3, "alpha 1.3": 1.3}.items()},
+        "an alpha a head, learned": {"alpha": None},
+    },
     # tl.dot of bfloat16 is wrong in the interpreter.
-    CASES["bfloat16"] = {"dtype": torch.bfloat16, "causal": True}
+    "dtype": {
+        str(dtype).removeprefix("torch."): {"dtype": dtype}
+        for dtype in (torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else []))
+    },
+    "layout": {
+        "transposed views": {}, "contiguous": {"layout": "contiguous"},
+        "slices of one projection": {"layout": "one projection"}, "last axis apart": {"layout": "last axis apart"},
+    },
+    "support": {
+        "support of several keys": {}, "support of every key": {"size": 0.01}, "support of one key": {"size": 30.0},
+    },
+}  # fmt: skip
+LEVELS = {name: settings for levels in FACTORS.values() for name, settings in levels.items()}
+# Any two levels of different factors are together in one of these.
+CASES = pairwise(FACTORS)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_outputs_and_gradients_are_those_of_float64(name):
-    check(**CASES[name])
+def check_case(levels, **options):
+    return check(**{key: value for level in levels for key, value in LEVELS[level].items()}, **options)
 
 
-def test_the_documented_cases_are_the_tested_ones():
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ", ".join(name for name in case.values() if LEVELS[name]))
+def test_outputs_and_gradients_are_those_of_float64(case):
+    check_case(case.values())
+
+
+def test_any_two_levels_meet_in_a_case():
+    met = set().union(*(pairs(case.items()) for case in CASES))
+    wanted = pairs((factor, level) for factor, levels in FACTORS.items() for level in levels)
+    assert met == {pair for pair in wanted if len(dict(pair)) == 2}
+
+
+def test_the_documented_levels_are_the_tested_ones():
     documented = json.loads((Path(__file__).parents[2] / "docs" / "gpu.json").read_text())
-    assert set(documented["cases"]) - {"bfloat16"} == set(CASES) - {"bfloat16"}
+    assert documented["cases"].keys() - {"bfloat16"} == LEVELS.keys() - {"bfloat16"}
 
 
 def test_tiles_without_support_are_passed_over():

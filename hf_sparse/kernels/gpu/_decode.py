@@ -36,7 +36,7 @@ def multiply_keys(
         k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
         inside = (member < group)[:, None] & (key < num_keys)[None, :]
-        tl.store(SCORES + member[:, None] * num_keys + key[None, :], scores, mask=inside)
+        tl.store(SCORES + member[:, None].to(tl.int64) * num_keys + key[None, :], scores, mask=inside)
 
 
 @triton.jit(do_not_specialize=["tiles_each"])

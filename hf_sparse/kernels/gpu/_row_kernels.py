@@ -71,11 +71,13 @@ def solve_rows(
         index = tl.arange(0, BLOCKS)
         peaks = tl.load(PEAKS + index, mask=index < num_blocks, other=float("-inf"))
         risen = 0.0
+        shift = 1.0
         for _ in range(8):
-            u = tl.maximum((peaks - base) * scale + (1 - risen), 0.0)
+            u = tl.maximum((peaks - base) * scale + shift, 0.0)
             slopes = slope_power(u, exponent, EXPONENT)
-            risen += rise(tl.sum(slopes * u, 0), tl.sum(slopes, 0), alpha, EXPONENT)
-        shift = 1 - risen
+            step = rise(tl.sum(slopes * u, 0), tl.sum(slopes, 0), alpha, EXPONENT)
+            risen += step
+            shift -= step
     else:
         base = 0.0
         risen = 0.0
@@ -92,9 +94,9 @@ def solve_rows(
         powers = 0.0
         slope = 0.0
         count = 0
+        # Each in its own precision: a row of many equal scores ends at a shift of one in as many.
         risen += step
-        if SOLVE:
-            shift = 1 - risen
+        shift -= step
         for block in range(num_blocks):
             if (tl.load(PEAKS + block) - base) * scale + shift > 0:
                 u = tl.maximum((row_scores(Z, block, length, BLOCK) - base) * scale + shift, 0.0)
@@ -109,7 +111,7 @@ def solve_rows(
                     powers += tl.sum(slopes * u * u, 0)
         step = rise(mass, slope, alpha, EXPONENT)
         num_steps += 1
-        going = SOLVE and (mass > 1 + tolerance) and (num_steps < max_steps)
+        going = SOLVE and (mass > 1 + tolerance) and (shift - step < shift) and (num_steps < max_steps)
 
     if SOLVE:
         conjugate = risen / scale + (powers + (mass - 1)) / alpha

@@ -35,9 +35,9 @@ class RowSolutions(NamedTuple):
     support_size: Tensor | None = None
 
 
-def block_of(length: int, block: int = BLOCK) -> int:
+def block_of(length: int) -> int:
     """Scores of which one peak is kept, in rows of ``length``."""
-    return min(block, _SHORT) if length <= _SHORT else block
+    return min(BLOCK, _SHORT) if length <= _SHORT else BLOCK
 
 
 def _room_for(num_blocks: int) -> int:
@@ -45,9 +45,7 @@ def _room_for(num_blocks: int) -> int:
     return _FEW_BLOCKS if num_blocks <= _FEW_BLOCKS else max(_BLOCKS, triton.next_power_of_2(num_blocks))
 
 
-def solve(
-    z: Tensor, alpha: float, exponent: float, tau: float | None = None, counting: bool = False, block: int = BLOCK
-) -> RowSolutions:
+def solve(z: Tensor, alpha: float, exponent: float, tau: float | None = None, counting: bool = False) -> RowSolutions:
     """Solve rows of scores.
 
     Args:
@@ -56,12 +54,11 @@ def solve(
         exponent: ``1 / (alpha - 1)``.
         tau: the threshold of alpha-ReLU; None solves for that of entmax.
         counting: whether the sizes of the supports are wanted.
-        block: scores of which one peak is kept, a power of two.
 
     Cost: one read of z, and reads of the blocks that can hold support, three to ten times.
     """
     num_rows, length = z.shape
-    block = block_of(length, block)
+    block = block_of(length)
     num_blocks = triton.cdiv(length, block)
     conjugate, solution, peaks = (
         torch.empty(shape, dtype=torch.float32, device=z.device)
@@ -86,7 +83,6 @@ def write(
     exponent: float,
     grad: Tensor | None = None,
     target: Tensor | None = None,
-    block: int = BLOCK,
 ) -> Tensor:
     """The weights p (N, V) of solved rows, or ``grad (p - y)``, in the dtype of z.
 
@@ -97,13 +93,12 @@ def write(
         exponent: as given to ``solve``.
         grad: (N,) float32, a factor for each row.
         target: (N,) int64, the class y from whose weight one is taken.
-        block: as given to ``solve``.
 
     Cost: one write, and one read of the blocks that hold support.
     """
     num_rows, length = z.shape
     out = torch.empty((num_rows, length), dtype=z.dtype, device=z.device)
-    block = block_of(length, block)
+    block = block_of(length)
     num_blocks = triton.cdiv(length, block)
     if num_rows:
         with on_device_of(z):
@@ -115,14 +110,14 @@ def write(
     return out
 
 
-def jacobian_product(p: Tensor, grad: Tensor, alpha: float, block: int = BLOCK) -> Tensor:
+def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (N, V), contiguous; in the dtype of p.
 
     Cost: two reads of p, one write, and two reads of g where blocks of p are not all zero.
     """
     out = torch.empty_like(p)
     num_rows, length = p.shape
-    block = block_of(length, block)
+    block = block_of(length)
     if num_rows:
         with on_device_of(p):
             multiply_by_jacobian[(num_rows,)](
