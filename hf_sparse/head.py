@@ -21,6 +21,7 @@ from .attention import check_fertility
 from .card import update_card
 from .config import MapConfig, SparseConfig
 from .head_loss import HeadLoss, check_asked
+from .own_forward import leads_to
 from .source_fertility import source_bounds
 from .visible_loss import visible_methods, with_visible_loss
 
@@ -64,6 +65,13 @@ _DENSE_AGAIN = (
 )
 
 
+_ANOTHER_FORWARD = (
+    "this {} is sparse, and {} in the place of its forward would compute the dense model: for Liger's kernels pass "
+    'liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; wrap a forward with '
+    "functools.wraps"
+)
+
+
 class SparseModel:
     """Mixed in before a model's own class by ``sparse_class``; tells sparse models from dense ones."""
 
@@ -81,6 +89,12 @@ class SparseModel:
     def accepts_loss_kwargs(self) -> bool:
         """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches."""
         return self.get_output_embeddings() is not None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A module's own, which lets others wrap the sparse forward, but not put another in its place."""
+        if name == "forward" and not leads_to(value, type(self).forward):  # type: ignore[attr-defined]
+            raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
+        super().__setattr__(name, value)
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
         """The model's own where attention is dense, refused where it is sparse: it would be dense without a word."""
@@ -254,16 +268,22 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
         "__doc__": dense.__doc__,
     }
     for override in overrides:
-        # Trainer and generate read argument names off the signature of the model's own method.
-        body[override.__name__] = functools.wraps(getattr(dense, override.__name__))(_as_method(override))
+        body[override.__name__] = _in_place_of(getattr(dense, override.__name__), override)
     if constrained:
         named = [*parameters, inspect.Parameter("fertility", inspect.Parameter.KEYWORD_ONLY, default=None)]
         body["forward"].__signature__ = signature.replace(parameters=sorted(named, key=lambda p: p.kind))
     return type(dense.__name__, (SparseModel, dense), body)
 
 
-def _as_method(function: Callable) -> Callable:
-    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
+def _in_place_of(dense: Any, override: Callable) -> Any:
+    """``override`` as a method, with the name and signature of ``dense``: Trainer and generate read arguments there.
+
+    Without ``__wrapped__``: Accelerate unwraps forward all the way, to take its own wrapper off.
+    """
+    method: Any = functools.wraps(dense)(lambda self, *args, **kwargs: override(self, *args, **kwargs))
+    method.__signature__ = inspect.signature(dense)
+    del method.__wrapped__
+    return method
 
 
 def _empty_sparse_model(dense: Any, constrained: frozenset[str]) -> Any:

@@ -91,8 +91,11 @@ class SparseTrainer(Trainer):
                 f"label_smoothing_factor={args.label_smoothing_factor} would train with dense cross-entropy; "
                 "use sparse_label_smoothing"
             )
-        if args.use_liger_kernel:
-            raise ValueError("use_liger_kernel=True would train with dense cross-entropy; leave it False")
+        if args.use_liger_kernel and (args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True):
+            raise ValueError(
+                "use_liger_kernel=True would train with dense cross-entropy; leave it False, or pass "
+                'liger_kernel_config={"fused_linear_cross_entropy": False, "cross_entropy": False}'
+            )
         if not 0 <= args.sparse_label_smoothing <= 1:
             raise ValueError(f"sparse_label_smoothing must be in [0, 1], was {args.sparse_label_smoothing}")
         if not 0 <= args.distillation_weight <= 1:

@@ -22,6 +22,7 @@ LAYERS = {
     "head": 3,
     "head_loss": 3,
     "linear_logits": 3,
+    "own_forward": 3,
     "visible_loss": 3,
     "fertility_predictor": 3,
     "source_fertility": 3,
