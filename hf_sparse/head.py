@@ -20,44 +20,12 @@ from transformers import PreTrainedModel
 from .attention import check_fertility
 from .card import update_card
 from .config import MapConfig, SparseConfig
+from .distribution import log_distribution
 from .head_loss import HeadLoss, check_asked
+from .kept_support import KeptSupport
 from .own_forward import leads_to
 from .source_fertility import source_bounds
 from .visible_loss import visible_methods, with_visible_loss
-
-# Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
-OFF_SUPPORT = -1e4
-
-
-def distribution(choice: MapConfig, logits: Tensor) -> Tensor:
-    """The next-token distribution of a map, summing to one.
-
-    alpha-ReLU weights are divided by their sum; where none is positive all weight goes to the largest score, which
-    is what they tend to as the threshold rises to it.
-
-    Args:
-        choice: the head's map.
-        logits: raw scores (..., V).
-
-    Returns:
-        Probabilities (..., V), float32 (float64 for float64 logits).
-    """
-    z = logits if logits.dtype == torch.float64 else logits.float()
-    p = choice(z)
-    if choice.map.normalized:
-        return p
-    mass = p.sum(-1, keepdim=True)
-    best = torch.zeros_like(p).scatter(-1, z.argmax(-1, keepdim=True), 1.0)
-    return torch.where(mass == 0, best, p / torch.where(mass == 0, 1.0, mass))
-
-
-def log_distribution(choice: MapConfig, logits: Tensor) -> Tensor:
-    """log of ``distribution``; off the support ``-10,000 + z - max z``, whose exponential is exactly zero."""
-    z = logits if logits.dtype == torch.float64 else logits.float()
-    p = distribution(choice, z)
-    top = z.amax(-1, keepdim=True)
-    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), OFF_SUPPORT + z - top)
-
 
 _DENSE_AGAIN = (
     "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
@@ -213,6 +181,12 @@ def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[
     return inputs if self._sparse_config.head is None else {**inputs, "log_probs": True}
 
 
+def _get_logits_processor(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The model's own processors, which leave what has probability zero under a sparse head at zero."""
+    processors = self._dense_class._get_logits_processor(self, *args, **kwargs)
+    return processors if self._sparse_config.head is None else KeptSupport(processors)
+
+
 def _maybe_prepare_encoder_kwargs_for_generation(
     self: Any, inputs_tensor: Tensor, model_kwargs: dict[str, Any], model_input_name: str | None, *args: Any
 ) -> dict[str, Any]:
@@ -253,6 +227,7 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
     if dense.can_generate():
         decoding = (
             prepare_inputs_for_generation,
+            _get_logits_processor,
             init_continuous_batching,
             _maybe_prepare_encoder_kwargs_for_generation,
             _get_candidate_generator,

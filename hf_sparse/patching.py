@@ -18,8 +18,9 @@ from .attention import attention_sites, credit_refusal, find_sites, observe, ref
 from .audit import audit_attention, audit_fused_loss, hidden_rms, input_device, quiet_evaluation
 from .calibration import estimate_tau_from_head
 from .config import KINDS, MapConfig, SparseConfig
+from .distribution import distribution
 from .example import example_inputs, made_up_input
-from .head import SparseModel, distribution
+from .head import SparseModel
 from .losses import fused_maps
 from .own_forward import check_forward
 from .source_fertility import source_for

@@ -14,7 +14,7 @@ from .attention import observe
 from .card import update_card
 from .config import MapConfig
 from .distillation import Distillation
-from .head import distribution
+from .distribution import distribution
 from .patching import is_sparse, sparse_config, transformers_model
 
 

@@ -19,6 +19,8 @@ LAYERS = {
     "fertility": 2,
     "attention": 3,
     "card": 3,
+    "distribution": 3,
+    "kept_support": 3,
     "head": 3,
     "head_loss": 3,
     "linear_logits": 3,
