@@ -25,6 +25,7 @@ from .head_loss import HeadLoss, check_asked
 from .kept_support import KeptSupport
 from .own_forward import leads_to
 from .source_fertility import source_bounds
+from .stock_trainer import guard_evaluation
 from .visible_loss import visible_methods, with_visible_loss
 
 _DENSE_AGAIN = (
@@ -56,6 +57,7 @@ class SparseModel:
     @property
     def accepts_loss_kwargs(self) -> bool:
         """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches."""
+        guard_evaluation()
         return self.get_output_embeddings() is not None
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -21,6 +21,7 @@ LAYERS = {
     "card": 3,
     "distribution": 3,
     "kept_support": 3,
+    "stock_trainer": 3,
     "head": 3,
     "head_loss": 3,
     "linear_logits": 3,

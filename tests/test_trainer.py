@@ -216,3 +216,21 @@ def test_the_stock_trainer_does_not_take_the_labels_away_from_a_sparse_head(name
     with pytest.raises(ValueError, match=r"num_items_in_batch came without labels, .* use SparseTrainer"):
         trainer(sparsify(tiny_model(name), head="entmax15")).train()
     trainer(sparsify(tiny_model(name), attn="entmax15")).train()  # its loss is dense anyway
+
+
+@pytest.mark.parametrize("generated", [False, True])
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_the_stock_trainer_does_not_evaluate_a_sparse_head_with_smoothing_of_its_own(name, generated, tmp_path):
+    def evaluated(model, smoothing):
+        args = arguments(tmp_path, label_smoothing_factor=smoothing, predict_with_generate=generated)
+        return Seq2SeqTrainer(model, args).evaluate(rows_of_uneven_length(), **{"max_length": 8} if generated else {})
+
+    for model in (
+        sparsify(tiny_model(name), head="entmax15"),
+        get_peft_model(sparsify(tiny_model(name), head="entmax15"), LoraConfig(target_modules=["q_proj"])),
+    ):
+        with pytest.raises(ValueError, match=r"label_smoothing_factor=0.1 would report a dense loss"):
+            evaluated(model, 0.1)
+        assert evaluated(model, 0.0)["eval_loss"] > 0
+    dense = evaluated(tiny_model(name), 0.1)["eval_loss"]
+    assert evaluated(sparsify(tiny_model(name), attn="softmax"), 0.1)["eval_loss"] == pytest.approx(dense, rel=1e-5)
