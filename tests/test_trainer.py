@@ -225,10 +225,8 @@ def test_the_stock_trainer_does_not_evaluate_a_sparse_head_with_smoothing_of_its
         args = arguments(tmp_path, label_smoothing_factor=smoothing, predict_with_generate=generated)
         return Seq2SeqTrainer(model, args).evaluate(rows_of_uneven_length(), **{"max_length": 8} if generated else {})
 
-    for model in (
-        sparsify(tiny_model(name), head="entmax15"),
-        get_peft_model(sparsify(tiny_model(name), head="entmax15"), LoraConfig(target_modules=["q_proj"])),
-    ):
+    sparse, inside = (sparsify(tiny_model(name), head="entmax15") for _ in range(2))
+    for model in (sparse, get_peft_model(inside, LoraConfig(target_modules=["q_proj"]))):
         with pytest.raises(ValueError, match=r"label_smoothing_factor=0.1 would report a dense loss"):
             evaluated(model, 0.1)
         assert evaluated(model, 0.0)["eval_loss"] > 0
