@@ -11,12 +11,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .adapter_settings import save_adapter_settings
 from .attention import check_fertility
 from .card import update_card
 from .config import MapConfig, SparseConfig
@@ -39,6 +41,9 @@ _ANOTHER_FORWARD = (
     'liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; wrap a forward with '
     "functools.wraps"
 )
+
+
+_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")
 
 
 class SparseModel:
@@ -73,10 +78,11 @@ class SparseModel:
         cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """The model's own, with a section on sparsity in the model card."""
+        """The model's own, with a section on sparsity in the model card; adapters with the settings beside them."""
         cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", args[0] if args else True):
             update_card(save_directory, self._sparse_config, self._sparsity_figures)
+            save_adapter_settings(self, Path(save_directory))
 
     def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
         """Every push to the Hub comes by here, with the card that it found there or made."""
@@ -115,13 +121,14 @@ def forward(
     Raises:
         ValueError: ``label_smoothing`` for a model without a language-model head; ``num_items_in_batch`` without
             labels where the head is sparse; fertilities that are negative or NaN, or for a model without constrained
-            attention.
+            attention; packed sequences that are told by ``cu_seq_lens`` alone.
         TypeError: fertilities that are no numbers.
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
     """
     for config, _, now in self._attention_of:
         if config._attn_implementation != now and self._sparse_config.attn is not None:
             raise RuntimeError(_DENSE_AGAIN.format(config._attn_implementation))
+    _check_packed(self, args, kwargs)
     kwargs |= _credit_arguments(self, fertility, args, kwargs)
     num_items = kwargs.get("num_items_in_batch")
     if not self._takes_any_keyword:
@@ -148,6 +155,19 @@ def forward(
     if log_probs:
         output.logits = log_distribution(choice or MapConfig("softmax"), output.logits)
     return output
+
+
+def _check_packed(model: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse rows that hold several sequences, by the lengths that flash attention takes, where they would mix."""
+    if model._sparse_config.attn is None or all(kwargs.get(name) is None for name in _PACKED):
+        return
+    call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
+    use_cache = call.get("use_cache")
+    if call.get("position_ids") is None or (model.config.use_cache if use_cache is None else use_cache):
+        raise ValueError(
+            "sparse attention does not read cu_seq_lens, so that packed sequences would attend to each other: give "
+            "position_ids that begin anew with every sequence, no attention_mask, and use_cache=False"
+        )
 
 
 def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:

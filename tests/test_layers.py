@@ -20,6 +20,7 @@ LAYERS = {
     "attention": 3,
     "card": 3,
     "distribution": 3,
+    "adapter_settings": 3,
     "kept_support": 3,
     "stock_trainer": 3,
     "head": 3,
