@@ -232,3 +232,19 @@ def test_the_stock_trainer_does_not_evaluate_a_sparse_head_with_smoothing_of_its
         assert evaluated(model, 0.0)["eval_loss"] > 0
     dense = evaluated(tiny_model(name), 0.1)["eval_loss"]
     assert evaluated(sparsify(tiny_model(name), attn="softmax"), 0.1)["eval_loss"] == pytest.approx(dense, rel=1e-5)
+
+
+def test_a_run_is_not_resumed_under_other_settings(tmp_path):
+    def run(settings, steps, **options):
+        model = sparsify(tiny_model("llama"), **settings)
+        args = arguments(tmp_path, max_steps=steps, save_strategy="steps", save_steps=1)
+        trainer = SparseTrainer(model, args, train_dataset=rows_of_uneven_length())
+        trainer.train(**options)
+        return model
+
+    settings = {"attn": {"name": "entmax", "alpha": "learned"}, "head": {"name": "alpha_relu", "tau": "auto"}}
+    whole = run(settings, 2)
+    for other in ({**settings, "head": {"name": "alpha_relu", "tau": 0.5}}, {"head": "entmax15"}):
+        with pytest.raises(ValueError, match=r"checkpoint-1 was trained with .*alpha_relu.*, and this model has"):
+            run(other, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert largest_change(run(settings, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-1")), whole) == 0
