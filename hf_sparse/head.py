@@ -34,16 +34,12 @@ _DENSE_AGAIN = (
     "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
     "hf_sparse.attention.set_impl for how sparse attention is computed"
 )
-
-
 _ANOTHER_FORWARD = (
     "this {} is sparse, and {} in the place of its forward would compute the dense model: for Liger's kernels pass "
     'liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; wrap a forward with '
     "functools.wraps"
 )
-
-
-_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")
+_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")  # where sequences begin in a row, for flash attention
 
 
 class SparseModel:
