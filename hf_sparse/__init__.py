@@ -1,7 +1,7 @@
 """Exact sparse alternatives to softmax for Hugging Face Transformers models.
 
 Importing this package teaches Transformers to bring sparse checkpoints back sparse and its fill-mask pipelines to read
-sparse heads; nothing else is changed.
+sparse heads; nothing else is changed until a ``Trainer`` is given a sparse model.
 """
 
 from importlib import import_module

@@ -21,6 +21,7 @@ from .attention import (
 from .config import SparseConfig
 from .head import SparseModel, sparse_class
 from .marking import mark, tags, unmark
+from .own_forward import change_class
 from .source_fertility import SourceFertility, drop_source, keep_source
 from .visible_loss import restore_losses, show_losses
 
@@ -69,7 +70,8 @@ def attach(
     model._sparsity_figures = {}
     model._dense_tags = model.model_tags
     model.model_tags = tags(model.model_tags, config)
-    model.__class__ = sparse_class(type(model), constrained)  # type: ignore[arg-type]
+    dense_class: Any = type(model)
+    change_class(model, sparse_class(dense_class, constrained))
     mark(model, block)
     keep_source(model, source)
 
@@ -101,7 +103,7 @@ def detach(model: PreTrainedModel) -> None:
 def _take_off(model: Any) -> list[tuple[Any, str, str]]:
     """Give a model its own class back; its ``_attention_of``."""
     drop_source(model)
-    model.__class__ = model._dense_class
+    change_class(model, model._dense_class)
     model.model_tags = model.__dict__.pop("_dense_tags")
     del model.__dict__["_sparse_config"], model.__dict__["_sparsity_figures"]
     return model.__dict__.pop("_attention_of")

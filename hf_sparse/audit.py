@@ -67,6 +67,12 @@ def quiet_evaluation(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Where input for ``model`` goes; hooks of Accelerate, that keep its weights on disk, take it from anywhere."""
+    is_offloaded = model.device.type == "meta" and hasattr(model, "_hf_hook")
+    return torch.device("cpu") if is_offloaded else model.device
+
+
 def audit_attention(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     """Run ``model`` once and check that no attention softmax was missed.
 
@@ -83,7 +89,7 @@ def audit_attention(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     sequential = [path for path, site in sites.items() if site.choice is not None and site.choice.is_sequential]
     if sequential:
         # A mask without padding, and a cache, to see that both arrive.
-        inputs = {**inputs, "target_mask": torch.ones(1, 1, device=model.device), "use_cache": True}
+        inputs = {**inputs, "target_mask": torch.ones(1, 1, device=input_device(model)), "use_cache": True}
     if any(site.is_constrained for site in sites.values()):
         inputs = {**inputs, "fertility": float("inf")}  # enough for any number of words
     with _running_modules(model, ran) as running, quiet_evaluation(model), observe(model) as counts:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .audit import quiet_evaluation
+from .audit import input_device, quiet_evaluation
 
 
 class NoExampleError(ValueError):
@@ -60,7 +60,7 @@ def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]
     elif model.config.is_encoder_decoder and "decoder_input_ids" in takes:
         inputs["decoder_input_ids"] = _tokens(model, length)
     return {
-        name: (value.to(model.dtype) if value.is_floating_point() else value).to(model.device)
+        name: (value.to(model.dtype) if value.is_floating_point() else value).to(input_device(model))
         for name, value in inputs.items()
     }
 
@@ -177,7 +177,8 @@ def _tokens_around_image(model: Any, tokens: Tensor) -> dict[str, Tensor]:
     if "image_grid_thw" in inspect.signature(model.get_image_features).parameters:
         images = _patches(model.config.vision_config)
     images = {
-        name: x.to(model.device, model.dtype if x.is_floating_point() else x.dtype) for name, x in images.items()
+        name: x.to(input_device(model), model.dtype if x.is_floating_point() else x.dtype)
+        for name, x in images.items()
     }
     features = model.get_image_features(**images)
     if not isinstance(features, Tensor | list | tuple):

@@ -11,57 +11,35 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .adapter_settings import save_adapter_settings
 from .attention import check_fertility
 from .card import update_card
 from .config import MapConfig, SparseConfig
+from .distribution import log_distribution
 from .head_loss import HeadLoss, check_asked
+from .kept_support import KeptSupport
+from .own_forward import leads_to
 from .source_fertility import source_bounds
+from .stock_trainer import guard_evaluation
 from .visible_loss import visible_methods, with_visible_loss
-
-# Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
-OFF_SUPPORT = -1e4
-
-
-def distribution(choice: MapConfig, logits: Tensor) -> Tensor:
-    """The next-token distribution of a map, summing to one.
-
-    alpha-ReLU weights are divided by their sum; where none is positive all weight goes to the largest score, which
-    is what they tend to as the threshold rises to it.
-
-    Args:
-        choice: the head's map.
-        logits: raw scores (..., V).
-
-    Returns:
-        Probabilities (..., V), float32 (float64 for float64 logits).
-    """
-    z = logits if logits.dtype == torch.float64 else logits.float()
-    p = choice(z)
-    if choice.map.normalized:
-        return p
-    mass = p.sum(-1, keepdim=True)
-    best = torch.zeros_like(p).scatter(-1, z.argmax(-1, keepdim=True), 1.0)
-    return torch.where(mass == 0, best, p / torch.where(mass == 0, 1.0, mass))
-
-
-def log_distribution(choice: MapConfig, logits: Tensor) -> Tensor:
-    """log of ``distribution``; off the support ``-10,000 + z - max z``, whose exponential is exactly zero."""
-    z = logits if logits.dtype == torch.float64 else logits.float()
-    p = distribution(choice, z)
-    top = z.amax(-1, keepdim=True)
-    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), OFF_SUPPORT + z - top)
-
 
 _DENSE_AGAIN = (
     "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
     "hf_sparse.attention.set_impl for how sparse attention is computed"
 )
+_ANOTHER_FORWARD = (
+    "this {} is sparse, and {} in the place of its forward would compute the dense model: for Liger's kernels pass "
+    'liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; wrap a forward with '
+    "functools.wraps"
+)
+_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")  # where sequences begin in a row, for flash attention
 
 
 class SparseModel:
@@ -80,7 +58,14 @@ class SparseModel:
     @property
     def accepts_loss_kwargs(self) -> bool:
         """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches."""
+        guard_evaluation()
         return self.get_output_embeddings() is not None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A module's own, which lets others wrap the sparse forward, but not put another in its place."""
+        if name == "forward" and not leads_to(value, type(self).forward):  # type: ignore[attr-defined]
+            raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
+        super().__setattr__(name, value)
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
         """The model's own where attention is dense, refused where it is sparse: it would be dense without a word."""
@@ -89,10 +74,11 @@ class SparseModel:
         cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """The model's own, with a section on sparsity in the model card."""
+        """The model's own, with a section on sparsity in the model card; adapters with the settings beside them."""
         cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", args[0] if args else True):
             update_card(save_directory, self._sparse_config, self._sparsity_figures)
+            save_adapter_settings(self, Path(save_directory))
 
     def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
         """Every push to the Hub comes by here, with the card that it found there or made."""
@@ -131,13 +117,14 @@ def forward(
     Raises:
         ValueError: ``label_smoothing`` for a model without a language-model head; ``num_items_in_batch`` without
             labels where the head is sparse; fertilities that are negative or NaN, or for a model without constrained
-            attention.
+            attention; packed sequences that are told by ``cu_seq_lens`` alone.
         TypeError: fertilities that are no numbers.
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
     """
     for config, _, now in self._attention_of:
         if config._attn_implementation != now and self._sparse_config.attn is not None:
             raise RuntimeError(_DENSE_AGAIN.format(config._attn_implementation))
+    _check_packed(self, args, kwargs)
     kwargs |= _credit_arguments(self, fertility, args, kwargs)
     num_items = kwargs.get("num_items_in_batch")
     if not self._takes_any_keyword:
@@ -164,6 +151,19 @@ def forward(
     if log_probs:
         output.logits = log_distribution(choice or MapConfig("softmax"), output.logits)
     return output
+
+
+def _check_packed(model: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse rows that hold several sequences, by the lengths that flash attention takes, where they would mix."""
+    if model._sparse_config.attn is None or all(kwargs.get(name) is None for name in _PACKED):
+        return
+    call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
+    use_cache = call.get("use_cache")
+    if call.get("position_ids") is None or (model.config.use_cache if use_cache is None else use_cache):
+        raise ValueError(
+            "sparse attention does not read cu_seq_lens, so that packed sequences would attend to each other: give "
+            "position_ids that begin anew with every sequence, no attention_mask, and use_cache=False"
+        )
 
 
 def _credit_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -197,6 +197,12 @@ def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[
     """The model's own inputs for one decoding step, asking ``forward`` for log-probabilities."""
     inputs = self._dense_class.prepare_inputs_for_generation(self, *args, **kwargs)
     return inputs if self._sparse_config.head is None else {**inputs, "log_probs": True}
+
+
+def _get_logits_processor(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The model's own processors, which leave what has probability zero under a sparse head at zero."""
+    processors = self._dense_class._get_logits_processor(self, *args, **kwargs)
+    return processors if self._sparse_config.head is None else KeptSupport(processors)
 
 
 def _maybe_prepare_encoder_kwargs_for_generation(
@@ -239,6 +245,7 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
     if dense.can_generate():
         decoding = (
             prepare_inputs_for_generation,
+            _get_logits_processor,
             init_continuous_batching,
             _maybe_prepare_encoder_kwargs_for_generation,
             _get_candidate_generator,
@@ -254,16 +261,22 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
         "__doc__": dense.__doc__,
     }
     for override in overrides:
-        # Trainer and generate read argument names off the signature of the model's own method.
-        body[override.__name__] = functools.wraps(getattr(dense, override.__name__))(_as_method(override))
+        body[override.__name__] = _in_place_of(getattr(dense, override.__name__), override)
     if constrained:
         named = [*parameters, inspect.Parameter("fertility", inspect.Parameter.KEYWORD_ONLY, default=None)]
         body["forward"].__signature__ = signature.replace(parameters=sorted(named, key=lambda p: p.kind))
     return type(dense.__name__, (SparseModel, dense), body)
 
 
-def _as_method(function: Callable) -> Callable:
-    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
+def _in_place_of(dense: Any, override: Callable) -> Any:
+    """``override`` as a method, with the name and signature of ``dense``: Trainer and generate read arguments there.
+
+    Without ``__wrapped__``: Accelerate unwraps forward all the way, to take its own wrapper off.
+    """
+    method: Any = functools.wraps(dense)(lambda self, *args, **kwargs: override(self, *args, **kwargs))
+    method.__signature__ = inspect.signature(dense)
+    del method.__wrapped__
+    return method
 
 
 def _empty_sparse_model(dense: Any, constrained: frozenset[str]) -> Any:

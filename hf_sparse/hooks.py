@@ -1,4 +1,4 @@
-"""What importing this package changes in Transformers: three methods, which leave dense models as they are."""
+"""What importing this package changes in Transformers: four methods, which leave dense models as they are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from transformers import FillMaskPipeline, PreTrainedModel
 
 from .attention import NAME, through_interface
 from .config import SparseConfig
-from .hub import attach_as_saved
+from .hub import attach_as_saved, check_adapter
 
 _ORIGINAL = "_hf_sparse_original"
 _HOOKED = (
     (PreTrainedModel, "post_init"),
     (PreTrainedModel, "_check_and_adjust_attn_implementation"),
+    (PreTrainedModel, "load_adapter"),
     (FillMaskPipeline, "_forward"),
 )
 
@@ -23,10 +24,11 @@ def install() -> None:
     """Let sparse checkpoints come back sparse, and let fill-mask pipelines read the sparse distribution.
 
     ``post_init`` is the one place every way of building a model passes through, before weights are loaded. Before
-    that, models whose files list the attention they can be built with must not be asked for ours by name. The
-    fill-mask pipeline takes softmax of logits, which gives the probabilities back where they are log-probabilities.
+    that, models whose files list the attention they can be built with must not be asked for ours by name. Adapters of
+    sparse models are not loaded into others. The fill-mask pipeline takes softmax of logits, which gives the
+    probabilities back where they are log-probabilities.
     """
-    build, check, fill = (getattr(owner, name) for owner, name in _HOOKED)
+    build, check, load, fill = (getattr(owner, name) for owner, name in _HOOKED)
     if hasattr(build, _ORIGINAL):
         return
 
@@ -43,6 +45,11 @@ def install() -> None:
             attn_implementation = None
         return check(self, attn_implementation, is_init_check, *args, **kwargs)
 
+    @functools.wraps(load)
+    def load_adapter(self: PreTrainedModel, peft_model_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        check_adapter(self, peft_model_id, **(kwargs.get("adapter_kwargs") or {}))
+        return load(self, peft_model_id, *args, **kwargs)
+
     @functools.wraps(fill)
     def _forward(self: FillMaskPipeline, model_inputs: Any) -> Any:
         config: SparseConfig | None = getattr(self.model, "_sparse_config", None)
@@ -50,7 +57,8 @@ def install() -> None:
             model_inputs = {**model_inputs, "log_probs": True}
         return fill(self, model_inputs)
 
-    for (owner, name), hook in zip(_HOOKED, (post_init, _check_and_adjust_attn_implementation, _forward)):
+    hooks = (post_init, _check_and_adjust_attn_implementation, load_adapter, _forward)
+    for (owner, name), hook in zip(_HOOKED, hooks):
         setattr(hook, _ORIGINAL, getattr(owner, name))
         setattr(owner, name, hook)
 

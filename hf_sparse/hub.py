@@ -14,6 +14,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import cached_file
 
+from .adapter_settings import ADAPTER_SETTINGS, save_adapter_settings
 from .attachment import attach
 from .attention import NAME, through_interface
 from .card import update_card
@@ -21,9 +22,7 @@ from .config import SparseConfig
 from .head import SparseModel
 from .marking import block_of, marked_part
 from .patching import check_layers, sparse_config, sparsify, transformers_model
-from .source_fertility import SOURCE_FILES, load_source, save_source, saved_source
-
-ADAPTER_SETTINGS = "hf_sparse.json"
+from .source_fertility import SOURCE_FILES, load_source, saved_source
 
 
 def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) -> Any:
@@ -80,9 +79,7 @@ def save_pretrained(
             shutil.copy(card, folder)
         model.save_pretrained(folder, **kwargs)
         update_card(folder, config, figures)
-        if (folder / "adapter_config.json").exists():
-            (folder / ADAPTER_SETTINGS).write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
-            save_source(transformers_model(model), folder)
+        save_adapter_settings(transformers_model(model), folder)
 
 
 @contextmanager
@@ -125,6 +122,30 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
             f"{base._sparse_config.to_dict()}"
         )
     return PeftModel.from_pretrained(base, path, **_where(kwargs))
+
+
+def check_adapter(model: PreTrainedModel, path: str | Path | None, **where: Any) -> None:
+    """Refuse an adapter that was trained in a sparse model for another, dense or sparse.
+
+    Args:
+        model: what the adapter is to be loaded into.
+        path: a local folder or a Hub id of an adapter; None for one that is not read from files.
+        **where: where on the Hub it is (revision, token, ...).
+
+    Raises:
+        ValueError: the adapter's folder holds other settings than the model's.
+    """
+    saved = None if path is None else cached_file(path, ADAPTER_SETTINGS, **_absent_is_none(where))
+    if saved is None:
+        return
+    config = SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
+    own = getattr(model, "_sparse_config", None)
+    if own != config:
+        found = "is dense" if own is None else f"has {own.to_dict()}"
+        raise ValueError(
+            f"the adapter {path} was trained in a model with {config.to_dict()}, and this {type(model).__name__} "
+            f"{found}: load the adapter with hf_sparse.from_pretrained, or call sparsify with these settings first"
+        )
 
 
 def _class_of(config: Any) -> Any:

@@ -9,17 +9,20 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from accelerate.utils import align_module_device
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .attachment import attach, detach
 from .attention import attention_sites, credit_refusal, find_sites, observe, refusal
-from .audit import audit_attention, audit_fused_loss, hidden_rms, quiet_evaluation
+from .audit import audit_attention, audit_fused_loss, hidden_rms, input_device, quiet_evaluation
 from .calibration import estimate_tau_from_head
 from .config import KINDS, MapConfig, SparseConfig
+from .distribution import distribution
 from .example import example_inputs, made_up_input
-from .head import SparseModel, distribution
+from .head import SparseModel
 from .losses import fused_maps
+from .own_forward import check_forward
 from .source_fertility import source_for
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -67,8 +70,8 @@ def sparsify(
     Raises:
         TypeError: not a Transformers model, or a value of the wrong type.
         ValueError: an unknown map or setting, a setting out of range, nothing to replace, a model that is sparse
-            already, attention that cannot be reached, input that cannot be made up, a predictor or table that is
-            missing or that nothing asks for. The model is then as it was.
+            already or whose forward something wraps, attention that cannot be reached, input that cannot be made up,
+            a predictor or table that is missing or that nothing asks for. The model is then as it was.
     """
     dense = transformers_model(model)
     if is_sparse(dense):
@@ -78,7 +81,13 @@ def sparsify(
         )
     config = SparseConfig.parse(attn, head, fused_loss)
     source = source_for(dense, config, fertility, training_fertility)
+    check_forward(dense)
     _check_fits(dense, config)
+    if config.is_learned and hasattr(dense, "_hf_hook") and any(p.is_meta for p in dense.parameters()):
+        raise ValueError(
+            f"parts of this {type(dense).__name__} are offloaded, where nothing can be learned; load "
+            "it without offloading, or give a number"
+        )
     if config.is_learned and model is not dense:
         raise ValueError(
             "PEFT would not save a setting that is learned in a model it holds already: make the model sparse first, "
@@ -87,7 +96,7 @@ def sparsify(
     with made_up_input(dense, example):
         config = _completed(dense, config, example)
         attach(dense, config, config.to_dict(), source)
-        if dense.device.type != "meta":
+        if input_device(dense).type != "meta":
             with ExitStack() as undo:
                 undo.callback(detach, dense)
                 _audit(dense, config, example)
@@ -98,13 +107,16 @@ def sparsify(
 def _completed(model: PreTrainedModel, config: SparseConfig, example: Mapping[str, Any] | None) -> SparseConfig:
     """``config`` with what the model itself has to say: a threshold that is left open, how many heads learn."""
     if config.head is not None and config.head.open_settings:
-        tau = estimate_tau_from_head(
-            model.get_output_embeddings(),
-            config.head.map_settings["alpha"],
-            hidden_rms(model, example_inputs(model) if example is None else example),
-            temperature=config.head.temperature,
-            centered=config.head.centered,
-        )
+        head = model.get_output_embeddings()
+        rms = hidden_rms(model, example_inputs(model) if example is None else example)
+        with align_module_device(head):  # its weights may be on disk
+            tau = estimate_tau_from_head(
+                head,
+                config.head.map_settings["alpha"],
+                rms,
+                temperature=config.head.temperature,
+                centered=config.head.centered,
+            )
         logger.info("tau = %.4f, estimated from the weights of the head", tau)
         config = replace(config, head=config.head.with_settings(tau=tau))
     if config.is_learned:
@@ -127,11 +139,12 @@ def unsparsify(model: Model) -> Model:
         model: what ``sparsify`` returned.
 
     Raises:
-        ValueError: the model is not sparse.
+        ValueError: the model is not sparse, or something wraps its forward.
     """
     sparse = transformers_model(model)
     if not isinstance(sparse, SparseModel):
         raise ValueError(f"this {type(sparse).__name__} is not sparse by itself: there is nothing to undo")
+    check_forward(sparse)
     detach(sparse)
     return model
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers.utils import CONFIG_NAME
 
+from .annealing import AnnealingCallback
 from .attention import observe
 from .card import update_card
-from .config import MapConfig
+from .config import MapConfig, SparseConfig
 from .distillation import Distillation
-from .head import distribution
+from .distribution import distribution
+from .marking import BLOCK
 from .patching import is_sparse, sparse_config, transformers_model
 
 
@@ -91,8 +96,11 @@ class SparseTrainer(Trainer):
                 f"label_smoothing_factor={args.label_smoothing_factor} would train with dense cross-entropy; "
                 "use sparse_label_smoothing"
             )
-        if args.use_liger_kernel:
-            raise ValueError("use_liger_kernel=True would train with dense cross-entropy; leave it False")
+        if args.use_liger_kernel and (args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True):
+            raise ValueError(
+                "use_liger_kernel=True would train with dense cross-entropy; leave it False, or pass "
+                'liger_kernel_config={"fused_linear_cross_entropy": False, "cross_entropy": False}'
+            )
         if not 0 <= args.sparse_label_smoothing <= 1:
             raise ValueError(f"sparse_label_smoothing must be in [0, 1], was {args.sparse_label_smoothing}")
         if not 0 <= args.distillation_weight <= 1:
@@ -141,6 +149,19 @@ class SparseTrainer(Trainer):
         total, rows = float(support.sum()), support.numel()
         self._sparsity.add("head_support", total, rows)
         self._sparsity.add("head_zero_rate", rows * logits.shape[-1] - total, rows * logits.shape[-1])
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        """Trainer's own, which brings weights back: refused where they were trained under other settings."""
+        file = Path(resume_from_checkpoint, CONFIG_NAME)
+        block = json.loads(file.read_text(encoding="utf-8")).get(BLOCK) if file.exists() else None
+        annealed = any(isinstance(callback, AnnealingCallback) for callback in self.callback_handler.callbacks)
+        own = sparse_config(self.model)
+        if block is not None and not annealed and SparseConfig.from_dict(block) != own:
+            raise ValueError(
+                f"{resume_from_checkpoint} was trained with {SparseConfig.from_dict(block).to_dict()}, and this model "
+                f"has {own.to_dict()}: give the trainer hf_sparse.from_pretrained(checkpoint), or begin a new run"
+            )
+        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the sparsity seen since the last training log."""

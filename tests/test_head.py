@@ -16,7 +16,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_sparse import losses, probabilities, sparsify, unsparsify
 from hf_sparse.config import MapConfig
-from hf_sparse.head import distribution, log_distribution
+from hf_sparse.distribution import distribution, log_distribution
 from hf_sparse.visible_loss import VisibleCrossEntropyLoss
 from tests.tiny_models import ARCHITECTURES, CAUSAL, labelled, tiny_model, tokens
 

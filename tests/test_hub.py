@@ -281,3 +281,24 @@ def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
     finally:
         install()
     assert hf_sparse.__version__
+
+
+@torch.no_grad()
+def test_an_adapter_added_to_a_sparse_model_is_not_loaded_into_another(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path / "base")
+    model = sparsify(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), attn="entmax15", head="sparsemax")
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    model.save_pretrained(tmp_path / "adapter")
+    expected = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"trained in a model with .*sparsemax.*ForCausalLM is dense: load"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM has \{.*'head': None"):
+        sparsify(tiny_model("llama"), attn="entmax15").load_adapter(str(tmp_path / "adapter"))
+    again = sparsify(tiny_model("llama"), attn="entmax15", head="sparsemax")
+    again.load_adapter(str(tmp_path / "adapter"))
+    assert torch.equal(again(tokens()).logits, expected)
+    assert torch.equal(from_pretrained(tmp_path / "adapter")(tokens()).logits, expected)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    base.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    base.save_pretrained(tmp_path / "dense")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "dense")

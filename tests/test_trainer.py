@@ -216,3 +216,35 @@ def test_the_stock_trainer_does_not_take_the_labels_away_from_a_sparse_head(name
     with pytest.raises(ValueError, match=r"num_items_in_batch came without labels, .* use SparseTrainer"):
         trainer(sparsify(tiny_model(name), head="entmax15")).train()
     trainer(sparsify(tiny_model(name), attn="entmax15")).train()  # its loss is dense anyway
+
+
+@pytest.mark.parametrize("generated", [False, True])
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_the_stock_trainer_does_not_evaluate_a_sparse_head_with_smoothing_of_its_own(name, generated, tmp_path):
+    def evaluated(model, smoothing):
+        args = arguments(tmp_path, label_smoothing_factor=smoothing, predict_with_generate=generated)
+        return Seq2SeqTrainer(model, args).evaluate(rows_of_uneven_length(), **{"max_length": 8} if generated else {})
+
+    sparse, inside = (sparsify(tiny_model(name), head="entmax15") for _ in range(2))
+    for model in (sparse, get_peft_model(inside, LoraConfig(target_modules=["q_proj"]))):
+        with pytest.raises(ValueError, match=r"label_smoothing_factor=0.1 would report a dense loss"):
+            evaluated(model, 0.1)
+        assert evaluated(model, 0.0)["eval_loss"] > 0
+    dense = evaluated(tiny_model(name), 0.1)["eval_loss"]
+    assert evaluated(sparsify(tiny_model(name), attn="softmax"), 0.1)["eval_loss"] == pytest.approx(dense, rel=1e-5)
+
+
+def test_a_run_is_not_resumed_under_other_settings(tmp_path):
+    def run(settings, steps, **options):
+        model = sparsify(tiny_model("llama"), **settings)
+        args = arguments(tmp_path, max_steps=steps, save_strategy="steps", save_steps=1)
+        trainer = SparseTrainer(model, args, train_dataset=rows_of_uneven_length())
+        trainer.train(**options)
+        return model
+
+    settings = {"attn": {"name": "entmax", "alpha": "learned"}, "head": {"name": "alpha_relu", "tau": "auto"}}
+    whole = run(settings, 2)
+    for other in ({**settings, "head": {"name": "alpha_relu", "tau": 0.5}}, {"head": "entmax15"}):
+        with pytest.raises(ValueError, match=r"checkpoint-1 was trained with .*alpha_relu.*, and this model has"):
+            run(other, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert largest_change(run(settings, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-1")), whole) == 0

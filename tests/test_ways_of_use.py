@@ -16,12 +16,19 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TextStreamer, pipeline
+from transformers import (
+    AutoModelForCausalLM,
+    DataCollatorWithFlattening,
+    PreTrainedTokenizerFast,
+    TextStreamer,
+    pipeline,
+)
 
 from hf_sparse import (
     SparseTrainer,
     from_pretrained,
     is_sparse,
+    losses,
     probabilities,
     save_pretrained,
     sparse_config,
@@ -338,3 +345,33 @@ def test_the_script_for_accelerate_launch_trains_and_logs_the_same_in_two_proces
     for ours, theirs in zip(*(log["log_history"][:4] for log in logs), strict=True):
         assert {"attention_support", "attention_zero_rate", "head_support", "head_zero_rate"} < set(ours)
         assert theirs == pytest.approx(ours, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt2"])
+def test_packed_sequences_are_as_if_alone(name, tmp_path):
+    model = sparsify(tiny_model(name), **BOTH)
+    rows = [tokens(1, length, seed=length) for length in (5, 1, 4)]
+    batch = DataCollatorWithFlattening(return_tensors="pt")([{"input_ids": row[0].tolist()} for row in rows])
+    logits = torch.cat([model(row).logits for row in rows], dim=1).detach()
+    scored = torch.cat([model(row).logits[0, :-1] for row in rows])
+    expected = losses.entmax15_loss(scored, torch.cat([row[0, 1:] for row in rows])).detach()
+    output = model(**batch, use_cache=False)
+    torch.testing.assert_close(output.logits, logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(output.loss, expected)
+    data = Dataset.from_list([{"input_ids": row[0].tolist()} for row in rows])
+    args = arguments(tmp_path, per_device_train_batch_size=len(rows))
+    trainer = SparseTrainer(model, args, train_dataset=data, data_collator=DataCollatorWithFlattening())
+    assert trainer.evaluate(data)["eval_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+@torch.no_grad()
+def test_packed_sequences_that_would_mix_are_refused():
+    model = sparsify(tiny_model("llama"), **BOTH)
+    rows = [{"input_ids": tokens(1, length)[0].tolist()} for length in (5, 4)]
+    told = DataCollatorWithFlattening(return_tensors="pt", return_flash_attn_kwargs=True)(rows)
+    alone = [model(torch.tensor([row["input_ids"]])).logits for row in rows]
+    torch.testing.assert_close(model(**told, use_cache=False).logits, torch.cat(alone, 1), atol=1e-4, rtol=1e-4)
+    for batch in (told, {**told, "position_ids": None, "use_cache": False}):
+        with pytest.raises(ValueError, match=r"does not read cu_seq_lens, .* position_ids .* and use_cache=False"):
+            model(**batch)
+    sparsify(tiny_model("llama"), head="sparsemax")(**told)  # its attention is the dense model's

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..own_forward import change_class
 from ._find import calls_softmax
 from ._scores import attention_scores
 from ._site import SITE, AttentionSite, attention_sites, weigh
@@ -158,14 +159,14 @@ def divert(model: nn.Module) -> None:
                 cls: Any = type(part)
                 own = part is module or (calls_softmax(cls) and not is_softmax(part))
                 if own and not isinstance(part, InlineAttention):
-                    part.__class__ = inline_class(cls)
+                    change_class(part, inline_class(cls))
 
 
 def restore(model: nn.Module) -> None:
     """Undo ``divert``."""
     for part in model.modules():
         if isinstance(part, InlineAttention):
-            part.__class__ = part._dense_class  # type: ignore[assignment]
+            change_class(part, part._dense_class)
 
 
 def is_softmax(module: nn.Module) -> bool:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ..attention import AttentionSite, trial, weights_under
 from ..config import MapConfig
+from ..distribution import distribution
 from ..functional import softmax
-from ..head import distribution
 from ..metrics import eps_perplexity, support_size
 from ._batches import Batch, scored
 from ._choices import Choices, all_softmax

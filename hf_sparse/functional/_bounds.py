@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._graph import in_graph
 from ._map import Setting
 from ._rows import check_scores, wide
 
@@ -51,7 +52,7 @@ def settled_or_sorted(
     """
 
     def solve(x: Tensor, u: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or x.device.type != "cpu":
+        if in_graph() or x.device.type != "cpu":
             return by_sorting(x, u)
         found, settled = rounds(x, u)
         if not bool(settled.all()):
@@ -86,7 +87,7 @@ def map_bounded_rows(
     x, bound = wide(z.movedim(dim, -1)), wide(u.movedim(dim, -1))
     dtype = torch.promote_types(x.dtype, bound.dtype)
     x, bound = x.to(dtype), bound.to(dtype)
-    if not torch.compiler.is_compiling():
+    if not in_graph():
         _check_feasible(x, bound)
     return rows(x, bound.clamp(min=0))[0].to(z.dtype).movedim(-1, dim)
 

@@ -10,6 +10,7 @@ from ._candidates import LONG_ROW, candidates, put, take, values_on_candidates
 from ._entmax_learned import EntmaxPerRow
 from ._entmax_rows import EntmaxRows
 from ._few_rows import FEW_ROWS, only_values_wanted, solve_few_rows
+from ._graph import in_graph
 from ._map import Setting, SparseMap, register
 from ._newton import exponent_of
 from ._rows import check_scores, map_rows, per_row, wide
@@ -32,7 +33,7 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
             return kernels.entmax_weights(x, alpha, exponent_of(alpha))
         if not differentiable or length <= kernels.LONG_ROW:
             return EntmaxRows.apply(wide(x), alpha, impl).to(x.dtype)
-    if length >= LONG_ROW and alpha <= 2 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+    if length >= LONG_ROW and alpha <= 2 and x.device.type == "cpu" and not in_graph():
         p, only_values = None, only_values_wanted(x)
         if only_values and 0 < x.numel() <= FEW_ROWS * length:
             p = solve_few_rows(x, alpha)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._graph import in_graph
+
 
 def _divided(numerator: Tensor, a: Tensor, limit: Tensor) -> Tensor:
     """``numerator / a``, and the limit where a is 0."""
@@ -33,7 +35,7 @@ def _solve(x: Tensor, a: Tensor) -> Tensor:
     """p over the last axis: Newton's method on the norm, which for a = 0 finds the log-partition in one step."""
     top = x.amax(-1, keepdim=True)
     t = x - torch.where(top == -torch.inf, 0.0, top)
-    stop = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    stop = x.device.type == "cpu" and not in_graph()
     tolerance = 4 * torch.finfo(x.dtype).eps
     mu = torch.zeros_like(top)
     for _ in range(16):
@@ -82,7 +84,7 @@ class EntmaxPerRow(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, alpha: Tensor) -> Tensor:
         # Here and not in the caller, for under vmap only here the values can be looked at.
-        if not torch.compiler.is_compiling() and not bool(((alpha >= 1) & (alpha <= 2)).all()):
+        if not in_graph() and not bool(((alpha >= 1) & (alpha <= 2)).all()):
             raise ValueError(f"a tensor alpha must be in [1, 2], was in [{float(alpha.min())}, {float(alpha.max())}]")
         return _solve(x, alpha - 1)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
+from ._graph import in_graph
 from ._newton import bisect, exponent_of, power, solve, solve_
 
 # Elements worked on at a time by each thread: few enough to stay in cache from one pass to the next, many enough for
@@ -22,7 +23,7 @@ FLOAT64_BELOW, FLOAT64_ABOVE = 1.1, 2.0
 
 def _row_by_row(x: Tensor) -> bool:
     """Whether to work in place on chunks of rows, which pays on a CPU and which compilers cannot see through."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x.device.type == "cpu" and not in_graph()
 
 
 def _by_chunks(write: Callable[..., None], *tensors: Tensor) -> Tensor:

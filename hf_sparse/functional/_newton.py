@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._graph import in_graph
+
 _MAX_STEPS = 100
 
 
@@ -27,7 +29,7 @@ def power(u: Tensor, exponent: float) -> Tensor:
     if exponent in (2, 3, 4):
         square = u * u
         return square if exponent == 2 else square * (u if exponent == 3 else square)
-    if u.device.type != "cpu" or torch.compiler.is_compiling() or (u.requires_grad and torch.is_grad_enabled()):
+    if u.device.type != "cpu" or in_graph() or (u.requires_grad and torch.is_grad_enabled()):
         return u.pow(exponent)
     # By logarithm and exponential, faster here than pow, as long as no zero meets the logarithm. Where u is below this
     # the factor is at least 2^-120, and the product with u is 0, or too small to count. To the base two: torch's exp2

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
+from ._graph import in_graph
 from ._map import Setting, SparseMap, register
 from ._rows import check_scores, map_rows, per_row, wide
 from ._sparsemax import half_squared_norm
@@ -104,7 +105,7 @@ def sparsegen_log(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
     >>> sparsegen_log(torch.tensor([3.0, 2.0, 0.5]))
     tensor([0.7027, 0.2973, 0.0000])
     """
-    if not torch.compiler.is_compiling() and bool(((z <= 0) & (z > -torch.inf)).any()):
+    if not in_graph() and bool(((z <= 0) & (z > -torch.inf)).any()):
         raise ValueError(f"sparsegen_log needs scores > 0 (or -inf, masked), the smallest was {float(z.min()):g}")
     return _sparsegen(torch.log, z, lam, dim)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
+from ._graph import in_graph
 from ._map import Setting, SparseMap, register
 from ._rows import check_scores, map_rows, per_row, wide
 
@@ -74,7 +75,7 @@ def _on_the_plane(z: Tensor, dim: int, q: float | Tensor, mirrored: bool) -> Ten
     count = (~masked).sum(dim, keepdim=True).to(x.dtype)
     total = x.masked_fill(masked, 0.0).sum(dim, keepdim=True)
     distance = ((total.abs() if mirrored else total) + count * q).masked_fill(count == 0, 1.0)
-    if not mirrored and not torch.compiler.is_compiling() and bool((distance <= 0).any()):
+    if not mirrored and not in_graph() and bool((distance <= 0).any()):
         raise ValueError(
             f"sparsecone needs sum z + K q > 0 in every row, the smallest was {float(distance.min()):g}; "
             "use sparsehourglass, which is defined everywhere"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._graph import in_graph
 from ._map import SparseMap, register
 from ._rows import map_rows
 from ._sparsehourglass import sparsehourglass
@@ -35,7 +36,7 @@ def sum_normalization(z: Tensor, dim: int = -1) -> Tensor:
     def rows(x: Tensor) -> Tensor:
         masked = x == -torch.inf
         x = x.masked_fill(masked, 0.0)
-        if not torch.compiler.is_compiling() and bool((x < 0).any()):
+        if not in_graph() and bool((x < 0).any()):
             raise ValueError(
                 f"sum_normalization needs scores >= 0, the smallest was {float(x.min()):g}; "
                 "use sum_normalization_pp, which takes negative ones"

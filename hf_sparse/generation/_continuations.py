@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..config import MapConfig
-from ..head import distribution
+from ..distribution import distribution
 from ..patching import sparse_config
 from ..source_fertility import source_bounds
 

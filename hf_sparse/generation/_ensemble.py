@@ -16,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 
 from ..config import MapConfig, SparseConfig
 from ..head import SparseModel, init_continuous_batching
+from ..kept_support import KeptSupport
 from ..patching import transformers_model
 from ._continuations import start_token
 from ._ensemble_cache import join_caches, split_caches
@@ -160,6 +161,9 @@ class Ensemble(PreTrainedModel, GenerationMixin):
             member.prepare_inputs_for_generation(input_ids, **inputs) for member, inputs in zip(self.members, shared)
         ]
         return {"member_inputs": steps, "logits_to_keep": logits_to_keep}
+
+    def _get_logits_processor(self, *args: Any, **kwargs: Any) -> KeptSupport:
+        return KeptSupport(super()._get_logits_processor(*args, **kwargs))
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
         """All encoders as one: ``last_hidden_state`` holds theirs side by side."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..config import MapConfig
-from ..head import distribution
+from ..distribution import distribution
 from ._continuations import end_tokens
 from ._forced_decoding import forced_output
 

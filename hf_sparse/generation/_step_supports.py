@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..head import distribution
+from ..distribution import distribution
 from ._continuations import head_map
 from ._forced_decoding import beginning, forced_output
 from ._inputs import num_sentences

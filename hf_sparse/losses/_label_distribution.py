@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional._graph import in_graph
+
 
 def label_distribution(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """``eta = y / ||y||_1`` in the compute dtype of the loss (N, K), and whether the row has a positive label (N,).
@@ -20,7 +22,7 @@ def label_distribution(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             f"logits and labels must both be (..., K), K >= 1, were {tuple(logits.shape)} and {tuple(labels.shape)}"
         )
     y = labels.reshape(-1, labels.shape[-1]).to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    if not torch.compiler.is_compiling() and not bool(((y >= 0) & (y < torch.inf)).all()):
+    if not in_graph() and not bool(((y >= 0) & (y < torch.inf)).all()):
         raise ValueError(f"labels must be finite and >= 0 (multi-hot), the lowest was {float(y.min())}")
     total = y.sum(-1, keepdim=True)
     return y / torch.where(total == 0, 1.0, total), total[:, 0] > 0

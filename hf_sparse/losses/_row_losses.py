@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..functional import MAPS, SparseMap, get_map
 from ..functional._candidates import LONG_ROW
+from ..functional._graph import in_graph
 from ..functional._map import underlying
 from ..kernels import chosen
 from ._alpha_relu_rows import relu_dense_loss, relu_support_loss
@@ -94,7 +95,7 @@ def row_losses(
     base, base_settings = underlying(name, settings)
     if impl == "triton":
         return solved_rows_loss(z, y, **base_settings)
-    long = z.shape[1] >= LONG_ROW and not torch.compiler.is_compiling()
+    long = z.shape[1] >= LONG_ROW and not in_graph()
     if base == "alpha_relu":
         z = _without_uncounted(z, counted)
         alpha, tau = settings["alpha"], settings["tau"]
@@ -129,6 +130,6 @@ def _listed(
 
 def _without_uncounted(z: Tensor, counted: Tensor) -> Tensor:
     """Rows that do not count replaced by zeros, so that no NaN in them meets the zero gradient they get."""
-    if not torch.compiler.is_compiling() and bool(counted.all()):
+    if not in_graph() and bool(counted.all()):
         return z
     return z.masked_fill(~counted[:, None], 0.0)

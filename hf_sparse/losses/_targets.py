@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional._graph import in_graph
+
 
 def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Class indices (N,), int64, 0 where ignored, and whether each row counts (N,), bool.
@@ -22,7 +24,7 @@ def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
         )
     num_classes = logits.shape[-1]
     counted = target != ignore_index
-    if not torch.compiler.is_compiling():
+    if not in_graph():
         valid = ~counted | ((target >= 0) & (target < num_classes))
         if not bool(valid.all()):
             raise IndexError(
@@ -47,7 +49,7 @@ def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     y = target.reshape(-1, target.shape[-1]).to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
     total = y.sum(-1)
     counted = total != 0
-    if not torch.compiler.is_compiling():
+    if not in_graph():
         # A sum of V probabilities rounded to half precision may be off by that precision.
         slack = max(1e-3, torch.finfo(target.dtype).eps)
         if bool((y < 0).any()) or not bool((~counted | ((total - 1).abs() <= slack)).all()):

@@ -1,0 +1,151 @@
+"""Models whose forward others have wrapped: by Accelerate's hooks and autocast, by Liger's kernels."""
+
+import functools
+import re
+from types import MethodType
+
+import pytest
+import torch
+from accelerate import Accelerator, disk_offload
+from datasets import Dataset
+from transformers import Trainer, TrainingArguments
+from transformers.modeling_outputs import CausalLMOutput
+
+from hf_sparse import SparseTrainer, SparseTrainingArguments, is_sparse, sparse_config, sparsify, unsparsify
+from tests.tiny_inline_models import tiny_inline_model
+from tests.tiny_models import labelled, tiny_model
+
+BOTH = {"attn": "entmax15", "head": "sparsemax"}
+
+
+def offloaded(name, path):
+    """A tiny model with all its weights on disk."""
+    model = tiny_model(name)
+    disk_offload(model, path, execution_device="cpu")
+    assert all(parameter.is_meta for parameter in model.parameters())
+    return model
+
+
+def spread_over_devices(name, path):
+    """A tiny model loaded with a device map: second layers on disk, all else on the CPU."""
+    model = tiny_model(name)
+    layer = re.compile(r"(.*\.(?:layers?|block)\.1)\..*")
+    parts = {match[1] if (match := layer.fullmatch(key)) else key for key in model.state_dict()}
+    device_map = {part: "disk" if part.endswith(".1") else "cpu" for part in parts}
+    model.save_pretrained(path / "saved")
+    model = type(model).from_pretrained(path / "saved", device_map=device_map, offload_folder=path / "disk")
+    assert len({parameter.is_meta for parameter in model.parameters()}) == 2
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The following device_map keys")
+@pytest.mark.parametrize("place", [offloaded, spread_over_devices])
+@pytest.mark.parametrize("name", ["llama", "bart", "t5", "bert"])
+@torch.no_grad()
+def test_a_model_that_was_dispatched_before_is_as_sparse_as_another(name, place, tmp_path):
+    inputs = labelled(tiny_model(name))
+    dense, expected = tiny_model(name), sparsify(tiny_model(name), **BOTH)
+    model = place(name, tmp_path)
+    assert torch.equal(model(**inputs).loss, dense(**inputs).loss)
+    sparsify(model, **BOTH)
+    assert torch.equal(model(**inputs).loss, expected(**inputs).loss)
+    inputs["log_probs"] = True
+    assert torch.equal(model(**inputs).logits, expected(**inputs).logits)
+    assert (model(**inputs).logits.exp() == 0).any()
+    del inputs["log_probs"]
+    assert torch.equal(unsparsify(model)(**inputs).loss, dense(**inputs).loss)
+
+
+def test_an_offloaded_model_estimates_tau_and_is_audited(tmp_path):
+    settings = {"attn": "entmax15", "head": {"name": "alpha_relu", "tau": "auto"}}
+    model = sparsify(offloaded("llama", tmp_path), **settings)
+    assert sparse_config(model) == sparse_config(sparsify(tiny_model("llama"), **settings))
+    with pytest.raises(ValueError, match="parts of this LlamaForCausalLM are offloaded, where nothing can be learned"):
+        sparsify(unsparsify(model), attn={"name": "entmax", "alpha": "learned"})
+    assert not is_sparse(model)
+
+
+@torch.no_grad()
+def test_attention_that_computes_its_own_softmax_is_reached_through_hooks(tmp_path):
+    expected, model = tiny_inline_model("gptj"), tiny_inline_model("gptj")
+    inputs = labelled(expected)
+    dense = expected(**inputs).loss
+    disk_offload(model, tmp_path, execution_device="cpu")
+    assert torch.equal(
+        sparsify(model, attn="sparsemax")(**inputs).loss, sparsify(expected, attn="sparsemax")(**inputs).loss
+    )
+    assert torch.equal(unsparsify(model)(**inputs).loss, dense)
+
+
+@torch.no_grad()
+def test_taking_accelerates_autocast_off_leaves_the_model_sparse():
+    model = sparsify(tiny_model("llama"), **BOTH)
+    inputs = labelled(model)
+    expected = model(**inputs).loss
+    accelerator = Accelerator(mixed_precision="bf16", cpu=True)
+    prepared = accelerator.prepare(model)
+    assert 0 < abs(prepared(**inputs).loss - expected) < 0.1
+    assert torch.equal(accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)(**inputs).loss, expected)
+
+
+def test_what_was_prepared_before_is_refused():
+    accelerator = Accelerator(mixed_precision="bf16", cpu=True)
+    with pytest.raises(ValueError, match="LlamaForCausalLM has a forward that was put around it"):
+        sparsify(accelerator.prepare(tiny_model("llama")), **BOTH)
+    with pytest.raises(ValueError, match="call sparsify or unsparsify on the model as it was before"):
+        unsparsify(accelerator.prepare(sparsify(tiny_model("llama"), **BOTH)))
+
+
+def dense_forward(self, input_ids=None, labels=None, **kwargs):
+    """A fused linear cross-entropy, as Liger puts it on a model."""
+    hidden = self.model(input_ids=input_ids)[0]
+    return CausalLMOutput(loss=torch.nn.functional.cross_entropy(self.lm_head(hidden)[:, :-1].mT, labels[:, 1:]))
+
+
+def with_liger(model, config):
+    """What ``transformers.integrations.liger.apply_liger_kernel`` does to a Llama, but for its kernels."""
+    if (config or {}).get("fused_linear_cross_entropy", True):
+        model.forward = MethodType(dense_forward, model)
+
+
+def test_another_forward_in_the_place_of_the_sparse_one_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("transformers.trainer.apply_liger_kernel", with_liger)
+    data = Dataset.from_list([{key: value[1].tolist() for key, value in labelled(tiny_model("llama")).items()}] * 4)
+
+    def trained(trainer_class, arguments_class, **options):
+        args = arguments_class(
+            str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True, max_steps=1, logging_steps=1
+        )
+        args.use_liger_kernel = True  # in the constructor it asks for the package
+        args.liger_kernel_config = options or None
+        trainer = trainer_class(sparsify(tiny_model("llama"), **BOTH), args, train_dataset=data)
+        trainer.train()
+        return trainer.state.log_history[0]["loss"]
+
+    with pytest.raises(ValueError, match=r'dense_forward in the place .*=\{"fused_linear_cross_entropy": False'):
+        trained(Trainer, TrainingArguments)
+    with pytest.raises(ValueError, match=r"use_liger_kernel=True would train with dense cross-entropy"):
+        trained(SparseTrainer, SparseTrainingArguments)
+    expected = sparsify(tiny_model("llama"), **BOTH)(**data.with_format("torch")[:]).loss
+    for classes in ((Trainer, TrainingArguments), (SparseTrainer, SparseTrainingArguments)):
+        assert trained(*classes, fused_linear_cross_entropy=False) == pytest.approx(float(expected.detach()), rel=1e-4)
+    model = tiny_model("llama")
+    with_liger(model, None)
+    with pytest.raises(ValueError, match="Liger's kernels"):
+        sparsify(model, **BOTH)
+
+
+@torch.no_grad()
+def test_a_wrapper_that_says_what_it_wraps_is_welcome():
+    model = sparsify(tiny_model("llama"), **BOTH)
+    inputs = labelled(model)
+    expected, own, calls = model(**inputs).loss, model.forward, []
+
+    @functools.wraps(own)
+    def counted(*args, **kwargs):
+        calls.append(1)
+        return own(*args, **kwargs)
+
+    model.forward = counted
+    assert torch.equal(model(**inputs).loss, expected)
+    assert calls == [1]
