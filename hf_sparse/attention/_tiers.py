@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from ..functional import entmax
+from ..functional._graph import in_graph
 from ..functional._newton import exponent_of
 from ..kernels import (
     HIGHEST_ALPHA,
@@ -116,7 +117,7 @@ def _triton_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
 def _triton_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
     if isinstance(call.mask, BlockMask):
         return "takes a matrix for a mask, was a BlockMask"
-    unseen = torch.is_tensor(alpha) and torch.compiler.is_compiling()  # a compiler cannot look at the values
+    unseen = torch.is_tensor(alpha) and in_graph()  # which cannot look at the values
     if not unseen:
         low, high = (alpha.min(), alpha.max()) if torch.is_tensor(alpha) else (alpha, alpha)
         if not LOWEST_ATTENTION_ALPHA <= float(low) <= float(high) <= HIGHEST_ALPHA:
