@@ -7,6 +7,7 @@ from types import MethodType
 import pytest
 import torch
 from accelerate import Accelerator, disk_offload
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.modeling_outputs import CausalLMOutput
@@ -16,6 +17,14 @@ from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import labelled, tiny_model
 
 BOTH = {"attn": "entmax15", "head": "sparsemax"}
+
+
+@pytest.fixture
+def accelerator():
+    """One of bfloat16; trainers share the precision of the first in the process, before this one and after it."""
+    AcceleratorState._reset_state()
+    yield Accelerator(mixed_precision="bf16", cpu=True)
+    AcceleratorState._reset_state()
 
 
 def offloaded(name, path):
@@ -78,18 +87,16 @@ def test_attention_that_computes_its_own_softmax_is_reached_through_hooks(tmp_pa
 
 
 @torch.no_grad()
-def test_taking_accelerates_autocast_off_leaves_the_model_sparse():
+def test_taking_accelerates_autocast_off_leaves_the_model_sparse(accelerator):
     model = sparsify(tiny_model("llama"), **BOTH)
     inputs = labelled(model)
     expected = model(**inputs).loss
-    accelerator = Accelerator(mixed_precision="bf16", cpu=True)
     prepared = accelerator.prepare(model)
     assert 0 < abs(prepared(**inputs).loss - expected) < 0.1
     assert torch.equal(accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)(**inputs).loss, expected)
 
 
-def test_what_was_prepared_before_is_refused():
-    accelerator = Accelerator(mixed_precision="bf16", cpu=True)
+def test_what_was_prepared_before_is_refused(accelerator):
     with pytest.raises(ValueError, match="LlamaForCausalLM has a forward that was put around it"):
         sparsify(accelerator.prepare(tiny_model("llama")), **BOTH)
     with pytest.raises(ValueError, match="call sparsify or unsparsify on the model as it was before"):

@@ -1,5 +1,7 @@
 """Suggestions against enumeration of all strings."""
 
+import functools
+
 import pytest
 import torch
 
@@ -160,6 +162,7 @@ def test_a_word_does_not_end_within_a_character():
     chain = {ord("a"): 0xC3, 0xC3: 0xA9}
     plain_forward = model.forward
 
+    @functools.wraps(plain_forward)
     def forward(input_ids=None, **kwargs):
         output = plain_forward(input_ids=input_ids, **kwargs)
         logits = torch.zeros_like(output.logits)
