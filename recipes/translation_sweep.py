@@ -84,10 +84,10 @@ def runs() -> dict[str, Sweep]:
         made[f"cross-sparsehourglass-{q:g}"] = Sweep(attention={"cross": {"name": "sparsehourglass", "q": q}})
     made["output-entmax15"] = Sweep(head="entmax15")
     made["output-sparsemax"] = Sweep(head="sparsemax")
-    turned = [*both, "output-alpha_relu"]
-    made |= {f"en-de-{name}": dataclasses.replace(made[name], reverse=True) for name in turned}
+    made |= {f"en-de-{name}": dataclasses.replace(made[name], reverse=True) for name in [*both, "output-alpha_relu"]}
     made |= {f"output-{alpha:g}": Sweep(head=entmax(alpha), attention="entmax15") for alpha in (1, 1.33, 2)}
     made |= {f"attention-{alpha:g}": Sweep(head="entmax15", attention=entmax(alpha)) for alpha in (1.33, 2)}
+    made["en-de-output-1.33"] = dataclasses.replace(made["output-1.33"], reverse=True)
     for name in ("softmax", "entmax15", "output-alpha_relu"):
         made[f"{name}-smoothed"] = dataclasses.replace(made[name], label_smoothing=0.1)
     for tau in (0.0, 1.0, 5.0):
