@@ -94,7 +94,7 @@ class PatternMask(Tensor):
         to = self.device if device is None else device
         padding = None if self.padding is None else self.padding.to(to)
         return PatternMask(
-            lambda: self.written().to(dtype=dtype, device=to), tuple(self.shape), dtype or self.dtype, to,
+            lambda: self._write().to(dtype=dtype, device=to), tuple(self.shape), dtype or self.dtype, to,
             causal=self.causal, window=self.window, padding=padding,
         )  # fmt: skip
 
