@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hf_sparse import kernels
-from hf_sparse.functional._candidates import candidates
 from hf_sparse.functional._entmax_rows import EntmaxRows, JacobianProduct
-from hf_sparse.losses._alpha_relu_rows import relu_rows
-from hf_sparse.losses._entmax_rows import support_rows
+from hf_sparse.functional.candidates import candidates
+from hf_sparse.losses._alpha_relu_support import relu_rows
+from hf_sparse.losses._entmax_support import support_rows
 
 from ._impls import kernel
 

@@ -9,7 +9,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from hf_sparse.fertility import constrained_attention
+from hf_sparse.attention import constrained_attention
 from hf_sparse.functional import get_map
 
 from ._case import Case, Row

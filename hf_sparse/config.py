@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 from .functional import MAPS
 from .map_config import BY_LENGTH, CoverageVectors, Learned, MapConfig
 
+__all__ = ["MapConfig", "SparseConfig"]
+
 KINDS = ("encoder", "decoder", "cross")
 VERSION = 1
 
@@ -39,42 +41,44 @@ def _layers(value: Any, role: str) -> Any:
 
 
 def _weighing(value: Any, role: str) -> MapConfig:
-    choice = MapConfig.parse(value, role)
+    map_config = MapConfig.parse(value, role)
     fit = ", ".join(repr(name) for name, known in sorted(MAPS.items()) if known.normalized and known.any_scores)
-    if not choice.map.normalized:
-        raise ValueError(f"{role}: weights of {choice.name} do not sum to one; for attention choose one of {fit}")
-    if "centered" in dict(choice.settings):
+    if not map_config.map.normalized:
+        raise ValueError(f"{role}: weights of {map_config.name} do not sum to one; for attention choose one of {fit}")
+    if "centered" in dict(map_config.settings):
         raise ValueError(f"{role}: scores of attention are not centered; centered=True is for a head")
-    if not choice.map.any_scores:
-        raise ValueError(f"{role}: {choice.name} does not take scores of any sign; for attention choose one of {fit}")
-    if choice.is_constrained and choice.has_coverage:
-        raise ValueError(f"{role}: {choice.name} follows what keys received by its bounds; give it no coverage")
-    settings = dict(choice.settings)
+    if not map_config.map.any_scores:
+        raise ValueError(
+            f"{role}: {map_config.name} does not take scores of any sign; for attention choose one of {fit}"
+        )
+    if map_config.is_constrained and map_config.has_coverage:
+        raise ValueError(f"{role}: {map_config.name} follows what keys received by its bounds; give it no coverage")
+    settings = dict(map_config.settings)
     if settings.get("beta", 0.0) == 0:
         if "gamma" in settings:
             raise ValueError(f"{role}: gamma is the power of a length that beta=0 leaves out; give beta above 0")
         if settings.get("delta") == 0:
             raise ValueError(f"{role}: delta and beta are both 0, so that all keys would weigh the same")
-    return choice
+    return map_config
 
 
 def _head(value: Any) -> MapConfig:
-    choice = MapConfig.parse(value, "head")
-    if choice.centered and choice.map.shift_invariant:
-        raise ValueError(f"head: {choice.name} ignores a constant in its scores; leave centered out")
-    if choice.scaled_by_length:
-        given = ", ".join(name for name, _ in choice.settings if name in BY_LENGTH)
+    map_config = MapConfig.parse(value, "head")
+    if map_config.centered and map_config.map.shift_invariant:
+        raise ValueError(f"head: {map_config.name} ignores a constant in its scores; leave centered out")
+    if map_config.scaled_by_length:
+        given = ", ".join(name for name, _ in map_config.settings if name in BY_LENGTH)
         raise ValueError(f"head: {given} scale scores by the number of keys; they are for attention")
-    if choice.has_coverage:
+    if map_config.has_coverage:
         raise ValueError("head: coverage follows what attention gave its keys; it is for attention")
-    choice.map.loss_regularizer()
-    return choice
+    map_config.map.loss_regularizer()
+    return map_config
 
 
-def _plain_layers(choice: Any) -> Any:
-    if isinstance(choice, tuple):
-        return [_plain_layers(layer) for layer in choice]
-    return None if choice is None else choice.to_dict()
+def _plain_layers(map_config: Any) -> Any:
+    if isinstance(map_config, tuple):
+        return [_plain_layers(layer) for layer in map_config]
+    return None if map_config is None else map_config.to_dict()
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,10 @@ class SparseConfig:
 
     def attention(self, kind: str, layer: int) -> MapConfig | None:
         """The map for one kind of attention in one layer, or None where softmax stays."""
-        choice = self.attn.get(kind) if isinstance(self.attn, dict) else self.attn
-        if isinstance(choice, tuple):
-            return choice[layer] if layer < len(choice) else None
-        return choice
+        map_config = self.attn.get(kind) if isinstance(self.attn, dict) else self.attn
+        if isinstance(map_config, tuple):
+            return map_config[layer] if layer < len(map_config) else None
+        return map_config
 
     @property
     def attention_maps(self) -> list[MapConfig]:
@@ -134,12 +138,12 @@ class SparseConfig:
     @property
     def is_learned(self) -> bool:
         """Whether some setting of attention is learned."""
-        return any(choice.learned_names for choice in self.attention_maps)
+        return any(map_config.learned_names for map_config in self.attention_maps)
 
     @property
     def map_names(self) -> list[str]:
         """The names of all maps, for tags."""
-        return sorted({choice.name for choice in [*self.attention_maps, self.head] if choice is not None})
+        return sorted({map_config.name for map_config in [*self.attention_maps, self.head] if map_config is not None})
 
     def with_heads(self, heads: Mapping[str, tuple[int, int]]) -> SparseConfig:
         """Learned settings with a start for each head, and coverage with a vector for each.
@@ -148,16 +152,16 @@ class SparseConfig:
             heads: how many heads each kind of attention with something to learn has, and how long their queries are.
         """
 
-        def filled(choice: Any, count: int, head_dim: int) -> Any:
-            if not isinstance(choice, MapConfig):
-                return None if choice is None else tuple(filled(layer, count, head_dim) for layer in choice)
-            starts = {key: value.initial for key, value in choice.learned.items()}
+        def filled(map_config: Any, count: int, head_dim: int) -> Any:
+            if not isinstance(map_config, MapConfig):
+                return None if map_config is None else tuple(filled(layer, count, head_dim) for layer in map_config)
+            starts = {key: value.initial for key, value in map_config.learned.items()}
             several: dict[str, Any] = {
                 key: Learned(start * count if len(start) == 1 else start) for key, start in starts.items()
             }
-            if choice.has_coverage:
+            if map_config.has_coverage:
                 several["coverage"] = CoverageVectors(count, head_dim)
-            return choice.with_settings(**several)
+            return map_config.with_settings(**several)
 
         attn: dict[str, Any] = self.attn if isinstance(self.attn, dict) else dict.fromkeys(heads, self.attn)
         return replace(self, attn={**attn, **{kind: filled(attn[kind], *size) for kind, size in heads.items()}})
@@ -165,7 +169,7 @@ class SparseConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for ``config.json``."""
         if isinstance(self.attn, dict):
-            attn: Any = {kind: _plain_layers(choice) for kind, choice in self.attn.items()}
+            attn: Any = {kind: _plain_layers(map_config) for kind, map_config in self.attn.items()}
         else:
             attn = _plain_layers(self.attn)
         head = None if self.head is None else self.head.to_dict()
@@ -191,6 +195,6 @@ class SparseConfig:
         config = cls.parse(**{key: value for key, value in data.items() if key != "version"})
         if config.head is not None and config.head.open_settings:
             raise ValueError(f"the saved head leaves {config.head.open_settings[0]!r} open; it must be a number")
-        if any(dict(choice.settings).get("coverage") == "vector" for choice in config.attention_maps):
+        if any(dict(map_config.settings).get("coverage") == "vector" for map_config in config.attention_maps):
             raise ValueError('the saved attention has coverage="vector" without the size of the vectors')
         return config

@@ -14,15 +14,17 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import cached_file
 
-from .adapter_settings import ADAPTER_SETTINGS, save_adapter_settings
-from .attachment import attach
 from .attention import NAME, through_interface
-from .card import update_card
 from .config import SparseConfig
-from .head import SparseModel
-from .marking import block_of, marked_part
-from .patching import check_layers, sparse_config, sparsify, transformers_model
-from .source_fertility import SOURCE_FILES, load_source, saved_source
+from .fertility.source import SOURCE_FILES, load_source, saved_source
+from .model.adapter_settings import ADAPTER_SETTINGS, save_adapter_settings
+from .model.model_card import update_card
+from .model.saved_config import block_of, marked_part
+from .model.sparse_model import SparseModel
+from .model.sparsify import check_layers, sparse_config, sparsify, transformers_model
+from .model.state import attach
+
+__all__ = ["from_pretrained", "save_pretrained"]
 
 
 def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) -> Any:
@@ -112,7 +114,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     base = (auto_class or _class_of(base_config)).from_pretrained(base_path, **kwargs)
     if not isinstance(base, SparseModel):
         source = load_source(*(cached_file(path, name, **_absent_is_none(kwargs)) for name in SOURCE_FILES))
-        settings = {role: choice for role, choice in config.to_dict().items() if role != "version"}
+        settings = {role: map_config for role, map_config in config.to_dict().items() if role != "version"}
         if source is not None:
             settings |= {"fertility": source.source, "training_fertility": source.while_training}
         sparsify(base, **settings)

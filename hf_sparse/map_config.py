@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from .functional import Setting, SparseMap, get_map
-from .functional._centered import centered
-from .functional._length_scale import length_scale
-from .functional._map import underlying
-from .functional._rows import wide
+from .functional.registry import underlying
+from .functional.rows import upcast
+from .functional.score_transforms import centered, length_scale
 
 
 def _inverse_softplus(value: Tensor) -> Tensor:
@@ -199,11 +198,11 @@ class MapConfig:
         """
         z = centered(z) if self.centered else z
         if not replaced and not self.scaled_by_length:
-            return z if self.temperature == 1 else wide(z) / self.temperature
+            return z if self.temperature == 1 else upcast(z) / self.temperature
         own = {name: setting.default for name, setting in ON_SCORES.items()} | dict(self.settings) | replaced
         # A masked score stays masked, and does not reach the gradient of a learned setting as 0 times inf.
         masked = z == -torch.inf
-        x = wide(z).masked_fill(masked, 0.0) / own["temperature"]
+        x = upcast(z).masked_fill(masked, 0.0) / own["temperature"]
         if self.scaled_by_length:
             x = x * length_scale(z, *(own[name] for name in BY_LENGTH))
         return x.masked_fill(masked, -torch.inf)

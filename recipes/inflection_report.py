@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from hf_sparse import SparseConfig
-from hf_sparse.card import update_card
+from hf_sparse.model.model_card import update_card
 
 Record = dict[str, Any]
 

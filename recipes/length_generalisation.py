@@ -121,8 +121,8 @@ def learned(model: PreTrainedModel) -> dict[str, list[list[float]]]:
     """The learned settings of attention in their range: layers, then heads."""
     values: dict[str, list[list[float]]] = {}
     for module, site in attention_sites(model):
-        for name in site.choice.learned if site.choice else ():
-            numbers = site.choice.setting(name).from_real(getattr(module, f"sparse_{name}").value.detach())
+        for name in site.map_config.learned if site.map_config else ():
+            numbers = site.map_config.setting(name).from_real(getattr(module, f"sparse_{name}").value.detach())
             values.setdefault(name, []).append([round(float(number), 3) for number in numbers])
     return values
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from translation_corpus import Pair, words
 
 from hf_sparse import WordAligner
-from hf_sparse.evaluation import load
 from hf_sparse.metrics import rep_score
+from hf_sparse.metrics.evaluate import load
 
 LONGEST_PICTURED = 20  # words
 WORST = 5  # sentences

@@ -27,7 +27,7 @@ from translation_corpus import Pair
 import hf_sparse
 from hf_sparse import CoveragePenalty, FertilityPredictor, WordAligner
 from hf_sparse.fertility import fertility_counts
-from hf_sparse.fertility_predictor import fertility_dataset
+from hf_sparse.fertility.predictor import fertility_dataset
 from hf_sparse.metrics import attended_words
 
 EXHAUSTION = 0.2

@@ -24,8 +24,8 @@ from transformers import (
 
 import hf_sparse
 from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
-from hf_sparse.head import SparseModel
 from hf_sparse.hooks import install, uninstall
+from hf_sparse.model.sparse_model import SparseModel
 from tests.tiny_models import ARCHITECTURES, CAUSAL, SEQ2SEQS, attentions, labelled, tiny_model, tokens
 
 SETTINGS = [

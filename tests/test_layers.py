@@ -1,4 +1,4 @@
-"""The import rules of the house, read off the source text: a module imports only from layers below its own."""
+"""The import rules of the house, read off the source text; floors are derived from the folders, nothing is listed."""
 
 import ast
 from pathlib import Path
@@ -6,55 +6,17 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hf_sparse"
-
-# Top-level module or folder -> layer. Everything in the package must be listed, or the first test fails.
-LAYERS = {
-    "_version": 0,
-    "kernels": 0,
-    "functional": 1,
-    "map_config": 2,
-    "config": 2,
-    "losses": 2,
-    "metrics": 2,
-    "fertility": 2,
-    "attention": 3,
-    "card": 3,
-    "distribution": 3,
-    "adapter_settings": 3,
-    "kept_support": 3,
-    "stock_trainer": 3,
-    "head": 3,
-    "head_loss": 3,
-    "linear_logits": 3,
-    "own_forward": 3,
-    "visible_loss": 3,
-    "fertility_predictor": 3,
-    "source_fertility": 3,
-    "attachment": 4,
-    "audit": 4,
-    "example": 4,
-    "calibration": 4,
-    "marking": 4,
-    "patching": 4,
-    "settings": 4,
-    "generation": 4,
-    "annealing": 5,
-    "diagnosis": 5,
-    "conversion": 5,
-    "distillation": 5,
-    "hooks": 5,
-    "hub": 5,
-    "trainer": 5,
-    "plots": 5,
-    "report": 5,
-    "evaluation": 5,
-    "__init__": 6,
-}
 FILES = sorted(PACKAGE.rglob("*.py"))
+NAME_OF = {
+    path: ".".join(["hf_sparse", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+    for path in FILES
+}
+MODULES = set(NAME_OF.values())
 
 
-def part_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+def room_of(module: str) -> str:
+    """The folder or file right below the package that a module is in; the package itself for its ``__init__``."""
+    return [*module.split("."), "hf_sparse"][1]
 
 
 def imports(path: Path) -> list[str]:
@@ -71,47 +33,17 @@ def imports(path: Path) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_module_imports_only_lower_layers(path):
-    assert part_of(path) in LAYERS, f"{part_of(path)} has no layer"
-    own = part_of(path)
+def modules_imported(path: Path) -> set[str]:
+    """The package's own modules that a file imports: ``from .x import y`` is y's module, or x where y is a name."""
+    targets = set()
     for name in imports(path):
-        parts = name.split(".")
-        if parts[0] != "hf_sparse" or len(parts) == 1 or parts[1] == own:
-            continue
-        other = parts[1] if parts[1] in LAYERS else "__init__"
-        if own != "__init__":
-            assert LAYERS[other] <= LAYERS[own], f"{own} (layer {LAYERS[own]}) imports {name}"
-            assert other != "__init__", f"{own} imports {name} through the package root"
+        while name not in MODULES and "." in name:
+            name = name.rpartition(".")[0]
+        targets.add(name)
+    return targets & MODULES - {NAME_OF[path], "hf_sparse"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_kernels_import_triton_and_only_upper_layers_import_transformers(path):
-    roots = {name.split(".")[0] for name in imports(path)}
-    if part_of(path) != "kernels":
-        assert "triton" not in roots
-    if LAYERS[part_of(path)] < 3:
-        assert not roots & {"transformers", "peft", "accelerate", "datasets"}
-
-
-def test_no_module_is_named_after_a_heap():
-    assert not [path for path in FILES if path.stem in {"utils", "util", "helpers", "helper", "common", "misc"}]
-
-
-def test_no_import_cycles_between_files():
-    def module(path: Path) -> str:
-        return ".".join(["hf_sparse", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
-
-    graph = {}
-    for path in FILES:
-        known = {module(other) for other in FILES}
-        # `from .x import y` names x.y: keep the longest prefix that is a module, and never the package itself.
-        targets = set()
-        for name in imports(path):
-            while name not in known and "." in name:
-                name = name.rpartition(".")[0]
-            targets.add(name)
-        graph[module(path)] = targets & known - {module(path), "hf_sparse"}
+def check_acyclic(graph: dict[str, set[str]]) -> None:
     visiting, done = [], set()
 
     def visit(name: str) -> None:
@@ -124,3 +56,45 @@ def test_no_import_cycles_between_files():
 
     for name in graph:
         visit(name)
+
+
+def test_no_import_cycles_between_files():
+    check_acyclic({NAME_OF[path]: modules_imported(path) for path in FILES})
+
+
+def test_no_import_cycles_between_rooms():
+    graph = {}
+    for path in FILES:
+        room = room_of(NAME_OF[path])
+        graph.setdefault(room, set()).update({room_of(module) for module in modules_imported(path)} - {room})
+    check_acyclic(graph)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_imported_through_the_package_root(path):
+    for name in imports(path):
+        if name.startswith("hf_sparse.") and NAME_OF[path] != "hf_sparse":
+            assert room_of(name) in map(room_of, MODULES - {"hf_sparse"}), f"{name} comes through the root"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_with_an_underscore_is_imported_only_inside_its_folder(path):
+    for module in modules_imported(path):
+        folder, _, stem = module.rpartition(".")
+        if stem.startswith("_"):
+            inside = NAME_OF[path] if path.name == "__init__.py" else NAME_OF[path].rpartition(".")[0]
+            assert f"{inside}.".startswith(f"{folder}."), f"{NAME_OF[path]} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_mathematics_knows_no_models(path):
+    roots = {name.split(".")[0] for name in imports(path)}
+    room = room_of(NAME_OF[path])
+    if room != "kernels":
+        assert "triton" not in roots
+    if room in {"kernels", "functional", "losses", "metrics", "config"} and "evaluate" not in path.parts:
+        assert not roots & {"transformers", "peft", "accelerate", "datasets"}
+
+
+def test_no_module_is_named_after_a_heap():
+    assert not [path for path in FILES if path.stem in {"utils", "util", "helpers", "helper", "common", "misc"}]

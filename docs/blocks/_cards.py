@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from hf_sparse import SparseConfig
-from hf_sparse.card import sparsity_section
+from hf_sparse.model.model_card import sparsity_section
 
 CARDS: list[Callable[[], Iterable[Card]]] = []
 

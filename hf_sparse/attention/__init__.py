@@ -1,9 +1,9 @@
 """Sparse attention: through Transformers' attention interface, or inside modules that do without it."""
 
 from ._checkpoint import keep_thresholds
+from ._constrained import constrained_attention
 from ._credit import check_fertility, credit_refusal, follow_cache
 from ._find import find_sites, inspected_functions, named_attention, through_interface
-from ._flex import flex_entmax_attention
 from ._inline import attention_call, divert, is_softmax, refusal, restore
 from ._interface import NAME, sparse_attention
 from ._scores import attention_scores
@@ -18,8 +18,9 @@ from ._site import (
     trial,
     weights_under,
 )
-from ._spent_layer import SpentLayer
-from ._tiers import set_impl
+from ._spent import SpentLayer
+from .backends import set_impl
+from .backends._flex import flex_entmax_attention
 
 __all__ = [
     "NAME",
@@ -32,6 +33,7 @@ __all__ = [
     "attention_scores",
     "attention_sites",
     "check_fertility",
+    "constrained_attention",
     "credit_refusal",
     "divert",
     "find_sites",

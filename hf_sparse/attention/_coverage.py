@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
-from ..functional._rows import wide
+from ..functional.rows import upcast
 from ._credit import spending_queries, spent_layer
 from ._site import learned_name, weigh
 
@@ -40,9 +40,9 @@ def covered_weights(
     Raises:
         ValueError: a cache that cannot be followed.
     """
-    z = wide(scores)
+    z = upcast(scores)
     vectors = getattr(module, learned_name("coverage"))(scores)
-    slope = wide(query @ vectors[..., None] * scaling)  # by which a score rises where the key has received 1
+    slope = upcast(query @ vectors[..., None] * scaling)  # by which a score rises where the key has received 1
     covering = spending_queries(target_mask, scores)
     layer, first_step = spent_layer(module, cache, scores.shape[2])
     before = None if layer is None else layer.spent_before(first_step, num_keys)

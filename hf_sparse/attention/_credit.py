@@ -11,10 +11,10 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
 from ..config import MapConfig
-from ..fertility import constrained_attention
 from ..map_config import ON_SCORES
+from ._constrained import constrained_attention
 from ._site import SITE, AttentionSite, settings_by_head
-from ._spent_layer import SpentLayer
+from ._spent import SpentLayer
 
 
 def constrained_weights(
@@ -42,10 +42,10 @@ def constrained_weights(
         ValueError: no fertility, one of another shape, or one used up; or a cache that cannot be followed.
     """
     site: AttentionSite = module.__dict__[SITE]
-    choice, dtype = cast(MapConfig, site.choice), scores.dtype
-    by_head = {name: values.view(-1, 1, 1) for name, values in settings_by_head(choice, module, scores).items()}
-    settings: dict[str, Any] = dict(choice.settings) | by_head
-    scores = choice.scores(scores, **{name: value for name, value in by_head.items() if name in ON_SCORES})
+    map_config, dtype = cast(MapConfig, site.map_config), scores.dtype
+    by_head = {name: values.view(-1, 1, 1) for name, values in settings_by_head(map_config, module, scores).items()}
+    settings: dict[str, Any] = dict(map_config.settings) | by_head
+    scores = map_config.scores(scores, **{name: value for name, value in by_head.items() if name in ON_SCORES})
     if settings["sink"]:
         # A key and a value of zeros at the end of every sentence, whatever its padding: score 0 unless it is learned.
         score = torch.as_tensor(settings["sink_score"], dtype=scores.dtype, device=scores.device)
@@ -55,7 +55,7 @@ def constrained_weights(
     spent = None if layer is None else layer.spent_before(first_step, num_keys)
     if spent is not None:
         credit = credit - spent
-    bounds = cast(Any, site.choice).map.bounds
+    bounds = cast(Any, site.map_config).map.bounds
     exhaustion = settings["exhaustion"]
     spending = spending_queries(target_mask, scores)
     weights = constrained_attention(
@@ -148,15 +148,15 @@ def hand_on_cache(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tup
 
 def follow_cache(module: nn.Module, site: AttentionSite) -> None:
     """Let ``module`` hand its cache on to its attention function, if what its keys received is followed."""
-    if site.choice is not None and site.choice.is_sequential:
+    if site.map_config is not None and site.map_config.is_sequential:
         site.hook = module.register_forward_pre_hook(hand_on_cache, with_kwargs=True)
 
 
 def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
     """Why the map of ``site`` cannot follow what the keys of ``module`` received, or None."""
-    if site.choice is None or not site.choice.is_sequential:
+    if site.map_config is None or not site.map_config.is_sequential:
         return None
-    name = "coverage" if site.has_coverage else site.choice.name
+    name = "coverage" if site.has_coverage else site.map_config.name
     where = f"{type(module).__name__} at {site.path!r}"
     if site.has_coverage and site.kind != "cross":
         return f'coverage is what words of a source received, and {where} is self-attention; give a kind, "cross"'
@@ -167,7 +167,7 @@ def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
         return f"{where} does not go through Transformers' attention interface with its arguments, as {name} needs"
     if not site.is_constrained:
         return None
-    settings = dict(site.choice.settings)
+    settings = dict(site.map_config.settings)
     if settings["shared"] and isinstance(settings["fertility"], tuple):
         return f"fertility by head and shared=True contradict each other at {site.path!r}; give {name} one number"
     if site.kind != "cross" and isinstance(settings["fertility"], str):

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..own_forward import change_class
 from ._find import calls_softmax
 from ._scores import attention_scores
 from ._site import SITE, AttentionSite, attention_sites, weigh
+from .swap_class import change_class
 
 
 def _softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> None:

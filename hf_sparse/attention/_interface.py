@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from ._call import AttentionCall
 from ._coverage import covered_weights
 from ._credit import constrained_weights
 from ._mask import PatternMask, pattern_mask
 from ._scores import attention_scores
 from ._site import SITE, weigh
-from ._tiers import output_without_weights
+from .backends import output_without_weights
+from .backends._call import AttentionCall
 
 NAME = "hf_sparse"
 

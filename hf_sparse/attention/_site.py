@@ -81,7 +81,7 @@ class AttentionSite:
     Attributes:
         path: the module's path inside the model.
         kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
-        choice: the map there; None keeps softmax.
+        map_config: the map there; None keeps softmax.
         layer: which of its kind it is, counted from 0.
         inline: whether the module computes its own softmax, rather than asking the attention interface.
         heeded: arguments of the interface that the model's own attention would heed.
@@ -93,7 +93,7 @@ class AttentionSite:
 
     path: str
     kind: str
-    choice: MapConfig | None
+    map_config: MapConfig | None
     layer: int = 0
     inline: bool = False
     heeded: frozenset[str] = field(default=frozenset(), repr=False)
@@ -105,12 +105,12 @@ class AttentionSite:
     @property
     def is_constrained(self) -> bool:
         """Whether the keys there have a credit that attention spends."""
-        return self.choice is not None and self.choice.is_constrained
+        return self.map_config is not None and self.map_config.is_constrained
 
     @property
     def has_coverage(self) -> bool:
         """Whether what the keys there have received goes into their scores."""
-        return self.choice is not None and self.choice.has_coverage
+        return self.map_config is not None and self.map_config.has_coverage
 
 
 def weigh(module: nn.Module, scores: Tensor) -> Tensor:
@@ -122,10 +122,10 @@ def weigh(module: nn.Module, scores: Tensor) -> Tensor:
     site: AttentionSite = module.__dict__[SITE]
     if site.watch is not None:
         site.watch(module, scores)
-    return weights_under(site.choice, module, scores)
+    return weights_under(site.map_config, module, scores)
 
 
-def weights_under(choice: MapConfig | None, module: nn.Module, scores: Tensor) -> Tensor:
+def weights_under(map_config: MapConfig | None, module: nn.Module, scores: Tensor) -> Tensor:
     """The weights of ``scores`` (..., keys) under a map, or under softmax for None, in ``module``.
 
     Settings that differ by head need scores (batch, heads, queries, keys).
@@ -133,17 +133,19 @@ def weights_under(choice: MapConfig | None, module: nn.Module, scores: Tensor) -
     Raises:
         ValueError: settings for another number of heads, or scores whose heads cannot be told.
     """
-    if choice is None:
+    if map_config is None:
         return softmax(scores)
-    by_head: Any = {name: values.view(-1, 1, 1) for name, values in settings_by_head(choice, module, scores).items()}
-    return choice(scores, **by_head)
+    by_head: Any = {
+        name: values.view(-1, 1, 1) for name, values in settings_by_head(map_config, module, scores).items()
+    }
+    return map_config(scores, **by_head)
 
 
-def settings_by_head(choice: MapConfig, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
+def settings_by_head(map_config: MapConfig, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """Those settings of a map in ``module`` that differ by head, as tensors (heads,) on the device of ``x``.
 
     Args:
-        choice: the map.
+        map_config: the map.
         module: it holds the parameters of settings that are learned.
         x: scores or queries (batch, heads, queries, ...).
 
@@ -152,9 +154,9 @@ def settings_by_head(choice: MapConfig, module: nn.Module, x: Tensor) -> dict[st
     """
     by_head = {}
     precision = torch.float64 if x.dtype == torch.float64 else torch.float32
-    for name, value in choice.settings:
+    for name, value in map_config.settings:
         if isinstance(value, Learned):
-            from_real = cast(Any, choice.setting(name).from_real)
+            from_real = cast(Any, map_config.setting(name).from_real)
             by_head[name] = from_real(getattr(module, learned_name(name))(x).to(precision))
         elif isinstance(value, tuple):
             by_head[name] = torch.tensor(value, dtype=precision, device=x.device)
@@ -191,26 +193,26 @@ def learned_name(setting: str) -> str:
 
 def add_learned(module: nn.Module, site: AttentionSite) -> None:
     """Give ``module`` a ``LearnedSetting`` for every setting of its site that is learned."""
-    if site.choice is None:
+    if site.map_config is None:
         return
     weight = next(module.parameters())
-    for name in site.choice.learned_names:
+    for name in site.map_config.learned_names:
         if not hasattr(module, learned_name(name)):
-            module.register_module(learned_name(name), LearnedSetting(_start(site.choice, name, weight)))
+            module.register_module(learned_name(name), LearnedSetting(_start(site.map_config, name, weight)))
 
 
-def _start(choice: MapConfig, name: str, weight: Tensor) -> Tensor:
+def _start(map_config: MapConfig, name: str, weight: Tensor) -> Tensor:
     """Where a learned setting starts; coverage at zero, where it changes nothing and has a gradient."""
-    value = dict(choice.settings)[name]
+    value = dict(map_config.settings)[name]
     if isinstance(value, CoverageVectors):
         return weight.new_zeros(value.heads, value.head_dim)
     initial = torch.tensor(value.initial, dtype=weight.dtype, device=weight.device)
-    return cast(Any, choice.setting(name).to_real)(initial)
+    return cast(Any, map_config.setting(name).to_real)(initial)
 
 
 def remove_learned(module: nn.Module, site: AttentionSite) -> None:
     """Undo ``add_learned``."""
-    for name in site.choice.learned_names if site.choice else ():
+    for name in site.map_config.learned_names if site.map_config else ():
         delattr(module, learned_name(name))
 
 
@@ -251,12 +253,12 @@ def trial(
         watch: called with each site, its module and the scores (..., keys) of every call, before they are weighed.
     """
     sites = [site for _, site in attention_sites(model)]
-    own = [site.choice for site in sites]
+    own = [site.map_config for site in sites]
     for site in sites:
-        site.choice = choices.get(site.path, site.choice)
+        site.map_config = choices.get(site.path, site.map_config)
         site.watch = None if watch is None else partial(watch, site)
     try:
         yield
     finally:
-        for site, choice in zip(sites, own):
-            site.choice, site.watch = choice, None
+        for site, map_config in zip(sites, own):
+            site.map_config, site.watch = map_config, None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..head import SparseModel
+from ..model.sparse_model import SparseModel
 
 Batch = dict[str, Any]
 

@@ -12,11 +12,11 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..attention import attention_sites
-from ..audit import audit_fused_loss, quiet_evaluation
 from ..config import Learned, MapConfig, SparseConfig
-from ..example import example_inputs
-from ..patching import is_sparse, sparse_config, transformers_model
-from ..settings import change_settings
+from ..model.audit import audit_fused_loss, quiet_evaluation
+from ..model.example import example_inputs
+from ..model.settings import change_settings
+from ..model.sparsify import is_sparse, sparse_config, transformers_model
 from ._batches import read_batches
 from ._choices import by_layer
 from ._fit import fit_attention, fit_head, head_data
@@ -70,10 +70,10 @@ def calibrate(
     if not eps > 0:
         raise ValueError(f"eps must be > 0, was {eps}")
     config = sparse_config(model)
-    if any(isinstance(choice.temperature, Learned) for choice in config.attention_maps):
+    if any(isinstance(map_config.temperature, Learned) for map_config in config.attention_maps):
         raise ValueError('a temperature of attention is learned; make the model sparse without temperature="learned"')
     batches = read_batches(dataloader, max_batches)
-    own: dict[str, MapConfig | None] = {site.path: site.choice for _, site in attention_sites(sparse)}
+    own: dict[str, MapConfig | None] = {site.path: site.map_config for _, site in attention_sites(sparse)}
     passes = (ROUNDS if own else 0) + (2 if config.head else 0) + 3
     with quiet_evaluation(sparse), tqdm(total=passes * len(batches), desc="calibrate", disable=not progress) as bar:
         fitted = fit_attention(sparse, batches, own, per_head, bar.update) if own else own
@@ -83,9 +83,11 @@ def calibrate(
         trials = [Trial(own, config.head), Trial(fitted, head)]
         dense, ((before, layers_before), (after, layers_after)) = measure(sparse, batches, trials, eps, bar.update)
     layers = [
-        CalibratedLayer(site.path, site.kind, choice.temperature, layers_before[site.path], layers_after[site.path])
+        CalibratedLayer(
+            site.path, site.kind, map_config.temperature, layers_before[site.path], layers_after[site.path]
+        )
         for _, site in attention_sites(sparse)
-        if (choice := fitted[site.path]) is not None and site.path in layers_after
+        if (map_config := fitted[site.path]) is not None and site.path in layers_after
     ]
     _land(sparse, config, replace(config, attn=by_layer(sparse, fitted) or config.attn, head=head))
     settings = None if head is None else head.to_dict()

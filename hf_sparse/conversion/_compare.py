@@ -10,10 +10,10 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..attention import attention_sites
-from ..audit import quiet_evaluation
 from ..config import MapConfig
-from ..head import SparseModel
-from ..patching import sparse_config, sparsify, transformers_model, unsparsify
+from ..model.audit import quiet_evaluation
+from ..model.sparse_model import SparseModel
+from ..model.sparsify import sparse_config, sparsify, transformers_model, unsparsify
 from ._batches import Batch, on_device, read_batches
 from ._choices import Choices, by_layer
 from ._comparison import Comparison, SparseHead
@@ -81,7 +81,7 @@ def compare(
 
 
 def _compared(model: Any, batches: list[Batch], budget: float, eps: float, advance: Callable[[], Any]) -> Comparison:
-    own: Choices = {site.path: site.choice for _, site in attention_sites(model) if site.choice is not None}
+    own: Choices = {site.path: site.map_config for _, site in attention_sites(model) if site.map_config is not None}
     untried = _heads_to_try(model, batches, own, advance)
     trials = [Trial(_maps([each])) for each in untried]
     dense, measured = measure(model, batches, trials, eps, advance)
@@ -111,7 +111,7 @@ def _compared(model: Any, batches: list[Batch], budget: float, eps: float, advan
 
 def _heads_to_try(model: Any, batches: list[Batch], own: Choices, advance: Callable[[], Any]) -> list[SparseHead]:
     """Every head at every alpha up to the one asked for, with its temperature; errors still to be measured."""
-    asked = {path: _alpha(path, choice) for path, choice in own.items()}
+    asked = {path: _alpha(path, map_config) for path, map_config in own.items()}
     alphas = sorted({*_ALPHAS, *asked.values()} - {1.0})
     heads = []
     for alpha in alphas:
@@ -121,10 +121,10 @@ def _heads_to_try(model: Any, batches: list[Batch], own: Choices, advance: Calla
         }
         fitted = fit_attention(model, batches, tried, True, advance) if tried else {}
         for _, site in attention_sites(model):
-            choice = fitted.get(site.path)
-            if choice is not None:
-                several = isinstance(choice.temperature, tuple)
-                temperatures = choice.temperature if several else (choice.temperature,)
+            map_config = fitted.get(site.path)
+            if map_config is not None:
+                several = isinstance(map_config.temperature, tuple)
+                temperatures = map_config.temperature if several else (map_config.temperature,)
                 heads += [
                     SparseHead(site.path, site.kind, site.layer, head, len(temperatures), alpha, temperature, 0.0, 0.0)
                     for head, temperature in enumerate(temperatures)
@@ -132,14 +132,14 @@ def _heads_to_try(model: Any, batches: list[Batch], own: Choices, advance: Calla
     return heads
 
 
-def _alpha(path: str, choice: Any) -> float:
-    alpha = choice.spelled_out.map_settings.get("alpha")
-    if choice.spelled_out.name != "entmax" or not isinstance(alpha, float):
+def _alpha(path: str, map_config: Any) -> float:
+    alpha = map_config.spelled_out.map_settings.get("alpha")
+    if map_config.spelled_out.name != "entmax" or not isinstance(alpha, float):
         raise ValueError(
             f"{path}: compare chooses an alpha for each head; give attn a map of the entmax family with one number, "
-            f"was {choice.to_dict()}"
+            f"was {map_config.to_dict()}"
         )
-    if choice.scaled_by_length:
+    if map_config.scaled_by_length:
         raise ValueError(f"{path}: compare fits no factor of length; leave delta, beta and gamma out")
     return alpha
 

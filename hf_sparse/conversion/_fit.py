@@ -45,15 +45,15 @@ def fit_attention(
     searches: dict[str, TemperatureSearch] = {}
 
     def watch(site: AttentionSite, module: nn.Module, scores: Tensor) -> None:
-        choice = choices.get(site.path)
-        if choice is None or choice.name == "softmax":
+        map_config = choices.get(site.path)
+        if map_config is None or map_config.name == "softmax":
             return
         heads = scores.shape[1] if per_head and scores.dim() == 4 else 1
         search = searches.setdefault(site.path, TemperatureSearch(heads))
         z = scores if scores.dtype == torch.float64 else scores.float()
         p = softmax(z)
         for point, temperature in enumerate(search.candidates.tolist()):
-            q = weights_under(_at(choice, temperature), module, z)
+            q = weights_under(_at(map_config, temperature), module, z)
             errors = squared_distance(q, p)
             search.add(point, errors.sum((0, 2)) if heads > 1 else errors.sum()[None])
 
@@ -67,8 +67,8 @@ def fit_attention(
     return {**choices} | {path: _at(choices[path], search.best) for path, search in searches.items()}
 
 
-def _at(choice: Any, temperatures: list[float]) -> MapConfig:
-    return choice.with_settings(temperature=tuple(temperatures) if len(temperatures) > 1 else temperatures[0])
+def _at(map_config: Any, temperatures: list[float]) -> MapConfig:
+    return map_config.with_settings(temperature=tuple(temperatures) if len(temperatures) > 1 else temperatures[0])
 
 
 def head_data(model: Any, batches: list[Batch], choices: Choices, advance: Callable[[], Any]) -> tuple[Tensor, Tensor]:
@@ -97,7 +97,7 @@ def head_data(model: Any, batches: list[Batch], choices: Choices, advance: Calla
     return logits, p
 
 
-def fit_head(choice: MapConfig, logits: Tensor, p: Tensor) -> MapConfig:
+def fit_head(map_config: MapConfig, logits: Tensor, p: Tensor) -> MapConfig:
     """A head's map at the temperature where its own loss against the dense distributions p is smallest.
 
     For a map q and its loss L, ``L(z / T, p)`` is convex in ``1 / T`` and zero only for ``q = p``; at its minimum
@@ -106,35 +106,39 @@ def fit_head(choice: MapConfig, logits: Tensor, p: Tensor) -> MapConfig:
     and the better of the two is taken.
 
     Args:
-        choice: the head's map.
+        map_config: the head's map.
         logits: raw scores (N, V).
         p: dense distributions (N, V).
 
     Source: Blondel et al. 2020, Proposition 2 (properties of Fenchel-Young losses).
     """
-    if choice.name == "softmax":
-        return choice
-    ways = [choice] if choice.map.shift_invariant else [choice.with_settings(centered=way) for way in (True, False)]
+    if map_config.name == "softmax":
+        return map_config
+    ways = (
+        [map_config]
+        if map_config.map.shift_invariant
+        else [map_config.with_settings(centered=way) for way in (True, False)]
+    )
     fitted = [_at_best_temperature(way, logits, p) for way in ways]
     return min(fitted, key=lambda each: float(each.loss()(logits, p)))
 
 
-def _at_best_temperature(choice: MapConfig, logits: Tensor, p: Tensor) -> MapConfig:
+def _at_best_temperature(map_config: MapConfig, logits: Tensor, p: Tensor) -> MapConfig:
     search = TemperatureSearch()
     for _ in range(ROUNDS):
         for point, temperature in enumerate(search.candidates.tolist()):
-            candidate = _with_mean_threshold(_at(choice, temperature), logits)
+            candidate = _with_mean_threshold(_at(map_config, temperature), logits)
             search.add(point, candidate.loss()(logits, p)[None])
         search.zoom()
-    return _with_mean_threshold(_at(choice, search.best), logits)
+    return _with_mean_threshold(_at(map_config, search.best), logits)
 
 
-def _with_mean_threshold(choice: MapConfig, logits: Tensor) -> MapConfig:
-    if "tau" not in choice.map_settings:
-        return choice
-    return choice.with_settings(tau=float(thresholds(choice, logits).mean()))
+def _with_mean_threshold(map_config: MapConfig, logits: Tensor) -> MapConfig:
+    if "tau" not in map_config.map_settings:
+        return map_config
+    return map_config.with_settings(tau=float(thresholds(map_config, logits).mean()))
 
 
-def thresholds(choice: MapConfig, logits: Tensor) -> Tensor:
+def thresholds(map_config: MapConfig, logits: Tensor) -> Tensor:
     """The thresholds (...) entmax finds for the scores that an alpha-ReLU head makes of its logits (..., V)."""
-    return threshold(choice.scores(logits), choice.map_settings["alpha"])
+    return threshold(map_config.scores(logits), map_config.map_settings["alpha"])

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..attention import AttentionSite, trial, weights_under
 from ..config import MapConfig
-from ..distribution import distribution
 from ..functional import softmax
 from ..metrics import eps_perplexity, support_size
+from ..model.distribution import distribution
 from ._batches import Batch, scored
 from ._choices import Choices, all_softmax
 from ._divergence import squared_distance, support_divergence
@@ -137,9 +137,9 @@ def measure(
         z = scores if scores.dtype == torch.float64 else scores.float()
         p = softmax(z)
         for one, its in zip(trials, sums):
-            choice = one.attention.get(site.path)
-            if choice is not None:
-                its.add_layer(site.path, weights_under(choice, module, z), p)
+            map_config = one.attention.get(site.path)
+            if map_config is not None:
+                its.add_layer(site.path, weights_under(map_config, module, z), p)
 
     everywhere = all_softmax(model)
     for batch in batches:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from ..audit import quiet_evaluation
 from ..config import SparseConfig
-from ..patching import transformers_model
+from ..model.audit import quiet_evaluation
+from ..model.sparsify import transformers_model
 from ._batches import read_batches, scored
 from ._fit import thresholds
 
@@ -53,13 +53,13 @@ def estimate_tau_from_data(
     Cost: one forward pass over the data.
     """
     head = {"name": "alpha_relu", "alpha": alpha, "tau": 0.0, "temperature": temperature, "centered": centered}
-    choice: Any = SparseConfig.parse(head=head).head
+    map_config: Any = SparseConfig.parse(head=head).head
     inner = transformers_model(model)
     batches = read_batches(dataloader, max_batches)
     found = []
     with quiet_evaluation(inner):
         for batch in tqdm(batches, desc="tau", disable=not progress):
-            found.append(thresholds(choice, scored(inner, batch)[0]))
+            found.append(thresholds(map_config, scored(inner, batch)[0]))
     taus = torch.cat(found).double()
     if len(taus) == 0:
         raise ValueError("no target counts in the model's loss: every label is ignored once labels are shifted")

@@ -1,7 +1,16 @@
-"""Fertility: how much attention a source word may receive, where that comes from, and attention that keeps to it."""
+"""Fertility: how much attention a source word may receive, and where that number comes from."""
 
-from ._constrained_attention import constrained_attention
-from ._guided import GuidedFertility, fertility_counts
-from ._word_aligner import Links, Word, WordAligner
+from .aligner import Links, Word, WordAligner
+from .guided import GuidedFertility, fertility_counts
+from .predictor import FertilityCollator, FertilityPredictor, fertility_dataset
 
-__all__ = ["GuidedFertility", "Links", "Word", "WordAligner", "constrained_attention", "fertility_counts"]
+__all__ = [
+    "FertilityCollator",
+    "FertilityPredictor",
+    "GuidedFertility",
+    "Links",
+    "Word",
+    "WordAligner",
+    "fertility_counts",
+    "fertility_dataset",
+]

@@ -12,7 +12,6 @@ from ._csparsemax import csparsemax, csparsemax_threshold
 from ._entmax import entmax
 from ._entmax15 import entmax15
 from ._entmax_support import Support, entmax15_support, entmax_support, entmax_threshold
-from ._map import MAPS, Setting, SparseMap, UpperBounds, get_map
 from ._softmax import softmax
 from ._sparsegen import sparsegen_exp, sparsegen_lin, sparsegen_log, sparsegen_sq
 from ._sparsehourglass import sparsecone, sparsehourglass
@@ -20,6 +19,8 @@ from ._sparsemax import sparsemax
 from ._spherical_softmax import spherical_softmax
 from ._sum_normalization import sum_normalization, sum_normalization_pp
 from ._threshold import support, threshold
+from .registry import MAPS, Setting, SparseMap, UpperBounds, get_map
+from .tau import estimate_tau, estimate_tau_from_head, positive_part_moment
 
 __all__ = [
     "MAPS",
@@ -36,7 +37,10 @@ __all__ = [
     "entmax15_support",
     "entmax_support",
     "entmax_threshold",
+    "estimate_tau",
+    "estimate_tau_from_head",
     "get_map",
+    "positive_part_moment",
     "softmax",
     "sparsecone",
     "sparsegen_exp",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._map import Setting, SparseMap, register
-from ._rows import check_scores, map_rows, wide
+from .registry import Setting, SparseMap, register
+from .rows import check_scores, map_rows, upcast
 
 
 def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int = -1) -> Tensor:
@@ -57,7 +57,7 @@ def _setting(name: str, value: float | Tensor, setting: Setting, z: Tensor, dim:
     if not value.is_floating_point():
         raise TypeError(f"{name} must be {setting.allowed}, or a floating-point tensor of such, was {value.dtype}")
     try:
-        return wide(value.expand(z.shape).movedim(dim, -1))
+        return upcast(value.expand(z.shape).movedim(dim, -1))
     except RuntimeError as error:
         raise ValueError(
             f"{name} must broadcast to the scores {tuple(z.shape)}, was of shape {tuple(value.shape)}"

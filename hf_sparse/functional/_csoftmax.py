@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._bounds import CREDIT, ROUNDS, map_bounded_rows, settled_or_sorted
-from ._map import SparseMap, UpperBounds, register
 from ._softmax import softmax, softmax_rows
+from .bounds import CREDIT, ROUNDS, map_bounded_rows, settled_or_sorted
+from .registry import SparseMap, UpperBounds, register
 
 
 def csoftmax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._bounds import CREDIT, ROUNDS, map_bounded_rows, settled_or_sorted
-from ._map import SparseMap, UpperBounds, register
-from ._rows import wide
 from ._sparsemax import sparsemax
+from .bounds import CREDIT, ROUNDS, map_bounded_rows, settled_or_sorted
+from .registry import SparseMap, UpperBounds, register
+from .rows import upcast
 
 
 def csparsemax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
@@ -58,7 +58,7 @@ def csparsemax_threshold(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
     >>> csparsemax_threshold(torch.tensor([1.2, 0.8, -0.2]), torch.tensor([0.5, 0.6, 1.0]))
     tensor([0.3000])
     """
-    x = wide(z)
+    x = upcast(z)
     p = csparsemax(x, u.to(x.dtype), dim)
     bound = u.to(x.dtype).expand_as(x)
     inside = (p > 0) & (p < bound)

@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ._candidates import LONG_ROW, candidates, put, take, values_on_candidates
 from ._entmax_learned import EntmaxPerRow
 from ._entmax_rows import EntmaxRows
 from ._few_rows import FEW_ROWS, only_values_wanted, solve_few_rows
-from ._graph import in_graph
-from ._map import Setting, SparseMap, register
-from ._newton import exponent_of
-from ._rows import check_scores, map_rows, per_row, wide
 from ._softmax import negative_entropy, softmax_rows
+from .candidates import LONG_ROW, candidates, put, take, values_on_candidates
+from .newton import exponent_of
+from .registry import Setting, SparseMap, register
+from .rows import check_scores, in_graph, map_rows, per_row, upcast
 
 # Below this distance from 1 the weights differ from softmax by less than float32 can tell.
 _SOFTMAX_BELOW = 1e-7
@@ -32,7 +31,7 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
             # For one row autograd.Function takes twice as long as the kernel.
             return kernels.entmax_weights(x, alpha, exponent_of(alpha))
         if not differentiable or length <= kernels.LONG_ROW:
-            return EntmaxRows.apply(wide(x), alpha, impl).to(x.dtype)
+            return EntmaxRows.apply(upcast(x), alpha, impl).to(x.dtype)
     if length >= LONG_ROW and alpha <= 2 and x.device.type == "cpu" and not in_graph():
         p, only_values = None, only_values_wanted(x)
         if only_values and 0 < x.numel() <= FEW_ROWS * length:
@@ -42,7 +41,7 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
             p = values_on_candidates(x, alpha) if only_values else _on_candidates(x, alpha, impl)
         if p is not None:
             return p
-    return EntmaxRows.apply(wide(x), alpha, impl).to(x.dtype)
+    return EntmaxRows.apply(upcast(x), alpha, impl).to(x.dtype)
 
 
 def _on_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:
@@ -55,7 +54,7 @@ def _on_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:
     columns, used = candidates(rows, alpha, impl)
     if columns.shape[-1] == 0:
         return None
-    p = EntmaxRows.apply(wide(take(rows, columns, used, impl)).masked_fill(~used, -torch.inf), alpha, impl)
+    p = EntmaxRows.apply(upcast(take(rows, columns, used, impl)).masked_fill(~used, -torch.inf), alpha, impl)
     return put(p.to(x.dtype), columns, used, x.shape[-1], impl).view(x.shape)
 
 

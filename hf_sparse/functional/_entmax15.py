@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ._entmax import entmax, tsallis_negentropy
-from ._map import SparseMap, register
+from .registry import SparseMap, register
 
 
 def entmax15(z: Tensor, dim: int = -1, *, impl: str = "auto") -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._graph import in_graph
+from .rows import in_graph
 
 
 def _divided(numerator: Tensor, a: Tensor, limit: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
-from ._graph import in_graph
-from ._newton import bisect, exponent_of, power, solve, solve_
+from .newton import bisect, exponent_of, power, solve, solve_
+from .rows import in_graph
 
 # Elements worked on at a time by each thread: few enough to stay in cache from one pass to the next, many enough for
 # what an operation costs by itself, starting the threads above all, not to count. Measured best for rows of 128 to

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._candidates import LONG_ROW, candidates, take
 from ._entmax import ALPHA
 from ._entmax_rows import EntmaxRows
-from ._rows import check_scores, wide
+from .candidates import LONG_ROW, candidates, take
+from .rows import check_scores, upcast
 
 
 class Support(NamedTuple):
@@ -125,7 +125,7 @@ def _on_candidates(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     if z.shape[-1] >= LONG_ROW and alpha <= 2:
         columns, used = candidates(rows, alpha)
         if columns.shape[-1] > 0:
-            x = wide(take(rows, columns, used)).masked_fill(~used, -torch.inf)
+            x = upcast(take(rows, columns, used)).masked_fill(~used, -torch.inf)
             return columns, EntmaxRows.apply(x, alpha), x
     columns = torch.arange(z.shape[-1], device=z.device).expand(rows.shape)
-    return columns, EntmaxRows.apply(wide(rows), alpha), wide(rows)
+    return columns, EntmaxRows.apply(upcast(rows), alpha), upcast(rows)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from ._newton import exponent_of
+from .newton import exponent_of
 
 # More rows than this keep torch busy enough: _candidates does better.
 FEW_ROWS = 8

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
-from ._graph import in_graph
-from ._map import Setting, SparseMap, register
-from ._rows import check_scores, map_rows, per_row, wide
 from ._sparsemax import half_squared_norm
+from .registry import Setting, SparseMap, register
+from .rows import check_scores, in_graph, map_rows, per_row, upcast
 
 
 def sparsegen_lin(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
@@ -118,7 +117,7 @@ def _as_sparsemax(z: Tensor, dim: int, lam: float | Tensor, transform: Callable[
     """The scores whose sparsemax it is, in float32 or float64, of the shape of z."""
     check_scores(z, dim)
     lam = per_row("lam", lam, z, dim).movedim(-1, dim) if torch.is_tensor(lam) else float(LAM.check("lam", lam))
-    x = wide(z)
+    x = upcast(z)
     # The mask stays a mask whatever the transform makes of -inf, and 1 has a finite derivative under all of them.
     masked = x == -torch.inf
     return (transform(x.masked_fill(masked, 1.0)) / (1 - lam)).masked_fill(masked, -torch.inf)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
-from ._graph import in_graph
-from ._map import Setting, SparseMap, register
-from ._rows import check_scores, map_rows, per_row, wide
+from .registry import Setting, SparseMap, register
+from .rows import check_scores, in_graph, map_rows, per_row, upcast
 
 
 def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor:
@@ -70,7 +69,7 @@ def _on_the_plane(z: Tensor, dim: int, q: float | Tensor, mirrored: bool) -> Ten
     """
     check_scores(z, dim)
     q = per_row("q", q, z, dim).movedim(-1, dim) if torch.is_tensor(q) else float(Q.check("q", q))
-    x = wide(z)
+    x = upcast(z)
     masked = x == -torch.inf
     count = (~masked).sum(dim, keepdim=True).to(x.dtype)
     total = x.masked_fill(masked, 0.0).sum(dim, keepdim=True)

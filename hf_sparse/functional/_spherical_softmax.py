@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._map import SparseMap, register
-from ._rows import map_rows
+from .registry import SparseMap, register
+from .rows import map_rows
 
 
 def spherical_softmax(z: Tensor, dim: int = -1) -> Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._graph import in_graph
-from ._map import SparseMap, register
-from ._rows import map_rows
 from ._sparsehourglass import sparsehourglass
+from .registry import SparseMap, register
+from .rows import in_graph, map_rows
 
 
 def sum_normalization(z: Tensor, dim: int = -1) -> Tensor:

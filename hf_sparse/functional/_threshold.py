@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ._entmax_support import Support, entmax_support, entmax_threshold, ragged
-from ._map import MAPS, get_map, underlying
+from .registry import MAPS, get_map, underlying
 
 
 def threshold(z: Tensor, name: str, dim: int = -1, **settings: float) -> Tensor:

@@ -1,24 +1,19 @@
 """What only sparse outputs allow: finite sets of candidates, and decoding that proves what it found. And a search that
 heeds coverage."""
 
-from ._beam_certificate import beam_certificate
 from ._coverage_penalty import CoveragePenalty
 from ._empty_string import EmptyComparison, compare_with_empty
 from ._ensemble import Ensemble
-from ._enumerate import SupportSet, enumerate_support
-from ._exact_search import ExactSearchOutput, exact_decoding, exact_search
 from ._hypothesis_tree import Branch, hypothesis_tree, tree_text
-from ._processors import (
-    AlphaReluLogitsProcessor,
-    EntmaxLogitsProcessor,
-    SparseLogitsProcessor,
-    TopHLogitsProcessor,
-)
-from ._result import Hypothesis, SearchResult
+from ._processors import AlphaReluLogitsProcessor, EntmaxLogitsProcessor, SparseLogitsProcessor, TopHLogitsProcessor
 from ._scores import SequenceScores, score_sequences
 from ._step_supports import StepSupport, step_supports
 from ._suggest import Suggestion, Suggestions, suggest
 from ._token_labels import percent, token_labels
+from .search.beam_certificate import beam_certificate
+from .search.enumerate import SupportSet, enumerate_support
+from .search.exact_search import ExactSearchOutput, exact_decoding, exact_search
+from .search.result import Hypothesis, SearchResult
 
 __all__ = [
     "AlphaReluLogitsProcessor",

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..config import MapConfig
-from ..distribution import distribution
-from ..patching import sparse_config
-from ..source_fertility import source_bounds
+from ..fertility.source import source_bounds
+from ..model.distribution import distribution
+from ..model.sparsify import sparse_config
 
 
 def head_map(model: PreTrainedModel) -> MapConfig:
@@ -22,10 +22,10 @@ def head_map(model: PreTrainedModel) -> MapConfig:
     Raises:
         ValueError: the model is not sparse, or its head is dense.
     """
-    choice = sparse_config(model).head
-    if choice is None:
+    map_config = sparse_config(model).head
+    if map_config is None:
         raise ValueError("the model's head is dense: every token has nonzero probability; sparsify(model, head=...)")
-    return choice
+    return map_config
 
 
 def start_token(model: Any) -> int:
@@ -79,7 +79,7 @@ class Continuations:
     @torch.no_grad()
     def __init__(self, model: Any, inputs: Mapping[str, Tensor], prefix: Tensor) -> None:
         self.model = model
-        self.choice = head_map(model)
+        self.map_config = head_map(model)
         rows = {len(value) for value in inputs.values()}
         if rows != {1}:
             raise ValueError(f"inputs must be for one sentence, (1, length) tensors, were for {sorted(rows)}")
@@ -118,4 +118,4 @@ class Continuations:
             inputs["input_ids"] = tokens
         output = self.model(**inputs)
         self.cache = output.past_key_values
-        return distribution(self.choice, check_logits(output.logits[:, -1]))
+        return distribution(self.map_config, check_logits(output.logits[:, -1]))

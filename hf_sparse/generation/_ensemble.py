@@ -15,9 +15,9 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from ..config import MapConfig, SparseConfig
-from ..head import SparseModel, init_continuous_batching
-from ..kept_support import KeptSupport
-from ..patching import transformers_model
+from ..model.kept_support import KeptSupport
+from ..model.sparse_model import SparseModel, init_continuous_batching
+from ..model.sparsify import transformers_model
 from ._continuations import start_token
 from ._ensemble_cache import join_caches, split_caches
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from ..config import MapConfig
-from ..distribution import OFF_SUPPORT, log_distribution
+from ..model.distribution import OFF_SUPPORT, log_distribution
 
 
 class SparseLogitsProcessor(LogitsProcessor):

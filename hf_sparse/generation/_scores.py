@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..config import MapConfig
-from ..distribution import distribution
+from ..model.distribution import distribution
 from ._continuations import end_tokens
 from ._forced_decoding import forced_output
 
@@ -58,8 +58,8 @@ def score_sequences(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequen
     """
     _, targets, logits = forced_output(model, inputs, sequences)
     config = getattr(model, "_sparse_config", None)
-    choice = MapConfig("softmax") if config is None or config.head is None else config.head
-    weights = choice(logits.double())
+    map_config = MapConfig("softmax") if config is None or config.head is None else config.head
+    weights = map_config(logits.double())
     end = torch.tensor(end_tokens(model), device=targets.device)
     ended = torch.isin(targets, end)
     counted = ended.cumsum(-1) - ended.long() == 0
@@ -70,7 +70,7 @@ def score_sequences(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequen
         return torch.where(counted, chosen, 0.0).sum(-1)
 
     return SequenceScores(
-        normalized=score(distribution(choice, logits.double())),
+        normalized=score(distribution(map_config, logits.double())),
         unnormalized=score(weights),
         sums=torch.where(counted, sums, torch.nan),
         lengths=counted.sum(-1),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..distribution import distribution
+from ..model.distribution import distribution
 from ._continuations import head_map
 from ._forced_decoding import beginning, forced_output
 from ._inputs import num_sentences
@@ -54,7 +54,7 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
     Source: Peters et al. 2019, Figure 2.
     Cost: one forward pass.
     """
-    choice = head_map(model)
+    map_config = head_map(model)
     rows = num_sentences(inputs)
     if rows != 1:
         raise ValueError(f"inputs must be for one sentence, were for {rows}")
@@ -62,7 +62,7 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
     sequence = torch.cat([begin, torch.tensor([list(tokens)], dtype=torch.long, device=begin.device)], dim=1)
     _, _, logits = forced_output(model, inputs, sequence)
     steps = []
-    for token, p in zip(tokens, distribution(choice, logits)[0].double()):
+    for token, p in zip(tokens, distribution(map_config, logits)[0].double()):
         order = p.argsort(descending=True, stable=True)[: int((p > 0).sum())]
         steps.append(StepSupport(int(token), order.tolist(), p[order].tolist()))
     return steps

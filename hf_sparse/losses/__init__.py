@@ -3,10 +3,10 @@
 from ._alpha_relu_loss import alpha_relu_loss
 from ._entmax_loss import entmax15_loss, entmax_loss, softmax_loss, sparsemax_loss
 from ._fenchel_young import fenchel_young_loss
-from ._linear_alpha_relu import linear_alpha_relu_loss
-from ._linear_entmax import linear_entmax_loss, linear_sparsemax_loss
-from ._linear_fenchel_young import fused_maps, linear_fenchel_young_loss
 from ._multilabel import softmax_log_loss, sparsegen_lin_hinge_loss, sparsehourglass_hinge_loss, sparsemax_huber_loss
+from .linear import fused_maps, linear_fenchel_young_loss
+from .linear._alpha_relu import linear_alpha_relu_loss
+from .linear._entmax import linear_entmax_loss, linear_sparsemax_loss
 
 __all__ = [
     "alpha_relu_loss",

@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ._dispatch import checked_settings, loss_map, row_losses
 from ._reduce import check_reduction, reduce_rows
-from ._row_losses import checked_settings, loss_map, row_losses
 from ._targets import class_targets, soft_targets
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional._graph import in_graph
+from ..functional.rows import in_graph
 
 
 def label_distribution(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_sparse import calibrate, compare, estimate_tau_from_data, sparsify
 from hf_sparse.conversion._batches import _CrossEntropyWatch, read_batches, scored
 from tests.conversion.data import loader
-from tests.test_head import scored as by_hand
+from tests.model.test_head import scored as by_hand
 from tests.tiny_models import ARCHITECTURES, tiny_model, tokens
 
 

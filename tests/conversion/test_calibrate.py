@@ -9,8 +9,8 @@ import torch
 from hf_sparse import calibrate, from_pretrained, is_sparse, probabilities, sparse_config, sparsify, unsparsify
 from hf_sparse.attention import attention_sites
 from tests.conversion.data import loader
-from tests.test_centered_head import with_offset
-from tests.test_head import scored as by_hand
+from tests.model.test_centered_head import with_offset
+from tests.model.test_head import scored as by_hand
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import attentions, labelled, tiny_model
 
@@ -18,7 +18,7 @@ MODELS = ["gpt2", "bart", "bert", "t5"]
 
 
 def settings_of(model):
-    return [site.choice for _, site in attention_sites(model)], model.config.to_dict(), sparse_config(model)
+    return [site.map_config for _, site in attention_sites(model)], model.config.to_dict(), sparse_config(model)
 
 
 @pytest.mark.parametrize("head", ["entmax15", "alpha_relu"])
@@ -95,7 +95,7 @@ def test_settings_are_saved_with_the_model_and_undone_with_it(tmp_path):
     assert all(len(choice.temperature) == 4 for choice in config.attention_maps)
     temperatures = {layer.path: layer.temperature for layer in report.layers}
     for _, site in attention_sites(model):
-        assert (site.choice.temperature if site.choice else None) == temperatures.get(site.path)
+        assert (site.map_config.temperature if site.map_config else None) == temperatures.get(site.path)
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path)
     assert sparse_config(loaded) == config

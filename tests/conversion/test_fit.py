@@ -105,7 +105,7 @@ def test_attention_gets_the_temperatures_that_enumeration_finds(name, kinds, per
     with trial(model, all_softmax(model), lambda site, _, scores: seen.setdefault(site.path, []).append(scores)):
         for batch in batches:
             model(**batch)
-    own = {site.path: site.choice for _, site in attention_sites(model)}
+    own = {site.path: site.map_config for _, site in attention_sites(model)}
     fitted = fit_attention(model, batches, own, per_head, lambda: None)
     assert len(fitted) == kinds
     grid = torch.logspace(-0.9, 1.5, 120, dtype=torch.float64).tolist()
@@ -130,18 +130,18 @@ def test_attention_gets_the_temperatures_that_enumeration_finds(name, kinds, per
 @torch.no_grad()
 def test_sites_left_out_and_softmax_keep_what_they_had():
     model = sparsify(tiny_model("gpt2"), attn={"decoder": ["softmax", "entmax15"]})
-    own = {site.path: site.choice for _, site in attention_sites(model)}
+    own = {site.path: site.map_config for _, site in attention_sites(model)}
     first, second = own
     fitted = fit_attention(model, loader(model), {first: own[first], second: None}, False, lambda: None)
     assert fitted == {first: MapConfig("softmax"), second: None}
-    assert [site.choice for _, site in attention_sites(model)] == list(own.values())
+    assert [site.map_config for _, site in attention_sites(model)] == list(own.values())
 
 
 @torch.no_grad()
 def test_the_head_is_fitted_under_sparse_attention_on_what_there_is_room_for(monkeypatch):
     model = sparsify(tiny_model("gpt2"), attn="sparsemax", head="entmax15")
     batches = loader(model)
-    own = {site.path: site.choice for _, site in attention_sites(model)}
+    own = {site.path: site.map_config for _, site in attention_sites(model)}
     z, p = head_data(model, batches, own, lambda: None)
     kept = [batch["labels"][:, 1:] != -100 for batch in batches]
     sparse = torch.cat([model(**batch).logits[:, :-1][keep] for batch, keep in zip(batches, kept)])

@@ -7,9 +7,9 @@ import torch
 
 import hf_sparse.functional as F
 from hf_sparse import estimate_tau_from_data, is_sparse, sparsify
-from hf_sparse.calibration import estimate_tau_from_head
+from hf_sparse.functional import estimate_tau_from_head
 from tests.conversion.data import loader
-from tests.test_head import scored as by_hand
+from tests.model.test_head import scored as by_hand
 from tests.tiny_models import tiny_model
 
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from hf_sparse.functional import entmax
-from hf_sparse.functional._candidates import LONG_ROW, put, solve_long_rows, take
 from hf_sparse.functional._entmax_rows import EntmaxRows
+from hf_sparse.functional.candidates import LONG_ROW, put, solve_long_rows, take
 from tests.reference import entmax_by_bisection
 from tests.tolerances import MASS
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hf_sparse.functional._newton import exponent_of, power, solve, solve_
+from hf_sparse.functional.newton import exponent_of, power, solve, solve_
 
 
 def clusters():

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from hf_sparse import Ensemble, enumerate_support, is_sparse, probabilities, sparsify, unsparsify
-from tests.test_generate import strings_of
+from tests.model.test_generate import strings_of
 from tests.tiny_models import EOS, PAD, tiny_model
 
 VOCAB = 7

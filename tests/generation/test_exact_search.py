@@ -8,7 +8,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, MambaConfig, MambaForCausalLM, MaxTimeCriteria
 
 from hf_sparse import exact_decoding, exact_search
-from hf_sparse.generation._prefix_tree import PrefixCache
+from hf_sparse.generation.search._prefix_tree import PrefixCache
 from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
 from tests.tiny_models import EOS, PAD, TOKENS
 

@@ -6,7 +6,7 @@ import torch
 from hf_sparse import enumerate_support, hypothesis_tree, sparsify, step_supports, tree_text
 from hf_sparse.generation import token_labels
 from tests.generation.spaced_tokenizer import spaced_tokenizer
-from tests.test_generate import model_and_inputs, next_distribution
+from tests.model.test_generate import model_and_inputs, next_distribution
 from tests.tiny_models import tiny_model
 
 # The past participle of "draw" as in Figure 1 of Peters et al. 2019: drawed, drawn, draw.

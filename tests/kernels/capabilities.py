@@ -11,7 +11,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 import torch
 import triton
 
-from hf_sparse.losses import _linear_solved
+from hf_sparse.losses.linear import _triton as _linear_solved
 from tests.kernels import test_triton_attention as attention
 from tests.kernels import test_triton_linear as linear
 from tests.kernels.devices import DEVICE

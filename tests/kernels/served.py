@@ -8,8 +8,9 @@ from unittest import mock
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from hf_sparse.attention import _adasplash, _tiers
-from hf_sparse.attention._call import AttentionCall
+from hf_sparse.attention import backends as _tiers
+from hf_sparse.attention.backends import _adasplash
+from hf_sparse.attention.backends._call import AttentionCall
 
 TOKENS = 64
 _PLAIN: dict[str, Any] = {

@@ -5,14 +5,8 @@ import torch
 
 from hf_sparse.functional import entmax
 from hf_sparse.kernels import triton_multiply
-from hf_sparse.losses import (
-    _linear_solved,
-    alpha_relu_loss,
-    entmax15_loss,
-    entmax_loss,
-    linear_alpha_relu_loss,
-    linear_entmax_loss,
-)
+from hf_sparse.losses import alpha_relu_loss, entmax15_loss, entmax_loss, linear_alpha_relu_loss, linear_entmax_loss
+from hf_sparse.losses.linear import _triton as _linear_solved
 from tests.kernels.devices import DEVICE, INTERPRETED, needs_triton
 from tests.tolerances import GRADIENT
 

@@ -9,13 +9,13 @@ import torch
 from hf_sparse.functional import entmax15
 from hf_sparse.kernels import triton_list_support, triton_listing, triton_multiply
 from hf_sparse.losses import (
-    _linear_solved,
     alpha_relu_loss,
     entmax_loss,
     linear_alpha_relu_loss,
     linear_entmax_loss,
     linear_sparsemax_loss,
 )
+from hf_sparse.losses.linear import _triton as _linear_solved
 from tests.kernels.devices import DEVICE, needs_triton
 from tests.tolerances import GRADIENT
 
@@ -226,7 +226,7 @@ def test_auto_takes_the_kernels_where_maps_do(monkeypatch, dense_tiles):
     hidden, weight, _, y = layer(LISTED)
     linear_entmax_loss(hidden, weight, y)
     assert dense_tiles == []
-    monkeypatch.setattr("hf_sparse.losses._linear_loss.chosen_for", lambda *arguments: "triton")
+    monkeypatch.setattr("hf_sparse.losses.linear._function.chosen_for", lambda *arguments: "triton")
     linear_entmax_loss(hidden, weight, y)
     assert dense_tiles == [0]
 

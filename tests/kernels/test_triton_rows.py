@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_sparse.functional import alpha_relu, entmax, entmax15
-from hf_sparse.functional._newton import exponent_of
+from hf_sparse.functional.newton import exponent_of
 from hf_sparse.losses import alpha_relu_loss, entmax15_loss, entmax_loss, fenchel_young_loss
 from tests.kernels.devices import DEVICE, INTERPRETED, needs_triton
 from tests.reference import entmax_by_bisection

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from hf_sparse.losses import (
-    _linear_support,
     alpha_relu_loss,
     entmax_loss,
     linear_alpha_relu_loss,
@@ -12,6 +11,7 @@ from hf_sparse.losses import (
     linear_sparsemax_loss,
     sparsemax_loss,
 )
+from hf_sparse.losses.linear import _support as _linear_support
 
 FAMILY = [
     (lambda *a, **o: linear_entmax_loss(*a[:3], 1.3, *a[3:], **o), lambda z, y, **o: entmax_loss(z, y, 1.3, **o)),

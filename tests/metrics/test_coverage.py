@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_sparse.evaluation import NAMES, load
 from hf_sparse.metrics import alignment_error_rate, attended_words, drop_score, parse_links, rep_score
+from hf_sparse.metrics.evaluate import NAMES, load
 
-FOLDER = Path(__file__).resolve().parents[2] / "hf_sparse" / "evaluation"
+FOLDER = Path(__file__).resolve().parents[2] / "hf_sparse" / "metrics" / "evaluate"
 
 sentences = st.lists(st.sampled_from("ab"), max_size=8)
 links = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6)

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 
 from hf_sparse import sparsify, unsparsify
 from hf_sparse.attention import attention_sites, named_attention, trial
-from hf_sparse.audit import _running_modules, _SoftmaxWatch, quiet_evaluation
 from hf_sparse.config import SparseConfig
-from hf_sparse.diagnosis import cache_difference, causality, difference, logits_of
+from hf_sparse.model.audit import _running_modules, _SoftmaxWatch, quiet_evaluation
+from hf_sparse.model.doctor import cache_difference, causality, difference, logits_of
 from tests.sweep.parts import Call, calls_of_parts, outputs_of, widened
 
 ABSENT = "not a property of the dense model"
@@ -164,7 +164,7 @@ def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, An
     checks: dict[str, str] = {}
     sparsify(model, attn="entmax15", example=inputs)
     sites = [site for _, site in attention_sites(model)]
-    if not all(site.choice for site in sites):
+    if not all(site.map_config for site in sites):
         raise CheckFailed("a site kept softmax")
     with watching(model) as rows:
         sparse = outputs_of(model, inputs, calls)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_sparse import sparsify, unsparsify
-from hf_sparse.diagnosis import difference
 from hf_sparse.losses import fenchel_young_loss
+from hf_sparse.model.doctor import difference
 from tests.sweep.checks import ABSENT, CheckFailed, run
 
 HEADS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_sparse.example import example_inputs
+from hf_sparse.model.example import example_inputs
 from tests.sweep.deliveries import noise, ones
 from tests.sweep.senses import with_senses
 from tests.sweep.shrink import IMAGE

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_sparse.attention import observe
-from hf_sparse.diagnosis import logits_of
+from hf_sparse.model.doctor import logits_of
 from tests.sweep.deliveries import Arguments, argument_sets
 
 # Codecs and image tokenizers have no forward, or one that leaves half of them out.

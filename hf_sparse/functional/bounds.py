@@ -1,0 +1,103 @@
+"""Upper bounds on the weights: what they may be, rows brought into the form the constrained maps work on, and the
+settings of the credit that gives attention its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .registry import Setting
+from .rows import check_scores, in_graph, upcast
+
+# Bounds are differences of fertilities and attention mass already spent, in float32: rounding is no infeasibility.
+_NEGATIVE, MISSING_MASS = 1e-6, 1e-4
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+# How often a row is looked at before it is sorted.
+ROUNDS = 5
+
+CREDIT: dict[str, Setting] = {
+    "fertility": Setting(
+        2.0, "a finite number >= 0", lambda f: 0 <= f < float("inf"), words=("given", "predicted", "guided")
+    ),
+    "exhaustion": Setting(0.0, "a finite number >= 0", lambda c: 0 <= c < float("inf")),
+    "sink": Setting(True, "True or False", None),
+    "sink_score": Setting(0.0, "a finite number", isfinite, from_real=_itself, to_real=_itself),
+    "shared": Setting(False, "True or False", None),
+    "detach": Setting(False, "True or False", None),
+}
+
+
+def settled_or_sorted(
+    rounds: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], by_sorting: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """What rows ``(x, u)`` come to: by a few rounds where these settle it, which for most rows they do, or by a sort.
+
+    A sort costs as much as all other work on a row together. The rounds look at values to know when to stop, which
+    compilers and devices do not like: these sort.
+
+    Args:
+        rounds: ``rounds(x, u) -> (found, settled)``, settled (..., 1) boolean.
+        by_sorting: ``by_sorting(x, u) -> found``.
+    """
+
+    def solve(x: Tensor, u: Tensor) -> Tensor:
+        if in_graph() or x.device.type != "cpu":
+            return by_sorting(x, u)
+        found, settled = rounds(x, u)
+        if not bool(settled.all()):
+            left = ~settled[..., 0]
+            found[left] = by_sorting(x[left], u[left])
+        return found
+
+    return solve
+
+
+def map_bounded_rows(
+    rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], z: Tensor, u: Tensor, dim: int
+) -> Tensor:
+    """The weights of ``rows(x, u)``, which maps the last axis of two float32 or float64 tensors, along ``dim``.
+
+    Raises:
+        TypeError, IndexError: see ``check_scores``; or bounds that are no floating-point tensor.
+        ValueError: see ``check_scores``; or bounds that do not broadcast to the scores, are negative or NaN, or in
+            which no distribution over the unmasked entries fits.
+    """
+    check_scores(z, dim)
+    if not torch.is_tensor(u) or not u.is_floating_point():
+        raise TypeError(
+            f"upper bounds must be a floating-point tensor, was {u.dtype if torch.is_tensor(u) else type(u)}"
+        )
+    try:
+        u = u.expand(z.shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"upper bounds must broadcast to the scores {tuple(z.shape)}, was of shape {tuple(u.shape)}"
+        ) from error
+    x, bound = upcast(z.movedim(dim, -1)), upcast(u.movedim(dim, -1))
+    dtype = torch.promote_types(x.dtype, bound.dtype)
+    x, bound = x.to(dtype), bound.to(dtype)
+    if not in_graph():
+        _check_feasible(x, bound)
+    return rows(x, bound.clamp(min=0))[0].to(z.dtype).movedim(-1, dim)
+
+
+def _check_feasible(x: Tensor, u: Tensor) -> None:
+    if not bool((u >= -_NEGATIVE).all()):
+        raise ValueError(f"upper bounds must be >= 0, the smallest was {float(u.min()):g}")
+    masked = x == -torch.inf
+    mass = u.masked_fill(masked, 0.0).sum(-1).masked_fill(masked.all(-1), 1.0)
+    if not bool((mass >= 1 - MISSING_MASS).all()):
+        raise ValueError(
+            f"the upper bounds of a row's unmasked entries must sum to at least 1, "
+            f"the least sum was {float(mass.min()):g}"
+        )

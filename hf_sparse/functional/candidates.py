@@ -1,0 +1,212 @@
+"""Long rows: find the few entries that can be in the support in one streaming pass, and solve on those alone.
+
+The threshold of any subset of a row is a lower bound of the row's own threshold. The subset taken here is the maxima
+of small chunks: it holds the largest entries, so that the bound is nearly tight, and a chunk whose maximum lies below
+it can be dropped whole. Nothing outside the candidates is in the support, by construction: there is no k to choose
+and nothing to verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..kernels import Supports, entmax_supports, write_rows
+from ._chunks import Padding, chunk_maxima, entries_from
+from ._entmax_rows import FLOAT64_BELOW
+from .newton import exponent_of, power, solve_
+
+# Below this length a dense solve in cache is faster.
+LONG_ROW = 1024
+# A map had better be solved densely where more than this share of a row's chunks hold candidates.
+_MOST_CHUNKS = 0.75
+
+
+class SolvedRows(NamedTuple):
+    """Rows (N, V) solved on at most C candidates each, their columns ascending within a row.
+
+    Attributes:
+        columns: (N, C) int64, the candidates' columns; 0 where a row has fewer than C. Write p back with ``put``.
+        x: (N, C) ``(alpha - 1) (z - max z)``, at most 0; ``-inf`` where a row has fewer than C.
+        u: (N, C) ``[x - tau]_+``: positive exactly on the support, so ``p = u ** (1 / (alpha - 1))``, and zero where
+            a row has fewer than C.
+        top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, which has no candidates, and NaN or ``inf`` for
+            a row that holds such a score, which has none either and whose weights are NaN.
+        wide: (N,) bool, rows without candidates here because too many of their entries are: solve them densely,
+            ``solve_((x - bound).clamp_(min=0), exponent)``.
+        bound: (N, 1) a lower bound of tau, in units of x; close to tau.
+    """
+
+    columns: Tensor
+    x: Tensor
+    u: Tensor
+    top: Tensor
+    wide: Tensor
+    bound: Tensor
+
+
+def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> SolvedRows:
+    """alpha-entmax of long rows, on their candidates.
+
+    Args:
+        z: (N, V) scores of any floating-point dtype, V at least 1024, on any device; ``-inf`` masks an entry.
+        alpha: in (1, 2].
+        most: see ``entries_from``.
+
+    Returns:
+        ``SolvedRows`` in float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through it.
+
+    Cost: one streaming read of z (an ``amax``), a copy of the chunks that hold candidates, and work in proportion to
+    the candidates, whose number is close to that of the support.
+    """
+    exponent = exponent_of(alpha)
+    z = z.detach().contiguous()
+    dtype = torch.float64 if z.dtype == torch.float64 or alpha < FLOAT64_BELOW else torch.float32
+    maxima = chunk_maxima(z).to(dtype)
+    top = maxima.amax(1, keepdim=True)
+
+    # Every entry of the support exceeds top + bound / (alpha - 1), in exact numbers; rounded, it is no less than that.
+    # Rows without a finite maximum get a NaN bound, which nothing reaches.
+    u = solve_(maxima.sub(top).mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
+    bound = -u.amax(1, keepdim=True) - 64 * torch.finfo(dtype).eps
+    row, column, value, wide = entries_from(z, maxima, top + bound / (alpha - 1), most)
+    x = value.sub_(top[row, 0]).mul_(alpha - 1)
+
+    padding = Padding.of(row, len(z))
+    u = solve_(padding.fill((x - bound[row, 0]).clamp_(min=0), 0.0), exponent)
+    return SolvedRows(padding.fill(column, 0), padding.fill(x, -torch.inf), u, top, wide, bound)
+
+
+def _any_left(solved: SolvedRows | Supports) -> bool:
+    """Whether some row has no candidates though it has weights, NaN ones included."""
+    return bool((solved.wide | ~(solved.top < torch.inf)[:, 0]).any())
+
+
+class _Candidates(torch.autograd.Function):
+    """The supports of long rows as transforms want them: constants, with a rule for vmap."""
+
+    @staticmethod
+    def forward(z: Tensor, alpha: float, impl: str) -> tuple[Tensor, Tensor]:
+        solved = (
+            entmax_supports(z, alpha, exponent_of(alpha)) if impl == "cpp" else solve_long_rows(z, alpha, _MOST_CHUNKS)
+        )
+        if _any_left(solved):
+            return z.new_empty((len(z), 0), dtype=torch.int64), z.new_empty((len(z), 0), dtype=torch.bool)
+        return solved.columns, (solved.p if isinstance(solved, Supports) else solved.u) > 0
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx, *grads) -> tuple[None, None, None]:
+        return None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, z: Tensor, alpha: float, impl: str):
+        z = z.movedim(in_dims[0], 0)
+        columns, used = _Candidates.apply(z.flatten(0, 1), alpha, impl)
+        return (columns.unflatten(0, z.shape[:2]), used.unflatten(0, z.shape[:2])), (0, 0)
+
+
+def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
+    """The columns that hold each row's support, ascending, and which of them are used; both (N, C).
+
+    C is 0 when the rows had better be solved densely: one of them is wide, holds a NaN or infinite score, or all are
+    fully masked. Works under ``torch.func`` transforms.
+    """
+    return _Candidates.apply(z, alpha, impl)
+
+
+class _Take(torch.autograd.Function):
+    """``gather`` whose backward writes instead of adding: the columns of a row are distinct where they are used."""
+
+    @staticmethod
+    def forward(z: Tensor, columns: Tensor, used: Tensor, impl: str) -> Tensor:
+        return z.gather(-1, columns).masked_fill_(~used, 0.0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        z, *places, ctx.impl = inputs
+        ctx.length = z.shape[-1]
+        ctx.save_for_backward(*places)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Put.apply(grad, *ctx.saved_tensors, ctx.length, ctx.impl), None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
+        *tensors, impl = inputs
+        return _Take.apply(*_batched(info.batch_size, in_dims, tensors), impl), 0
+
+
+class _Put(torch.autograd.Function):
+    """The transpose of ``_Take``."""
+
+    @staticmethod
+    def forward(values: Tensor, columns: Tensor, used: Tensor, length: int, impl: str) -> Tensor:
+        if impl == "cpp":
+            flat = values.float().masked_fill(~used, 0.0).flatten(0, -2)
+            out = write_rows(columns.flatten(0, -2), flat, length, values.dtype)
+            return out.view(*values.shape[:-1], length)
+        out = values.new_zeros((*values.shape[:-1], length))
+        row = torch.arange(out.numel() // length, device=out.device).view(*values.shape[:-1], 1)
+        # Not scatter_, which takes a copy of the whole row in float32 when the rows are in half precision.
+        out.view(-1).put_((columns + row * length)[used], values[used])
+        return out
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.impl = inputs[4]
+        ctx.save_for_backward(inputs[1], inputs[2])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return _Take.apply(grad, *ctx.saved_tensors, ctx.impl), None, None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
+        *tensors, length, impl = inputs
+        return _Put.apply(*_batched(info.batch_size, in_dims, tensors), length, impl), 0
+
+
+def _batched(size: int, in_dims: tuple, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors with the axis that vmap maps over in front, added where a tensor has none."""
+    return [
+        tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+        for tensor, axis in zip(tensors, in_dims)
+    ]
+
+
+def values_on_candidates(z: Tensor, alpha: float) -> Tensor | None:
+    """p (..., V) of long rows, without a gradient; None when they had better be solved densely."""
+    solved = solve_long_rows(z.reshape(-1, z.shape[-1]), alpha, _MOST_CHUNKS)
+    if solved.columns.shape[-1] == 0 or _any_left(solved):
+        return None
+    p = power(solved.u, exponent_of(alpha))
+    mass = p.sum(-1, keepdim=True)
+    p = (p / torch.where(mass == 0, 1.0, mass)).to(z.dtype)
+    return _Put.forward(p, solved.columns, solved.u > 0, z.shape[-1], "torch").view(z.shape)
+
+
+def take(z: Tensor, columns: Tensor, used: Tensor, impl: str = "torch") -> Tensor:
+    """z (N, V) at the used ones of the columns (N, C), distinct in each row; 0 elsewhere. Differentiable.
+
+    With ``impl="cpp"``, for columns that ``candidates`` found by the kernel, it writes the gradient too.
+    """
+    return _Take.apply(z, columns, used, impl)
+
+
+def put(values: Tensor, columns: Tensor, used: Tensor, length: int, impl: str = "torch") -> Tensor:
+    """Rows of zeros (N, length) with the used ones of the values (N, C) at their columns. Differentiable.
+
+    ``impl`` as in ``take``.
+
+    >>> put(torch.tensor([[0.7, 0.3]]), torch.tensor([[2, 0]]), torch.tensor([[True, True]]), 4)
+    tensor([[0.3000, 0.0000, 0.7000, 0.0000]])
+    """
+    return _Put.apply(values, columns, used, length, impl)

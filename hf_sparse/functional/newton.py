@@ -1,0 +1,110 @@
+"""Newton's method for the threshold of a row: ``||[x - tau]_+||_P = 1``, with ``P = 1 / (alpha - 1)``.
+
+The mass ``sum [x - tau]_+ ^ P`` is one where its P-norm is one, and for ``P >= 1`` the norm is convex and decreasing
+in tau. From any lower bound, Newton's steps therefore rise monotonically to the root and need no bracket, and every
+iterate is itself a lower bound. All of it happens on the excess ``u = [x - tau]_+``: a step is taken off ``u``, and
+``x`` is never read again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .rows import in_graph
+
+_MAX_STEPS = 100
+
+
+def exponent_of(alpha: float) -> float:
+    """``1 / (alpha - 1)``, exactly whole where rounding alone keeps it from that (4/3 gives 3.0000000000000004)."""
+    exponent = 1 / (alpha - 1)
+    return float(round(exponent)) if abs(exponent - round(exponent)) < 1e-9 else exponent
+
+
+def power(u: Tensor, exponent: float) -> Tensor:
+    """``u ** exponent`` for ``u >= 0``, by multiplication where the exponent is 1, 2, 3 or 4; ``u`` itself for 1."""
+    if exponent == 1:
+        return u
+    if exponent in (2, 3, 4):
+        square = u * u
+        return square if exponent == 2 else square * (u if exponent == 3 else square)
+    if u.device.type != "cpu" or in_graph() or (u.requires_grad and torch.is_grad_enabled()):
+        return u.pow(exponent)
+    # By logarithm and exponential, faster here than pow, as long as no zero meets the logarithm. Where u is below this
+    # the factor is at least 2^-120, and the product with u is 0, or too small to count. To the base two: torch's exp2
+    # takes a quarter of the time of its exp.
+    floor = 2 ** (-120 / max(1.0, exponent - 1))
+    return u.clamp(min=floor).log2_().mul_(exponent - 1).exp2_().mul_(u)
+
+
+def _step(u: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
+    """The rise of tau by one Newton step on the norm, and the mass before it; both (..., 1)."""
+    if exponent == 1:
+        mass, slope = u.sum(-1, keepdim=True), u.sign().sum(-1, keepdim=True)
+        numerator = mass - 1
+    elif exponent == 2:
+        norm, slope = torch.linalg.vector_norm(u, dim=-1, keepdim=True), u.sum(-1, keepdim=True)
+        mass, numerator = norm * norm, norm * (norm - 1)
+    else:
+        powers = power(u, exponent - 1)
+        slope = powers.sum(-1, keepdim=True)
+        mass = (powers * u).sum(-1, keepdim=True)
+        numerator = mass - mass.pow(1 - 1 / exponent)
+    # A fully masked row has u = 0: it must come out as a step of zero, not as 0 / 0.
+    return numerator.clamp_(min=0).div_(slope.clamp_(min=torch.finfo(u.dtype).tiny)), mass
+
+
+def solve_(u: Tensor, exponent: float) -> Tensor:
+    """Turn ``u = [x - tau_0]_+`` in place into ``[x - tau]_+``, whose ``sum u^exponent`` is one.
+
+    Args:
+        u: (..., V) float32 or float64, non-negative, from any ``tau_0 <= tau``. A row of zeros (fully masked) stays
+            zero; a row with a NaN becomes NaN, alone.
+        exponent: ``1 / (alpha - 1)``, at least 1.
+
+    Returns:
+        ``u``. The threshold follows from the largest entry: ``tau = max x - max u``.
+
+    Cost: two to eleven steps of three or four passes each; the test that stops them looks at all rows together.
+    """
+    if u.device.type != "cpu":
+        # Reading the answer of a stopping test would make the host wait for the device.
+        return u.copy_(solve(u, exponent))
+    # Rising from the left the mass only falls towards one, so that its value before a step bounds it after. Closer
+    # to one than this, it is rounding noise, and the steps are too small to change u.
+    eps = torch.finfo(u.dtype).eps
+    tolerance = 3 * eps * max(2.0, exponent)
+    if exponent >= 2:
+        # Convergence is quadratic: a norm of 1 + d becomes at most 1 + (P - 1) / 2 * V * d^2 in the next step, for
+        # there the norm's curvature is at most P - 1 times V over its slope squared, and that slope is at least 1.
+        tolerance = max(tolerance, exponent * (eps / (exponent * max(1, u.shape[-1]))) ** 0.5)
+    for _ in range(_MAX_STEPS):
+        step, mass = _step(u, exponent)
+        u.sub_(step).clamp_(min=0)
+        if not bool((mass > 1 + tolerance).any()):
+            break
+    return u
+
+
+def solve(u: Tensor, exponent: float) -> Tensor:
+    """``solve_`` out of place and without a stopping test: a fixed number of steps, for compilers and devices.
+
+    Rows built to be slow (clusters with sizes and distances in geometric progression, up to 300,000 entries) took
+    at most 16 steps for exponents up to 2 and 7 from 3 on, until the mass was one to a part in a million.
+    """
+    for _ in range(18 if exponent < 3 else 10):
+        step, _ = _step(u, exponent)
+        u = (u - step).clamp(min=0)
+    return u
+
+
+def bisect(u: Tensor, exponent: float) -> Tensor:
+    """``[x - tau]_+`` from ``u = [x - (max x - 1)]_+`` for exponents below 1 (alpha > 2), no norm then."""
+    low = torch.zeros_like(u[..., :1])
+    high = 1 - u.shape[-1] ** (-1 / exponent) + low
+    for _ in range(30 if u.dtype == torch.float32 else 60):
+        middle = (low + high) / 2
+        heavy = (u - middle).clamp(min=0).pow(exponent).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
+    return (u - low).clamp(min=0)

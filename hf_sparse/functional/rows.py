@@ -1,0 +1,73 @@
+"""The form all maps work on: the mapped axis last, in a precision that is safe to sum in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def upcast(x: Tensor) -> Tensor:
+    """x in float32, or in float64 if it was: the precisions that sums are taken in."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def check_scores(z: Tensor, dim: int) -> None:
+    """Raise unless ``z`` is a tensor of scores with at least one entry along ``dim``.
+
+    Raises:
+        TypeError: ``z`` is not a floating-point tensor.
+        IndexError: ``dim`` is out of range.
+        ValueError: the mapped axis has no entries.
+    """
+    if not torch.is_tensor(z) or not z.is_floating_point():
+        raise TypeError(f"scores must be a floating-point tensor, was {z.dtype if torch.is_tensor(z) else type(z)}")
+    if z.dim() == 0 or not -z.dim() <= dim < z.dim():
+        raise IndexError(f"dim must be in [{-z.dim()}, {z.dim() - 1}] for scores of shape {tuple(z.shape)}, was {dim}")
+    if z.shape[dim] == 0:
+        raise ValueError(
+            f"the mapped axis must have at least one entry, was of shape {tuple(z.shape)} along dim {dim}"
+        )
+
+
+def map_rows(rows: Callable[[Tensor], Tensor], z: Tensor, dim: int) -> Tensor:
+    """Apply ``rows``, which maps the last axis of a float32 or float64 tensor, along ``dim`` of ``z``.
+
+    Half-precision scores are mapped in float32; the weights come back in the dtype of ``z``.
+
+    Raises:
+        TypeError, IndexError, ValueError: see ``check_scores``.
+    """
+    check_scores(z, dim)
+    return rows(upcast(z.movedim(dim, -1))).to(z.dtype).movedim(-1, dim)
+
+
+def per_row(name: str, setting: Tensor, z: Tensor, dim: int) -> Tensor:
+    """A setting given for every row of ``z``, brought into line with rows whose mapped axis is last.
+
+    Raises:
+        TypeError: not a floating-point tensor of at most the dimensions of ``z``.
+        ValueError: it does not broadcast over the rows, or is not of size 1 along ``dim``.
+    """
+    if setting.dim() > z.dim() or not setting.is_floating_point():
+        raise TypeError(
+            f"{name} must be a floating-point tensor of at most {z.dim()} dimensions, was {setting.dtype} of shape "
+            f"{tuple(setting.shape)}"
+        )
+    aligned = setting[(None,) * (z.dim() - setting.dim())]
+    fits = all(size in (1, wanted) for size, wanted in zip(aligned.shape, z.shape))
+    if aligned.shape[dim] != 1 or not fits:
+        raise ValueError(
+            f"{name} must broadcast over the rows of the scores, with size 1 along dim {dim}; its shape "
+            f"was {tuple(setting.shape)} for scores of shape {tuple(z.shape)}"
+        )
+    return aligned.movedim(dim, -1)
+
+
+def in_graph() -> bool:
+    """Whether torch compiles, exports or traces what runs: then no step may depend on the values of tensors.
+
+    Tracing (``torch.jit.trace``) would keep the steps that the values of its example called for, without a word.
+    """
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()

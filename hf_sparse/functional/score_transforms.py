@@ -1,0 +1,57 @@
+"""The factor on scores of attention that grows with the number of keys, so that weights do not spread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .rows import upcast
+
+
+def length_scale(z: Tensor, delta: Any, beta: Any, gamma: Any) -> Tensor:
+    """``delta + beta (log n) ^ gamma``, with n the number of visible scores in a row and one more.
+
+    With causal attention a query at position i sees i + 1 keys, whether it is computed together with all others or
+    alone against a cache. The one more keeps ``log n`` above 0.
+
+    Args:
+        z: scores (..., keys); ``-inf`` is masked. A sink counts as a key.
+        delta, beta, gamma: numbers, or tensors that broadcast over (..., 1).
+
+    Returns:
+        Factors (..., 1), float32 (float64 for float64 scores).
+
+    Source: Vasylenko et al. 2025, Long-Context Generalization with Sparse Attention (adaptive-scalable entmax), where
+    beta and gamma also depend on the query; here each head has its own. With delta 0 and gamma 1 it is the factor of
+    scalable softmax (Nakanishi 2025), but for the one more.
+    Cost: one pass over the scores.
+
+    >>> length_scale(torch.zeros(1, 7), delta=1.0, beta=1.0, gamma=2.0)  # 1 + (log 8) ^ 2
+    tensor([[5.3241]])
+    """
+    visible = (z > -torch.inf).sum(-1, keepdim=True).clamp(min=1)
+    return delta + beta * torch.log1p(visible.to(upcast(z[..., :1]).dtype)) ** gamma
+
+
+def centered(z: Tensor) -> Tensor:
+    """``z_i - mean_j z_j`` over the last axis; the mean is over entries that are not masked.
+
+    For logits ``z = W h + b`` this is the head ``W - 1 mean_rows(W)``, ``b - mean(b)``: the same softmax, mean-zero
+    logits, and W itself, which may be tied to the input embeddings, as it was.
+
+    Args:
+        z: scores (..., V), any floating-point dtype; an entry in the lower half of its range counts as masked.
+
+    Returns:
+        Scores (..., V), float32 (float64 for float64 scores).
+
+    Cost: one pass.
+
+    >>> centered(torch.tensor([3.0, 1.0, -torch.inf]))
+    tensor([ 1., -1., -inf])
+    """
+    visible = z > torch.finfo(z.dtype).min / 2
+    z = upcast(z)
+    return z - z.masked_fill(~visible, 0.0).sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp(min=1)

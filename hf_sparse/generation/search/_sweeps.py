@@ -1,0 +1,121 @@
+"""The sweeps of an exact search: beam search through all lengths, again and again, over what is still open."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import time
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ._frontier import Frontier, Prefixes
+from ._lattice import Lattice
+from .result import Hypothesis, SearchResult
+
+
+class Sweeps:
+    """The state of a search: what is open, and what was found.
+
+    Args:
+        lattice: the strings of all sentences.
+        ends: the tokens that end a string.
+        max_new_tokens: see ``exact_search``, as for all that follow.
+        num_hypotheses: see there.
+        min_probability: see there.
+        width: see there.
+        max_open: see there.
+        max_expanded: see there.
+    """
+
+    def __init__(
+        self,
+        lattice: Lattice,
+        ends: Tensor,
+        max_new_tokens: int,
+        num_hypotheses: int,
+        min_probability: float,
+        width: int,
+        max_open: int,
+        max_expanded: int,
+    ) -> None:
+        self.lattice, self.ends, self.max_new_tokens = lattice, ends, max_new_tokens
+        self.num_hypotheses, self.width, self.max_expanded = num_hypotheses, width, max_expanded
+        self.least = math.log(min_probability) if min_probability else -math.inf
+        num_sentences = lattice.num_sentences
+        self.frontier = Frontier(num_sentences, max_new_tokens, max_open)
+        self.found: list[list[tuple[float, list[int]]]] = [[] for _ in range(num_sentences)]  # -log p, tokens
+        self.finished_mass = torch.zeros(num_sentences, dtype=torch.float64)
+        self.num_expanded = torch.zeros(num_sentences, dtype=torch.long)
+
+    @property
+    def beaten(self) -> Tensor:
+        """The log-probability (B,) a string must exceed to be one of the hypotheses."""
+        full = [-found[-1][0] if len(found) == self.num_hypotheses else -math.inf for found in self.found]
+        return torch.tensor(full, dtype=torch.float64)
+
+    def run(self, max_seconds: float | None, progress: bool) -> list[SearchResult]:
+        """Sweep until no prefix is open; one result a sentence."""
+        deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
+        num_open = self.frontier.num_open
+        with tqdm(total=len(num_open), desc="exact search", unit="sentence", disable=not progress) as bar:
+            while num_open.any():
+                self.sweep(deadline)
+                bar.update(int((num_open == 0).sum()) - bar.n)
+                bar.set_postfix(expanded=int(self.num_expanded.sum()), open=int(num_open.sum()))
+        return [self.result(i) for i in range(len(num_open))]
+
+    def sweep(self, deadline: float) -> None:
+        """Expand the likeliest open prefixes of every length, the short ones first."""
+        for length in range(self.max_new_tokens):
+            self.frontier.prune(length, self.beaten, self.least)
+            prefixes = self.frontier.take(length, self.width)
+            if len(prefixes):
+                self.expand(length, prefixes)
+                spent = self.num_expanded >= self.max_expanded
+                if spent.any():
+                    self.frontier.leave(spent, "max_expanded")
+                if time.monotonic() >= deadline:
+                    self.frontier.leave(torch.ones_like(spent), "max_seconds")
+        for length in range(self.max_new_tokens):
+            self.frontier.prune(length, self.beaten, self.least)
+
+    def expand(self, length: int, prefixes: Prefixes) -> None:
+        """Find the continuations of ``prefixes`` of ``length`` tokens; keep those that ended, open the others."""
+        self.num_expanded += torch.bincount(prefixes.sentence, minlength=len(self.num_expanded))
+        if length == 0:
+            nodes, log_p = prefixes.parent, self.lattice.start()
+        else:
+            nodes, log_p = self.lattice.expand(length, prefixes.sentence, prefixes.parent, prefixes.token)
+        row, token = (log_p.exp() > 0).nonzero(as_tuple=True)
+        log_p, row, token = log_p[row, token].double().cpu(), row.cpu(), token.cpu()
+        longer = Prefixes(prefixes.sentence[row], prefixes.log_mass[row] + log_p, nodes[row], token)
+        ended = torch.isin(token, self.ends)
+        self.finish(length, longer[ended])
+        self.frontier.push(length + 1, longer[~ended])
+
+    def finish(self, length: int, ended: Prefixes) -> None:
+        """Remember the strings that ended, as far as they are among the likeliest."""
+        self.finished_mass.index_add_(0, ended.sentence, ended.log_mass.exp())
+        ended = ended[(ended.log_mass > self.beaten[ended.sentence]) & (ended.log_mass >= self.least)]
+        strings = self.lattice.strings(ended.parent, length)
+        for i, log_mass, string, end in zip(ended.sentence.tolist(), ended.log_mass.tolist(), strings, ended.token):
+            bisect.insort(self.found[i], (-log_mass, [*string, int(end)]))
+            del self.found[i][self.num_hypotheses :]
+
+    def result(self, i: int) -> SearchResult:
+        """What was found for sentence ``i``, and what is proved."""
+        left = self.frontier.left
+        bounds = {reason: float(bound[i]) for reason, bound in left.log_bound.items()}
+        likeliest = max(bounds, key=bounds.__getitem__, default=None)
+        log_bound = -math.inf if likeliest is None else bounds[likeliest]
+        proved = likeliest in (None, "pruned") or log_bound <= self.beaten[i] or log_bound < self.least
+        return SearchResult(
+            hypotheses=[Hypothesis(tokens, -negative) for negative, tokens in self.found[i]],
+            finished_mass=float(self.finished_mass[i]),
+            left_mass=float(left.mass[i]),
+            log_bound=log_bound,
+            num_expanded=int(self.num_expanded[i]),
+            ended_by=None if proved else likeliest,
+        )

@@ -1,0 +1,150 @@
+"""What beam search can prove about its own result, read off the scores ``generate`` returns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .result import Hypothesis, SearchResult
+
+# What Transformers' beam search adds to a score that must not be chosen.
+NEVER = -1e9
+
+
+@torch.no_grad()
+def beam_certificate(model: Any, output: Any, num_beams: int) -> list[SearchResult]:
+    """Replay a beam search and say what it proves: for the seed's certificate, whether it covered all strings.
+
+    Beam search is exact where its beam never had to drop a prefix of nonzero probability; an entmax model often
+    leaves few enough. Where something was dropped, the likeliest prefix dropped bounds what was missed.
+
+    Args:
+        model: the model that generated, for its end tokens.
+        output: of ``model.generate(..., num_beams=num_beams, do_sample=False, return_dict_in_generate=True,
+            output_scores=True)``.
+        num_beams: as given to ``generate``.
+
+    Returns:
+        One ``SearchResult`` a sentence. Its hypotheses are all strings of nonzero probability that the beam ended,
+        likeliest first: under a length penalty ``output.sequences`` may prefer another. ``ended_by`` is
+        ``"num_beams"`` if a dropped prefix stands in the way of a proof, ``"max_new_tokens"`` if prefixes still open
+        when ``generate`` stopped do.
+
+    Raises:
+        ValueError: no scores in ``output``, a number of beams or sentences that does not fit, sampled beams or
+            another way to stop than end tokens and length, NaN, or a processor that raised a probability above 1.
+
+    Source: Peters et al. 2019, Section 4.1.
+
+    Cost: one pass over the scores; no forward pass of the model.
+    """
+    if getattr(output, "scores", None) is None or getattr(output, "beam_indices", None) is None:
+        raise ValueError(
+            "output has no beam scores; call generate with num_beams above 1, return_dict_in_generate=True and "
+            "output_scores=True"
+        )
+    rows = len(output.scores[0])
+    if num_beams < 1 or rows % num_beams or len(output.sequences) % (rows // num_beams):
+        raise ValueError(f"the scores are for {rows} beams in all: that is not num_beams={num_beams} a sentence")
+    ends = torch.tensor(model.generation_config.eos_token_id, device=output.scores[0].device).view(-1)
+    beams = _Beams(rows // num_beams, num_beams, ends)
+    for scores in output.scores:
+        if scores.isnan().any():
+            raise ValueError("the scores hold NaN: nothing can be proved")
+        if (scores > 1e-5).any():
+            raise ValueError("a logits processor raised a probability above 1: no bound holds")
+        beams.step(scores)
+    _check_returned(output, beams)
+    return beams.results()
+
+
+class _Beams:
+    """Beam search as in Transformers, step by step with the same float32 scores, keeping account of what it drops."""
+
+    def __init__(self, num_sentences: int, num_beams: int, ends: Tensor) -> None:
+        self.num_beams, self.ends = num_beams, ends
+        self.scores = torch.full((num_sentences, num_beams), NEVER, device=ends.device)
+        self.scores[:, 0] = 0
+        self.log_mass = self.scores.double()
+        self.tokens = torch.empty(num_sentences, num_beams, 0, dtype=torch.long, device=ends.device)
+        self.found: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
+        self.dropped_mass = torch.zeros(num_sentences, dtype=torch.float64, device=ends.device)
+        self.dropped_bound = torch.full_like(self.dropped_mass, -math.inf)
+        self.num_expanded = torch.zeros(num_sentences, dtype=torch.long, device=ends.device)
+
+    def step(self, log_p: Tensor) -> None:
+        """Go on with the log-probabilities (sentences * beams, V) of the next token."""
+        num_sentences, num_beams = self.scores.shape
+        log_p = log_p.view(num_sentences, num_beams, -1)
+        self.num_expanded += (self.log_mass.exp() > 0).sum(-1)
+        longer = (log_p + self.scores[:, :, None]).flatten(1)
+        log_mass = (log_p.double() + self.log_mass[:, :, None]).flatten(1)
+        num_kept = max(2, 1 + len(self.ends)) * num_beams
+        kept_scores, kept = longer.topk(num_kept)
+        parents, tokens = kept // log_p.shape[-1], kept % log_p.shape[-1]
+        ended = torch.isin(tokens, self.ends)
+        # Ended strings beyond the first num_beams are passed over.
+        found = ended & (torch.arange(num_kept, device=ended.device) < num_beams)
+        kept_mass = log_mass.gather(1, kept)
+        found &= kept_mass.exp() > 0
+        strings = torch.cat(
+            [self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.shape[2])), tokens[:, :, None]],
+            dim=2,
+        )
+        for i, k in found.nonzero().tolist():
+            self.found[i].append(Hypothesis(strings[i, k].tolist(), float(kept_mass[i, k])))
+        self.scores, running = (kept_scores + ended * NEVER).topk(num_beams)
+        self.log_mass = kept_mass.masked_fill(ended, -math.inf).gather(1, running)
+        self.tokens = strings.gather(1, running[:, :, None].expand(-1, -1, strings.shape[2]))
+        seen = found | torch.zeros_like(found).scatter(1, running, True) & ~ended
+        self._drop(log_mass.scatter(1, kept, kept_mass.masked_fill(seen, -math.inf)))
+
+    def _drop(self, log_mass: Tensor) -> None:
+        log_mass = log_mass.where(log_mass.exp() > 0, -math.inf)
+        self.dropped_mass += log_mass.exp().sum(-1)
+        self.dropped_bound = self.dropped_bound.maximum(log_mass.amax(-1))
+
+    def results(self) -> list[SearchResult]:
+        """One result a sentence; what is still open is left."""
+        still_open = self.log_mass.where(self.log_mass.exp() > 0, -math.inf)
+        open_bound, open_mass = still_open.amax(-1), still_open.exp().sum(-1)
+        results = []
+        for i, found in enumerate(self.found):
+            found.sort(key=lambda hypothesis: -hypothesis.log_probability)
+            dropped, left = float(self.dropped_bound[i]), float(open_bound[i])
+            best = found[0].log_probability if found else -math.inf
+            proved = max(dropped, left) <= best
+            results.append(
+                SearchResult(
+                    hypotheses=found,
+                    finished_mass=sum(hypothesis.probability for hypothesis in found),
+                    left_mass=float(self.dropped_mass[i] + open_mass[i]),
+                    log_bound=max(dropped, left),
+                    num_expanded=int(self.num_expanded[i]),
+                    ended_by=None if proved else ("num_beams" if dropped >= left else "max_new_tokens"),
+                )
+            )
+        return results
+
+
+def _check_returned(output: Any, beams: _Beams) -> None:
+    """The strings ``generate`` returned, ended or cut at the longest length, must be among those of the replay."""
+    lengths = (output.beam_indices >= 0).sum(-1).tolist()
+    strings = output.sequences[:, output.sequences.shape[1] - output.beam_indices.shape[1] :].tolist()
+    for row, (string, length) in enumerate(zip(strings, lengths)):
+        sentence = row * len(beams.found) // len(strings)
+        known = [hypothesis.tokens for hypothesis in beams.found[sentence]] + beams.tokens[sentence].tolist()
+        if _has_probability(output, row, string[:length]) and string[:length] not in known:
+            raise ValueError(
+                "the sequences are not those of a beam search over these scores: they were sampled (do_sample=True), "
+                "or stopped by something else than end tokens and length; nothing can be proved"
+            )
+
+
+def _has_probability(output: Any, row: int, string: list[int]) -> bool:
+    """Whether this is a string at all: beam search fills up with strings of probability zero."""
+    steps = zip(output.scores, output.beam_indices[row].tolist(), string)
+    return bool(string) and math.exp(sum(float(scores[beam, token]) for scores, beam, token in steps)) > 0

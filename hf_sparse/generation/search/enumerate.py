@@ -1,0 +1,121 @@
+"""All strings a sparse model gives nonzero probability."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from transformers import LogitsProcessorList, PreTrainedModel
+
+from ...model.sparsify import is_sparse, sparse_config
+from .._inputs import num_sentences
+from .exact_search import exact_decoding, exact_search
+
+# How many prefixes are expanded in one forward pass: more do not go faster.
+WIDTH = 128
+
+
+@dataclass(frozen=True)
+class SupportSet:
+    """The strings of nonzero probability for one input.
+
+    Attributes:
+        sequences: token ids of each finished string, without start token, with the end token; likeliest first.
+        probabilities: their probabilities.
+        complete: whether nothing of nonzero probability (or, if a least probability was given, nothing that likely)
+            was left out. If not, the set is not finite within the budget, and ``mass`` says how much was found.
+        left_mass: the probability of everything left out; exactly 0 where nothing of nonzero probability was.
+    """
+
+    sequences: list[list[int]]
+    probabilities: list[float]
+    complete: bool
+    left_mass: float
+
+    @property
+    def mass(self) -> float:
+        """Total probability found; with ``left_mass`` it sums to 1 up to rounding."""
+        return sum(self.probabilities)
+
+
+def enumerate_support(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    max_hypotheses: int = 1000,
+    max_new_tokens: int = 64,
+    min_probability: float = 0.0,
+) -> SupportSet:
+    """Every string to which ``model`` gives nonzero probability, by exhaustive search of its sparse lattice.
+
+    The model's own distribution is enumerated: what the generation config forbids or forces does not count.
+
+    ``complete`` is a fact about the strings, not about the search: it is true if and only if at most
+    ``max_hypotheses`` strings have nonzero probability and none has more than ``max_new_tokens`` tokens. Which tokens
+    have nonzero probability is decided by float32 scores, though. A token whose score is at the threshold up to
+    rounding has probability 0 on one machine and 1e-13 (entmax15) or 1e-7 (sparsemax) on another, and below it may
+    hang more strings than the budget holds, or one that does not end. Then ``complete`` differs and ``left_mass``
+    shows how little is at stake. With a ``min_probability`` well above rounding such strings do not count.
+
+    Args:
+        model: a model with a sparse head, in evaluation mode; any head with a ``min_probability`` above 0.
+        inputs: what ``model.generate`` takes, for one sentence: (1, length) tensors.
+        max_hypotheses: how many strings, finished and not, are kept; beyond it the least likely are dropped.
+        max_new_tokens: the longest string looked at, in tokens.
+        min_probability: strings less likely than this are left out.
+
+    Returns:
+        A ``SupportSet``.
+
+    Raises:
+        TypeError: inputs that are no mapping to tensors.
+        ValueError: a dense head and no ``min_probability``, more than one sentence, no end token, or a budget below 1.
+
+    Cost: that of ``exact_search``: one token's forward pass for each prefix of nonzero probability.
+    """
+    batch = num_sentences(inputs)
+    dense = not is_sparse(model) or sparse_config(model).head is None
+    if dense and min_probability == 0:
+        raise ValueError(
+            "the model's head is dense: every string has nonzero probability; sparsify(model, head=...), or give a "
+            "min_probability above 0"
+        )
+    if batch != 1:
+        raise ValueError(f"inputs must be for one sentence, were for {batch}")
+    if max_hypotheses < 1 or max_new_tokens < 1:
+        raise ValueError(
+            f"max_hypotheses and max_new_tokens must be at least 1, were {max_hypotheses} and {max_new_tokens}"
+        )
+    (found,) = exact_search(
+        model,
+        inputs,
+        num_hypotheses=max_hypotheses + 1,  # one more shows whether there are more
+        max_new_tokens=max_new_tokens,
+        min_probability=min_probability,
+        width=WIDTH,
+        max_open=max_hypotheses,
+        max_expanded=max_hypotheses * max_new_tokens,
+        custom_generate=_unconstrained,
+    )
+    kept = found.hypotheses[:max_hypotheses]
+    probabilities = [hypothesis.probability for hypothesis in kept]
+    all_kept = len(kept) == len(found.hypotheses)
+    least = math.log(min_probability) if min_probability else -math.inf
+    if found.exhausted and all_kept and not min_probability:
+        left_mass = 0.0
+    else:
+        left_mass = found.left_mass + max(found.finished_mass - sum(probabilities), 0.0)
+    return SupportSet(
+        sequences=[hypothesis.tokens for hypothesis in kept],
+        probabilities=probabilities,
+        complete=all_kept and (found.exhausted or found.log_bound < least),
+        left_mass=left_mass,
+    )
+
+
+@functools.wraps(exact_decoding)  # generate reads the names of the search's arguments off the signature
+def _unconstrained(model: Any, input_ids: Tensor, logits_processor: LogitsProcessorList, **kwargs: Any) -> Any:
+    return exact_decoding(model, input_ids, LogitsProcessorList(), **kwargs)

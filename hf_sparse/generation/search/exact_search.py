@@ -1,0 +1,235 @@
+"""Search for the likeliest strings that proves what it found."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.utils import ModelOutput
+
+from .._inputs import num_sentences
+from ._lattice import Lattice
+from ._sweeps import Sweeps
+from .result import Hypothesis, SearchResult
+
+
+@dataclass
+class ExactSearchOutput(ModelOutput):
+    """What ``generate`` returns with ``custom_generate=exact_decoding, return_dict_in_generate=True``.
+
+    Attributes:
+        sequences: prompt or start token and hypothesis (B * num_hypotheses, length), padded at the end.
+        sequences_scores: log-probabilities (B * num_hypotheses,) float64 without length penalty; ``-inf`` for a row
+            that holds no hypothesis because there are fewer.
+        results: one ``SearchResult`` a sentence.
+    """
+
+    sequences: Tensor
+    sequences_scores: Tensor | None = None
+    results: list[SearchResult] | None = None
+
+
+def exact_search(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Any],
+    num_hypotheses: int = 1,
+    *,
+    max_new_tokens: int = 64,
+    min_probability: float = 0.0,
+    width: int = 16,
+    max_open: int = 100_000,
+    max_expanded: int = 10_000,
+    max_seconds: float | None = None,
+    progress: bool = False,
+    **generate_options: Any,
+) -> list[SearchResult]:
+    """The likeliest strings of each sentence, with a proof that they are, or how far from one the budgets ended.
+
+    Repeated sweeps of beam search: each goes once through all lengths and expands the ``width`` likeliest open
+    prefixes of each, where beam search would forget the others. The first sweep is beam search. A prefix that is no
+    likelier than the hypotheses already found is pruned, for no string is likelier than its prefix; when none is open
+    the hypotheses are proved to be the likeliest strings. On the sparse lattice of an entmax model that often takes
+    one sweep; a softmax model gives every string nonzero probability, but many sentences are proved all the same.
+
+    Args:
+        model: a model with a language-model head, sparse or not, in evaluation mode.
+        inputs: what ``model.generate`` takes, (B, length) tensors; prompts of decoder-only models padded on the left.
+        num_hypotheses: how many of the likeliest strings are looked for.
+        max_new_tokens: the longest string, its end token included; longer ones are left.
+        min_probability: strings less likely than this are not looked for.
+        width: how many prefixes of a sentence are expanded at once. It changes speed, not what is found.
+        max_open: memory: how many prefixes of a sentence are remembered.
+        max_expanded: work and memory: how many prefixes of a sentence are expanded (less than ``width`` more, for it
+            is looked at after each forward pass).
+        max_seconds: time for all sentences; the forward pass under way is finished.
+        progress: whether to show a progress bar, one step for each sentence that is done.
+        **generate_options: for ``model.generate``: ``logits_processor``, ``prefix_allowed_tokens_fn``,
+            ``suppress_tokens``, ``use_cache``, ... Constraints set a probability to 0 and leave the others, as in
+            beam search; the generation config's own count too.
+
+    Returns:
+        One ``SearchResult`` a sentence, in order.
+
+    Raises:
+        TypeError: inputs that are no mapping to tensors.
+        ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
+            processor that makes a string likelier than its prefix, sampling or beams asked for, or other ways to stop.
+
+    Source: the certificates are those of Peters et al. 2019, Section 4.1, and Stahlberg and Byrne 2019; the order of
+    search is that of cyclic best-first search (Kao et al. 2009).
+
+    Cost: one forward pass of one token for ``width`` prefixes a sentence, for each length in each sweep. The keys and
+    values of a prefix's last token are stored once, whatever the number of its continuations.
+
+    >>> import torch
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> from hf_sparse import exact_search, sparsify
+    >>> _ = torch.manual_seed(1)
+    >>> config = GPT2Config(vocab_size=9, n_embd=16, n_layer=1, n_head=2, initializer_range=0.5, bos_token_id=1,
+    ...                     eos_token_id=2, pad_token_id=0)
+    >>> model = sparsify(GPT2LMHeadModel(config).eval(), head="entmax15")
+    >>> inputs = {"input_ids": torch.tensor([[1, 4, 6]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+    >>> found, = exact_search(model, inputs, num_hypotheses=2)
+    >>> [(hypothesis.tokens, round(hypothesis.probability, 3)) for hypothesis in found.hypotheses]
+    [([8, 3, 3, 3, 3, 2], 0.083), ([2], 0.081)]
+    >>> found.certificate, found.num_proved, found.num_expanded
+    ('bound', 2, 39)
+    """
+    num_sentences(inputs)
+    # Over what the model's generation config says; under what the user asks for, which may then be refused.
+    mode = {"custom_generate": exact_decoding, "num_beams": 1, "do_sample": False, "num_return_sequences": 1}
+    output = model.generate(
+        **inputs,
+        num_hypotheses=num_hypotheses,
+        max_new_tokens=max_new_tokens,
+        min_probability=min_probability,
+        width=width,
+        max_open=max_open,
+        max_expanded=max_expanded,
+        max_seconds=max_seconds,
+        progress=progress,
+        return_dict_in_generate=True,
+        **mode | generate_options,
+    )
+    return output.results
+
+
+@torch.no_grad()
+def exact_decoding(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    *,
+    num_hypotheses: int = 1,
+    min_probability: float = 0.0,
+    width: int = 16,
+    max_open: int = 100_000,
+    max_expanded: int = 10_000,
+    max_seconds: float | None = None,
+    progress: bool = False,
+    **model_kwargs: Any,
+) -> ExactSearchOutput | Tensor:
+    """``exact_search`` as a way of decoding: ``model.generate(**inputs, custom_generate=exact_decoding)``.
+
+    Args:
+        model: given by ``generate``, as are ``input_ids``, ``logits_processor``, ``stopping_criteria``,
+            ``generation_config`` and ``model_kwargs``. The others are given to ``generate`` and are those of
+            ``exact_search``.
+        input_ids: (B, length).
+        logits_processor: applied to log-probabilities.
+        stopping_criteria: those of length and end token only.
+        generation_config: for its token ids and length.
+        num_hypotheses: see ``exact_search``, as for all that follow.
+        min_probability: see there.
+        width: see there.
+        max_open: see there.
+        max_expanded: see there.
+        max_seconds: see there.
+        progress: see there.
+        **model_kwargs: for the model.
+
+    Returns:
+        Token ids (B * num_hypotheses, length), or an ``ExactSearchOutput`` with ``return_dict_in_generate=True``. A
+        sentence with fewer hypotheses has rows that end after the prompt, and a warning says so.
+
+    Raises:
+        ValueError: see ``exact_search``.
+    """
+    _check_mode(generation_config, stopping_criteria)
+    if len(input_ids) == 0:
+        raise ValueError("the batch is empty: give at least one sentence")
+    budgets = {"num_hypotheses": num_hypotheses, "width": width, "max_open": max_open, "max_expanded": max_expanded}
+    max_new_tokens = generation_config.max_length - input_ids.shape[1]
+    for name, value in {**budgets, "max_new_tokens": max_new_tokens}.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, was {value}")
+    if not 0 <= min_probability <= 1:
+        raise ValueError(f"min_probability must be in [0, 1], was {min_probability}")
+    if max_seconds is not None and not max_seconds > 0:
+        raise ValueError(f"max_seconds must be above 0, or None, was {max_seconds}")
+    ends = generation_config._eos_token_tensor
+    if ends is None:
+        raise ValueError("there is no end token (generation_config.eos_token_id is None): no string ever ends")
+    lattice = Lattice(model, input_ids, logits_processor, model_kwargs, max_new_tokens)
+    search = Sweeps(lattice, ends.cpu(), max_new_tokens, min_probability=min_probability, **budgets)
+    results = search.run(max_seconds, progress)
+    output = _as_sequences(results, input_ids, num_hypotheses, generation_config._pad_token_tensor)
+    if generation_config.return_dict_in_generate:
+        return output
+    missing = [i for i, result in enumerate(results) if result.best is None]
+    if missing:
+        warnings.warn(
+            f"no string ended within the budgets for sentences {missing}; their rows hold the prompt only. "
+            f"Raise {results[missing[0]].ended_by}.",
+            stacklevel=2,
+        )
+    return output.sequences
+
+
+def _check_mode(generation_config: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> None:
+    if generation_config.do_sample or generation_config.num_beams > 1:
+        raise ValueError(
+            "exact search neither samples nor takes beams; pass do_sample=False and num_beams=1 (width is how many "
+            "prefixes are expanded at once, num_hypotheses how many strings are returned)"
+        )
+    others = [type(c).__name__ for c in stopping_criteria if not isinstance(c, EosTokenCriteria | MaxLengthCriteria)]
+    if others:
+        raise ValueError(
+            f"exact search stops a string at its end token or at max_new_tokens only, not by {', '.join(others)}; "
+            "for a time limit pass max_seconds"
+        )
+
+
+def _as_sequences(
+    results: list[SearchResult], input_ids: Tensor, num_hypotheses: int, pad: Tensor | None
+) -> ExactSearchOutput:
+    strings = [h.tokens for result in results for h in _filled(result.hypotheses, num_hypotheses)]
+    scores = [h.log_probability for result in results for h in _filled(result.hypotheses, num_hypotheses)]
+    sequences = input_ids.new_full((len(strings), max(map(len, strings))), 0 if pad is None else int(pad))
+    for row, string in enumerate(strings):
+        sequences[row, : len(string)] = torch.tensor(string)
+    prompts = input_ids.repeat_interleave(num_hypotheses, dim=0)
+    return ExactSearchOutput(
+        sequences=torch.cat([prompts, sequences], dim=1),
+        sequences_scores=torch.tensor(scores, dtype=torch.float64, device=input_ids.device),
+        results=results,
+    )
+
+
+def _filled(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:
+    return hypotheses + [Hypothesis([], -math.inf)] * (count - len(hypotheses))

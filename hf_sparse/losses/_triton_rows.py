@@ -1,0 +1,64 @@
+"""The losses of entmax and alpha-ReLU by the Triton kernels: the logits are read once, the gradient is written once.
+
+Between the two, three numbers a row and the largest score of every block are kept. Nothing here asks the device for a
+number, so that the host never waits and torch.compile sees one graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..functional import alpha_relu, entmax
+from ..functional._entmax import tsallis_negentropy
+from ..functional.newton import exponent_of
+from ..kernels import triton_loss_gradients, triton_solve
+from ._alpha_relu_support import relu_rows_loss
+
+
+class _SolvedRowsLoss(torch.autograd.Function):
+    """Losses (N,) of scores (N, V); the derivative in z is ``p - y``, and p's own derivative that of the map."""
+
+    @staticmethod
+    def forward(ctx, z: Tensor, y: Tensor, alpha: float, tau: float | None) -> Tensor:
+        ctx.alpha, ctx.tau = alpha, tau
+        conjugate, solution, peaks = triton_solve(z, alpha, exponent_of(alpha), tau)
+        ctx.save_for_backward(z, y, conjugate, solution, peaks)
+        if tau is not None:
+            return relu_rows_loss(conjugate, z, y, alpha, tau)
+        top = solution[:, :1]
+        if y.is_floating_point():
+            gold = torch.where(y > 0, (z.to(y.dtype) - top) * y, 0.0).sum(-1)
+            return (conjugate + tsallis_negentropy(y, alpha) - gold).float()
+        return conjugate - (z.gather(-1, y[:, None]).float() - top)[:, 0]
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        z, y, *solved = ctx.saved_tensors
+        soft = y.is_floating_point()
+        if torch.is_grad_enabled():  # a second derivative is wanted: p with a graph of its own
+            x = z.float()
+            p = entmax(x, ctx.alpha, impl="triton") if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
+            residual = p - y if soft else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
+            return torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual).to(z.dtype), None, None, None
+        of_z = triton_loss_gradients(z, tuple(solved), grad, None if soft else y, ctx.alpha, exponent_of(ctx.alpha))
+        if soft:
+            of_z = (of_z - grad[:, None] * y).to(z.dtype)
+        return of_z, None, None, None
+
+
+def solved_rows_loss(z: Tensor, y: Tensor, alpha: float, tau: float | None = None) -> Tensor:
+    """``Omega*(z) + Omega(y) - <z, y>`` row by row, for entmax, or for alpha-ReLU where tau is given.
+
+    Args:
+        z: scores (N, V), float32 or half precision, where ``kernels.chosen`` says ``"triton"``.
+        y: classes (N,), int64, or distributions (N, V).
+        alpha: in [1.1, 2]; for alpha-ReLU above 1.
+        tau: the threshold of alpha-ReLU.
+
+    Returns:
+        Losses (N,), float32.
+
+    Cost: forward one read of z, backward one write; O(N V / 1024) memory between them.
+    """
+    return _SolvedRowsLoss.apply(z, y, alpha, tau)

@@ -1,0 +1,14 @@
+"""The sparse model: made from a dense one, run, diagnosed, and made dense again."""
+
+from .doctor import Diagnosis, doctor
+from .sparsify import is_sparse, probabilities, sparse_config, sparsify, unsparsify
+
+__all__ = [
+    "Diagnosis",
+    "doctor",
+    "is_sparse",
+    "probabilities",
+    "sparse_config",
+    "sparsify",
+    "unsparsify",
+]

@@ -1,0 +1,41 @@
+"""The next-token distribution that the logits of a head stand for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..config import MapConfig
+
+# Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
+OFF_SUPPORT = -1e4
+
+
+def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
+    """The next-token distribution of a map, summing to one.
+
+    alpha-ReLU weights are divided by their sum; where none is positive all weight goes to the largest score, which
+    is what they tend to as the threshold rises to it.
+
+    Args:
+        map_config: the head's map.
+        logits: raw scores (..., V).
+
+    Returns:
+        Probabilities (..., V), float32 (float64 for float64 logits).
+    """
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    p = map_config(z)
+    if map_config.map.normalized:
+        return p
+    mass = p.sum(-1, keepdim=True)
+    best = torch.zeros_like(p).scatter(-1, z.argmax(-1, keepdim=True), 1.0)
+    return torch.where(mass == 0, best, p / torch.where(mass == 0, 1.0, mass))
+
+
+def log_distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
+    """log of ``distribution``; off the support ``-10,000 + z - max z``, whose exponential is exactly zero."""
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    p = distribution(map_config, z)
+    top = z.amax(-1, keepdim=True)
+    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), OFF_SUPPORT + z - top)

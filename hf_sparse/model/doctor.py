@@ -1,0 +1,229 @@
+"""A look at a model before it is made sparse: what would change, what is refused, and whether it stays sound."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import attention_sites, observe
+from .audit import quiet_evaluation
+from .example import example_inputs, made_up_input
+from .sparse_model import SparseModel
+from .sparsify import sparsify, transformers_model, unsparsify
+
+# Largest relative difference that rounding explains, by dtype.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What ``doctor`` found.
+
+    Attributes:
+        model: the model's class.
+        changed: how many modules would change, by class, kind of attention and way of reaching them ("interface" or
+            "inline").
+        refused: what ``sparsify`` refuses, in its own words.
+        checks: each check with what came of it; those that hold begin with "yes", those that do not with "no".
+    """
+
+    model: str
+    changed: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    checks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was refused and no check failed."""
+        return not self.refused and not any(found.startswith("no:") for found in self.checks.values())
+
+    def __str__(self) -> str:
+        lines = [f"{self.model}: {'sound' if self.sound else 'not sound'}"]
+        for (name, kind, way), count in self.changed.items():
+            lines.append(f"  would change  {count} x {name} ({kind}, {way})")
+        lines += [f"  refused       {reason}" for reason in self.refused]
+        lines += [f"  {name + ':':<30}{found}" for name, found in self.checks.items()]
+        return "\n".join(lines)
+
+
+def doctor(
+    model: nn.Module, attn: Any = "entmax15", head: Any = None, *, example: Mapping[str, Any] | None = None
+) -> Diagnosis:
+    """Try ``sparsify(model, attn, head)`` and report; the model is left as it was.
+
+    Args:
+        model: a dense Transformers model, or a PEFT model around one.
+        attn: as for ``sparsify``.
+        head: as for ``sparsify``.
+        example: keyword arguments for one forward call, for models whose input cannot be made up.
+
+    Returns:
+        A ``Diagnosis``; print it.
+
+    Raises:
+        TypeError: not a Transformers model.
+        ValueError: the model is sparse already, neither ``attn`` nor ``head`` is given, or no input can be made up.
+
+    Cost: about ten forward calls on two short rows.
+    """
+    dense = transformers_model(model)
+    if isinstance(dense, SparseModel):
+        raise ValueError(f"this {type(dense).__name__} is sparse already; call unsparsify(model) first")
+    if attn is None and head is None:
+        raise ValueError("nothing to look at: give attn, head or both")
+    found = Diagnosis(type(dense).__name__)
+    with made_up_input(dense, example), quiet_evaluation(dense):
+        inputs = dict(example_inputs(dense, length=8) if example is None else example)
+        if attn is not None:
+            _attention(dense, attn, inputs, found)
+        if head is not None:
+            _head(dense, head, inputs, found)
+    return found
+
+
+def _attention(model: Any, attn: Any, inputs: dict[str, Any], found: Diagnosis) -> None:
+    measures: dict[str, Callable] = {"causal": causality, "cached equals uncached": cache_difference}
+    # Before the dense model runs: what is refused may be a model that running changes.
+    with _sparse(model, found, attn=attn, example=inputs) as reached:
+        if not reached:
+            return
+        for part, site in attention_sites(model):
+            key = type(part).__name__, site.kind, "inline" if site.inline else "interface"
+            found.changed[key] = found.changed.get(key, 0) + 1
+        with observe(model) as counts:
+            sparse = logits_of(model, inputs)
+        num_seen = sum(count.calls > 0 for count in counts.values())
+        some = f"{num_seen} of {len(counts)} modules; give an example that uses the others too"
+        found.checks["attention reached"] = "yes" if num_seen == len(counts) else some
+        rows, keys = sum(count.rows for count in counts.values()), sum(count.nonzero for count in counts.values())
+        found.checks["keys with weight"] = f"{keys / max(rows, 1):.1f} a query, mean over the example"
+        found.checks["finite logits"] = "yes" if bool(sparse.isfinite().all()) else "no: some are not finite"
+        after = {name: measure(model, inputs) for name, measure in measures.items()}
+    own = logits_of(model, inputs)
+    tolerance = TOLERANCE[own.dtype]
+    for name, measure in measures.items():
+        found.checks[name] = _compare(measure(model, inputs), after[name], tolerance)
+    with _sparse(model, found, attn="softmax", example=inputs):
+        parity = difference(logits_of(model, inputs), own)
+    found.checks["alpha = 1 is the model's own"] = _compare(0.0, parity, tolerance)
+    again = torch.equal(logits_of(model, inputs), own)
+    found.checks["undone bit-equal"] = "yes" if again else "no: the logits are not those of before"
+
+
+def _head(model: Any, head: Any, inputs: dict[str, Any], found: Diagnosis) -> None:
+    with _sparse(model, found, head=head, example=inputs) as reached:
+        if reached:
+            mass = logits_of(model, {**inputs, "log_probs": True}).exp().sum(-1)
+            error = float((mass - 1).abs().max())
+            found.checks["head sums to one"] = _compare(0.0, error, 1e-4)
+
+
+@contextmanager
+def _sparse(model: Any, found: Diagnosis, **settings: Any) -> Iterator[bool]:
+    """The model made sparse inside the block, where that is not refused."""
+    try:
+        sparsify(model, **settings)
+    except (ValueError, NotImplementedError) as refusal:
+        found.refused.append(str(refusal))
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        unsparsify(model)
+
+
+def _compare(dense: float | None, sparse: float | None, tolerance: float) -> str:
+    if dense is None or sparse is None:
+        return "not checked: the model does not take such input"
+    if dense > tolerance:
+        return "not a property of the dense model"
+    return f"yes (difference {sparse:.0e})" if sparse <= tolerance else f"no: difference {sparse:.0e}"
+
+
+def logits_of(model: Any, inputs: Mapping[str, Any]) -> Tensor:
+    """The model's logits, or the first floating-point tensor it returns. Drawn noise is the same at every call."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        output = model(**inputs)
+    logits = output.get("logits")
+    values = [logits] if torch.is_tensor(logits) else output.values()
+    return next(value for value in values if torch.is_tensor(value) and value.is_floating_point())
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """The largest difference, relative to the largest entry of ``other``; infinite where shapes differ."""
+    if one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()):
+        return float("inf")
+    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12)) if one.numel() else 0.0
+
+
+def _tokens(model: Any, inputs: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The name of the tokens that logits answer to, and how many there are; None where there are none."""
+    key = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    if key not in inputs or inputs[key].dim() != 2 or inputs[key].shape[1] < 4:
+        return None
+    logits = logits_of(model, inputs)
+    length = inputs[key].shape[1]
+    return (key, length) if logits.dim() == 3 and logits.shape[1] == length else None
+
+
+def causality(model: Any, inputs: Mapping[str, Any]) -> float | None:
+    """How far earlier logits move when the last two tokens change places.
+
+    Args:
+        model: any model.
+        inputs: keyword arguments for one forward call.
+
+    Returns:
+        The largest relative difference, None where logits do not answer to tokens.
+    """
+    tokens = _tokens(model, inputs)
+    if tokens is None:
+        return None
+    key, length = tokens
+    swapped = torch.cat([inputs[key][:, :-2], inputs[key][:, -2:].flip(1)], dim=1)
+    one, other = logits_of(model, inputs), logits_of(model, {**inputs, key: swapped})
+    return difference(other[:, : length - 2], one[:, : length - 2])
+
+
+def cache_difference(model: Any, inputs: Mapping[str, Any]) -> float | None:
+    """How far the logits of step-by-step decoding with a cache are from those of one call.
+
+    Args:
+        model: any model.
+        inputs: keyword arguments for one forward call.
+
+    Returns:
+        The largest relative difference, None where the model returns no cache or logits do not answer to tokens.
+    """
+    tokens = _tokens(model, inputs)
+    if tokens is None or not {"past_key_values", "use_cache"} <= set(
+        inspect.signature(type(model).forward).parameters
+    ):
+        return None
+    key, length = tokens
+    rest = {name: value for name, value in inputs.items() if name not in (key, "labels", "past_key_values")}
+    if key == "input_ids":
+        rest.pop("attention_mask", None)
+        for name, value in rest.items():  # what says something of every token
+            if torch.is_tensor(value) and value.shape == inputs[key].shape:
+                rest[name] = value[:, : length - 2]
+    cache, steps = None, []
+    for ids in (inputs[key][:, : length - 2], *inputs[key][:, length - 2 :].split(1, dim=1)):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            output = model(**rest, **{key: ids}, past_key_values=cache, use_cache=True)
+        cache = output.get("past_key_values")
+        if cache is None:
+            return None
+        steps.append(output.logits)
+        if key == "input_ids":  # images and sounds are in the cache now
+            rest = {name: value for name, value in rest.items() if name.startswith("encoder_")}
+    return difference(torch.cat(steps, dim=1), logits_of(model, inputs))

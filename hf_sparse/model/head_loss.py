@@ -1,0 +1,117 @@
+"""The loss of a sparse head, wherever a model computes its cross-entropy."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..map_config import MapConfig
+from .lazy_logits import LinearLogits
+
+
+class HeadLoss(TorchFunctionMode):
+    """Inside this block, cross-entropy over the head's classes is the loss of the head's map.
+
+    Many model classes call ``cross_entropy`` themselves and never look at ``model.loss_function``. Standing where
+    they all end up keeps each model's own shift of the labels. ``nll_loss`` of a ``log_softmax`` is cross-entropy
+    too. It also divides by ``num_items_in_batch`` where the model forgets to, which makes gradient accumulation
+    exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made.
+
+    Attributes:
+        asked: whether a cross-entropy over the head's classes has come by.
+    """
+
+    def __init__(
+        self,
+        map_config: MapConfig | None,
+        head: nn.Module,
+        num_items: Any,
+        label_smoothing: float,
+        fused: bool = False,
+    ) -> None:
+        super().__init__()
+        self.map_config = map_config
+        self.head = head
+        self.num_items = num_items
+        self.label_smoothing = label_smoothing
+        self.fused = fused
+        self.asked = False
+        self.log_softmax: Any = None
+        self.logits: Any = None
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is nn.functional.cross_entropy:
+            return self.cross_entropy(*args, **kwargs)
+        if self.fused and func is nn.functional.linear and args[1] is self.head.weight:
+            return LinearLogits(*args, **kwargs)
+        of_log_softmax = self.log_softmax is not None and any(arg is self.log_softmax for arg in args)
+        if of_log_softmax and func is nn.functional.nll_loss:
+            return self.cross_entropy(self.logits, *args[1:], **kwargs)
+        output = func(*args, **kwargs)
+        if of_log_softmax and self.map_config is not None and torch.is_tensor(output):
+            raise NotImplementedError(
+                f"this model's loss takes more than nll_loss from log_softmax ({func.__name__}), where no sparse loss "
+                "can stand in; pass head=None"
+            )
+        if func in _LOG_SOFTMAX and output.shape[-1] == len(cast(Tensor, self.head.weight)):
+            self.log_softmax, self.logits = output, args[0]
+        return output
+
+    def cross_entropy(self, input: Any, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """What ``torch.nn.functional.cross_entropy`` does inside the block."""
+        call = _CROSS_ENTROPY.bind(input, target, *args, **kwargs)
+        call.apply_defaults()
+        options = call.arguments
+        if input.shape[min(1, input.dim() - 1)] != len(cast(Tensor, self.head.weight)):
+            return nn.functional.cross_entropy(*call.args, **call.kwargs)
+        self.asked = True
+        missing_count = options["reduction"] == "mean" and self.num_items is not None
+        reduction = "sum" if missing_count else options["reduction"]
+        same = {"ignore_index": options["ignore_index"], "reduction": reduction}
+        same["label_smoothing"] = self.label_smoothing or options["label_smoothing"]
+        loss = _loss(self.map_config, input, target, options["weight"], **same)
+        if not missing_count:
+            return loss
+        num_items = self.num_items
+        return loss / (num_items.to(loss.device) if torch.is_tensor(num_items) else num_items)
+
+
+def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -> None:
+    """Refuse a loss that was computed past ``HeadLoss``: it would be dense, or a mean, without a word.
+
+    With a dense head a model that was handed ``num_items_in_batch`` is trusted with it.
+    """
+    first = output[0]  # a loss comes first in every output, and has no axes
+    if loss.asked or not torch.is_tensor(first) or first.dim() > 0:
+        return
+    unseen = f"{name} computed a loss in which no cross-entropy over the classes of its head was seen, so that"
+    in_parts = "where this only happens under torch.compile, compile the parts of the model"
+    if loss.map_config is not None or loss.label_smoothing:
+        raise NotImplementedError(
+            f"{unseen} no sparse loss can stand in; compute the loss from output.logits, pass head=None or, {in_parts}"
+        )
+    if loss.num_items is not None and not takes_num_items:
+        raise NotImplementedError(
+            f"{unseen} it is not divided by num_items_in_batch; compute the loss from output.logits or, {in_parts}"
+        )
+
+
+def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tensor | None, **options: Any) -> Tensor:
+    if map_config is None:
+        return nn.functional.cross_entropy(input, target, weight=weight, **options)
+    if isinstance(input, LinearLogits):
+        if weight is None:
+            return input.loss(map_config, target, **options)
+        input = input.compute()
+    if map_config.name == "softmax":
+        return nn.functional.cross_entropy(map_config.scores(input), target, weight=weight, **options)
+    return map_config.loss()(input.movedim(1, -1) if input.dim() > 2 else input, target, weight=weight, **options)
+
+
+_CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
+_LOG_SOFTMAX = (nn.functional.log_softmax, torch.log_softmax, Tensor.log_softmax)

@@ -1,0 +1,167 @@
+"""Logits that are not computed unless somebody looks: what a fused loss needs instead of them."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..functional.rows import upcast
+from ..losses import linear_fenchel_young_loss
+from ..map_config import MapConfig
+
+
+@dataclass(frozen=True, eq=False)
+class LinearLogits:
+    """``outer * tanh(scale (h W^T + b))``, or without ``outer`` just ``scale (h W^T + b)``, kept as its parts.
+
+    It takes part in what models do between their head and their loss: changes of shape, precision and scale, a
+    constant bias, a soft cap. Anything else computes the logits after all and goes on with them.
+
+    Attributes:
+        hidden: h (..., D).
+        weight: W (V, D).
+        bias: b (V,) or None.
+        scale: factor on the linear layer's output.
+        outer: None, or the factor on the tanh.
+    """
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: float = 1.0
+    outer: float | None = None
+    _computed: list[Tensor] = field(default_factory=list, repr=False)
+
+    def compute(self) -> Tensor:
+        """The logits themselves."""
+        if not self._computed:
+            z = self.hidden @ self.weight.mT  # not nn.functional.linear, which may be put off once more
+            z = z if self.bias is None else z + self.bias
+            z = z if self.scale == 1 else z * self.scale
+            self._computed.append(z if self.outer is None else self.outer * torch.tanh(z))
+        return self._computed[0]
+
+    @property
+    def computed(self) -> bool:
+        """Whether somebody looked."""
+        return bool(self._computed)
+
+    def loss(self, map_config: MapConfig, target: Tensor, **options: Any) -> Tensor:
+        """The fused loss of a map; ``options`` as for ``linear_fenchel_young_loss``.
+
+        Raises:
+            ValueError: a map that centers logits with a soft cap.
+        """
+        z = (self.centered() if map_config.centered else self) / map_config.temperature
+        return linear_fenchel_young_loss(
+            z.hidden,
+            z.weight,
+            target,
+            map_config.name,
+            bias=z.bias,
+            # outer tanh(scale z) is the soft cap at `outer` of logits scaled by outer * scale.
+            scale=z.scale if z.outer is None else z.scale * z.outer,
+            softcap=z.outer,
+            **map_config.map_settings,
+            **options,
+        )
+
+    def centered(self) -> LinearLogits:
+        """The logits less their mean over the classes: the head less its mean row, and the bias less its mean."""
+        if self.outer is not None:
+            raise ValueError("the mean of soft-capped logits needs all of them; pass fused_loss=False")
+        weight, bias = upcast(self.weight), self.bias
+        weight = (weight - weight.mean(0)).to(self.weight.dtype)
+        return self._with(weight=weight, bias=None if bias is None else bias - bias.mean())
+
+    def _with(self, **parts: Any) -> LinearLogits:
+        return replace(self, _computed=[], **parts)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(..., V)."""
+        return torch.Size((*self.hidden.shape[:-1], self.weight.shape[0]))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the hidden states are."""
+        return self.hidden.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision the logits would have."""
+        return self.hidden.dtype
+
+    def size(self, dim: int | None = None) -> Any:
+        """As of a tensor."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """As of a tensor."""
+        return self.hidden.dim()
+
+    def view(self, *shape: Any) -> Any:
+        """Reshape the leading axes; a view of the vocabulary axis computes the logits."""
+        sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        if sizes[-1] not in (-1, self.shape[-1]) or (sizes[-1] == -1 and -1 in sizes[:-1]):
+            return self.compute().reshape(sizes)
+        return self._with(hidden=self.hidden.reshape(*sizes[:-1], self.hidden.shape[-1]))
+
+    reshape = view
+
+    def float(self) -> LinearLogits:
+        """Itself: a fused loss adds up in float32 whatever it is given."""
+        return self
+
+    def contiguous(self) -> LinearLogits:
+        """Itself."""
+        return self
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Itself on the same device in a floating-point precision."""
+        target = kwargs.get("device", args[0] if args and not isinstance(args[0], torch.dtype) else None)
+        return self if target is None or torch.device(target) == self.device else self.compute().to(*args, **kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        keys = index if isinstance(index, tuple) else (index,)
+        leading = len(keys) < self.dim() and Ellipsis not in keys
+        whole_vocabulary = keys[-1] == slice(None) if not torch.is_tensor(keys[-1]) else False
+        if leading or (len(keys) > 1 and whole_vocabulary):
+            return self._with(hidden=self.hidden[index])
+        return self.compute()[index]
+
+    def __mul__(self, factor: Any) -> Any:
+        if not isinstance(factor, numbers.Real):
+            return self.compute() * factor
+        return self._with(scale=self.scale * factor) if self.outer is None else self._with(outer=self.outer * factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Any:
+        return self * (1 / divisor) if isinstance(divisor, numbers.Real) else self.compute() / divisor
+
+    def __add__(self, other: Any) -> Any:
+        constant = torch.is_tensor(other) and other.numel() == self.shape[-1] and other.shape[-1] == self.shape[-1]
+        if not constant or self.outer is not None:
+            return self.compute() + other
+        bias = other.reshape(-1) / self.scale
+        return self._with(bias=bias if self.bias is None else self.bias + bias)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.compute(), name)
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """tanh is the first half of a soft cap; every other function gets the computed logits."""
+        if func is torch.tanh and isinstance(args[0], cls) and args[0].outer is None:
+            return args[0]._with(outer=1.0)
+        computed = [arg.compute() if isinstance(arg, cls) else arg for arg in args]
+        named = {key: arg.compute() if isinstance(arg, cls) else arg for key, arg in (kwargs or {}).items()}
+        return func(*computed, **named)

@@ -1,0 +1,108 @@
+"""The model card's section on sparsity: maps, measured figures, how to load. Nothing else in the card is touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+
+from ..config import CoverageVectors, Learned, MapConfig, SparseConfig
+
+SECTION = re.compile(r"<!-- begin hf_sparse -->.*?<!-- end hf_sparse -->", re.DOTALL)
+HERE = "path of this folder, or id of this repository"
+NEW_CARD = "---\nlibrary_name: transformers\n---\n"
+FIGURES = {
+    "attention_support": "keys with weight, mean a query",
+    "attention_zero_rate": "keys of exactly zero weight",
+    "head_support": "classes of nonzero probability, mean a token",
+    "head_zero_rate": "classes of exactly zero probability",
+}
+
+
+def sparsity_section(config: SparseConfig, figures: Mapping[str, float] | None = None, load_from: str = HERE) -> str:
+    """Markdown on a sparse model, between comments by which it is found again.
+
+    Args:
+        config: the model's settings.
+        figures: what was measured, by name: those that ``SparseTrainer`` logs, with any prefix, are written out;
+            others keep their names. Rates are shares in [0, 1]. None or empty leaves the figures out.
+        load_from: what the example loads.
+
+    >>> print(sparsity_section(SparseConfig.parse(attn="entmax15"), {"eval_attention_zero_rate": 0.912}))
+    <!-- begin hf_sparse -->
+    ## Sparse maps
+    <BLANKLINE>
+    | place | instead of softmax |
+    |---|---|
+    | attention | entmax15 |
+    <BLANKLINE>
+    - keys of exactly zero weight: 91.2%
+    ...
+    """
+    lines = ["<!-- begin hf_sparse -->", "## Sparse maps", "", "| place | instead of softmax |", "|---|---|"]
+    lines += [f"| {place} | {text} |" for place, text in _places(config)]
+    lines += ["", *(_figure(name, value) for name, value in figures.items()), ""] if figures else [""]
+    lines += ["```python", "import hf_sparse", "", f'model = hf_sparse.from_pretrained("{load_from}")', "```", ""]
+    lines += ["Once `hf_sparse` is imported, `AutoModel` classes load the same model; without it they refuse to."]
+    return "\n".join([*lines, "<!-- end hf_sparse -->"])
+
+
+def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, load_from: str = HERE) -> None:
+    """Write the section into ``README.md`` of a saved model: in place of the section there, else at the end.
+
+    Args:
+        folder: where the model was saved. Without a card there a new one is made.
+        config: the model's settings; ``hf_sparse`` and the names of its maps are added to the card's tags.
+        figures: see ``sparsity_section``.
+        load_from: see ``sparsity_section``.
+
+    Raises:
+        ValueError: the metadata of the card that is there cannot be read.
+    """
+    path = Path(folder, "README.md")
+    card = ModelCard(path.read_text(encoding="utf-8") if path.exists() else NEW_CARD)
+    metadata: Any = card.data
+    section = sparsity_section(config, figures, load_from)
+    text, found = SECTION.subn(lambda _: section, card.text, count=1)
+    tags = list(metadata.tags or [])
+    metadata.tags = [*tags, *(tag for tag in ("hf_sparse", *config.map_names) if tag not in tags)]
+    card.text = text if found else f"{text.rstrip()}\n\n{section}\n"
+    card.save(path)
+
+
+def _places(config: SparseConfig) -> list[tuple[str, str]]:
+    kinds = config.attn if isinstance(config.attn, dict) else {"": config.attn}
+    places = []
+    for kind, map_config in kinds.items():
+        where = f"{kind} attention".strip()
+        if isinstance(map_config, tuple):
+            places += [
+                (f"{where}, layer {layer}", _map_text(entry)) for layer, entry in enumerate(map_config) if entry
+            ]
+        elif map_config is not None:
+            places.append((where, _map_text(map_config)))
+    return places if config.head is None else [*places, ("head", _map_text(config.head))]
+
+
+def _map_text(map_config: MapConfig) -> str:
+    settings = [f"{name} {_setting_text(value)}" for name, value in map_config.settings]
+    return f"{map_config.name} ({', '.join(settings)})" if settings else map_config.name
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, Learned):
+        return "learned for each head"
+    if isinstance(value, CoverageVectors):
+        return "by a learned vector for each head"
+    if isinstance(value, tuple):
+        return f"of each head {', '.join(f'{entry:.4g}' for entry in value)}"
+    return str(value) if isinstance(value, bool | str) else f"{value:.4g}"
+
+
+def _figure(name: str, value: float) -> str:
+    known = next((known for known in FIGURES if name.endswith(known)), None)
+    label = name if known is None else FIGURES[known]
+    return f"- {label}: {f'{value:.1%}' if name.endswith('rate') else f'{value:.4g}'}"

@@ -1,0 +1,202 @@
+"""Annealing: training that begins at softmax and moves the settings of sparse maps to their target step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from ..config import Learned, MapConfig, SparseConfig
+from ..model.settings import change_settings
+from ..model.sparsify import sparse_config
+
+# From the share of the annealing steps done, in [0, 1), to the share of the way gone; at 1 all of it is.
+SCHEDULES: dict[str, Callable[[float, int], float]] = {
+    "linear": lambda done, stages: done,
+    "cosine": lambda done, stages: (1 - math.cos(math.pi * done)) / 2,
+    "step": lambda done, stages: math.floor(done * stages) / stages,
+}
+# Where a map of the entmax family is exactly softmax of the scores.
+SOFTMAX = {"alpha": 1.0, "temperature": 1.0}
+
+
+class AnnealingCallback(TrainerCallback, ExportableState):
+    """Moves a sparse model's settings from where they start to those the model was given, while it trains.
+
+    The target is what ``sparsify`` (or ``calibrate``) gave the model. The first step runs at the start, by default
+    alpha = 1, which is exactly softmax with cross-entropy; step ``over`` and all later ones run at the target. What
+    is saved on the way carries the settings of the step that comes next, and training resumed from it goes on from
+    there to the same target, with a model from ``sparsify`` as with one loaded from the checkpoint.
+
+    entmax15 and sparsemax are entmax with alpha on the way, and themselves again at the end.
+
+    Works with ``Trainer`` and ``SparseTrainer``. Logs ``annealed``, the share of the way gone.
+
+    Args:
+        over: the annealing steps: a number of steps (int), or a share of all training steps (float in (0, 1]).
+        schedule: ``"linear"``; ``"cosine"``, slow at both ends; or ``"step"``, ``stages`` equal jumps.
+        attn: settings of attention to move, with the number each starts at, as in ``{"alpha": 1.0}``; None leaves
+            attention at its target.
+        head: the same for the head, as in ``{"tau": 0.0}``. With ``attn`` and ``head`` both None everything sparse
+            starts at softmax: alpha and temperature at 1.
+        stages: number of jumps; only ``"step"`` has them.
+
+    Raises:
+        ValueError: an argument out of range. When training begins: a dense model; nothing to anneal; a map without
+            the setting, or one that is learned; a start out of its range; more annealing steps than training steps;
+            ``load_best_model_at_end``; a second such callback.
+        TypeError: an argument of the wrong type.
+
+    Source: Peters et al. 2019, Eq. 7: softmax is the end alpha = 1 of the entmax family.
+
+    >>> AnnealingCallback(over=0.5, schedule="step", stages=4).share(step=30, max_steps=100)
+    0.5
+    """
+
+    def __init__(
+        self,
+        over: float = 0.5,
+        schedule: str = "linear",
+        attn: Mapping[str, float] | None = None,
+        head: Mapping[str, float] | None = None,
+        stages: int = 5,
+    ) -> None:
+        if isinstance(over, bool) or not isinstance(over, int | float):
+            raise TypeError(f"over must be a number of steps (int) or a share of them (float), was {over!r}")
+        if not (over >= 1 if isinstance(over, int) else 0 < over <= 1):
+            raise ValueError(f"over must be a number of steps >= 1 (int) or a share in (0, 1] (float), was {over!r}")
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, was {schedule!r}")
+        if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
+            raise ValueError(f"stages must be a whole number >= 1, was {stages!r}")
+        for role, starts in (("attn", attn), ("head", head)):
+            if starts is not None and (not isinstance(starts, Mapping) or not starts):
+                raise TypeError(f'{role} must map settings to where they start, as {{"alpha": 1.0}}, was {starts!r}')
+            for name, start in (starts or {}).items():
+                if isinstance(start, bool) or not isinstance(start, int | float):
+                    raise TypeError(f"{role}: {name} must start at a number, was {start!r}")
+        self.over = over
+        self.schedule = schedule
+        self.attn = attn
+        self.head = head
+        self.stages = stages
+        self.target: dict[str, Any] | None = None
+
+    def share(self, step: int, max_steps: int) -> float:
+        """The share of the way from start to target, in [0, 1], at which training step ``step`` (from 0) runs."""
+        done = step / self._steps(max_steps)
+        return 1.0 if done >= 1 else SCHEDULES[self.schedule](done, self.stages)
+
+    def settings(self, target: SparseConfig, share: float) -> SparseConfig:
+        """``start + share (target - start)`` of every annealed setting; the target itself at 1.
+
+        Args:
+            target: the settings at the end.
+            share: of the way gone, in [0, 1].
+
+        Raises:
+            ValueError: see the class.
+        """
+        default = SOFTMAX if self.attn is None and self.head is None else None
+        return replace(
+            target,
+            attn=_through(target.attn, self.attn or default, "attn", share),
+            head=_through(target.head, self.head or default, "head", share),
+        )
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Find the target, check that it can be annealed to, and go to where the first step runs."""
+        saved = state.stateful_callbacks.get(type(self).__name__)
+        if isinstance(saved, list):
+            raise ValueError("one AnnealingCallback moves all settings; give the trainer one")
+        if args.load_best_model_at_end:
+            raise ValueError(
+                "load_best_model_at_end=True would compare losses of different settings and could bring back weights "
+                "from before the target under the target's settings; leave it False"
+            )
+        if self._steps(state.max_steps) > state.max_steps:
+            raise ValueError(
+                f"over={self.over} annealing steps do not end within {state.max_steps} training steps; "
+                "give fewer, or a share such as 0.5"
+            )
+        # A model loaded from a checkpoint has the settings of the way; the target is in the checkpoint's state.
+        target = sparse_config(model)
+        if state.global_step > 0:
+            if saved is None:
+                raise ValueError("the checkpoint was saved without annealing, so that its target is not known")
+            target = SparseConfig.from_dict(saved["attributes"]["target"])
+        self._check_moves(target)
+        self.target = target.to_dict()
+        change_settings(model, self.settings(target, self.share(state.global_step, state.max_steps)))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Go to the settings of the next step."""
+        settings = self.settings(SparseConfig.from_dict(self.target), self.share(state.global_step, state.max_steps))
+        if settings != sparse_config(model):
+            change_settings(model, settings)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        """Say how far annealing is."""
+        if logs is not None and "loss" in logs:
+            logs["annealed"] = self.share(state.global_step, state.max_steps)
+            state.log_history[-1]["annealed"] = logs["annealed"]
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the arguments, and the target."""
+        names = ("over", "schedule", "attn", "head", "stages")
+        return {"args": {name: getattr(self, name) for name in names}, "attributes": {"target": self.target}}
+
+    def _check_moves(self, target: SparseConfig) -> None:
+        first = self.settings(target, 0.0)
+        given = [role for role in ("attn", "head") if getattr(self, role) is not None]
+        still = [role for role in given if getattr(first, role) == getattr(target, role)]
+        if first == target or still:
+            what = still[0] if still else "the model"
+            raise ValueError(f"{what} has nothing to anneal: training would start at its target, {target.to_dict()}")
+
+    def _steps(self, max_steps: int) -> int:
+        return self.over if isinstance(self.over, int) else max(1, math.ceil(self.over * max_steps))
+
+
+def _through(map_config: Any, starts: Mapping[str, float] | None, role: str, share: float) -> Any:
+    """``_moved`` of every map in the settings of attention or of the head."""
+    if isinstance(map_config, dict):
+        return {kind: _through(entry, starts, f"{role}[{kind!r}]", share) for kind, entry in map_config.items()}
+    if isinstance(map_config, tuple):
+        return tuple(_through(entry, starts, f"{role}[{layer}]", share) for layer, entry in enumerate(map_config))
+    if map_config is None or starts is None or map_config.name == "softmax":
+        return map_config
+    return _moved(map_config, starts, role, share)
+
+
+def _moved(map_config: MapConfig, starts: Mapping[str, float], role: str, share: float) -> MapConfig:
+    family = map_config.spelled_out if "alpha" in starts else map_config
+    known = {**family.map_settings, "temperature": family.temperature}
+    if starts is SOFTMAX and family.name != "entmax":
+        raise ValueError(
+            f"{role}: {map_config.name} does not begin at softmax; say what moves and from where, as in "
+            f'{role[:4]}={{"{next(iter(known))}": ...}}, or give only the other of attn and head'
+        )
+    moved = {}
+    for name, start in starts.items():
+        if name not in known:
+            raise ValueError(
+                f"{role}: {map_config.name} has no {name!r} to anneal; it has {', '.join(map(repr, known))}"
+            )
+        if isinstance(known[name], Learned):
+            raise ValueError(f"{role}: {name} is learned, so that training moves it already; anneal something else")
+        family.setting(name).check(f"{role}: the start of {name}", start)
+        moved[name] = _between(start, known[name], share)
+    return map_config if share == 1 else family.with_settings(**moved)
+
+
+def _between(start: float, target: Any, share: float) -> Any:
+    """A number, or one for each head; one number again where all heads agree, as at the start."""
+    if not isinstance(target, tuple):
+        return start + share * (target - start)
+    several = tuple(start + share * (end - start) for end in target)
+    return several[0] if len(set(several)) == 1 else several

@@ -1,0 +1,191 @@
+"""Trainers for sparse models: the loss of the head's map, exact under accumulation, with sparsity in the logs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers.utils import CONFIG_NAME
+
+from ..attention import observe
+from ..config import MapConfig, SparseConfig
+from ..model.distribution import distribution
+from ..model.model_card import update_card
+from ..model.saved_config import BLOCK
+from ..model.sparsify import is_sparse, sparse_config, transformers_model
+from .annealing import AnnealingCallback
+from .distillation import Distillation
+
+
+@dataclass
+class SparseTrainingArguments(Seq2SeqTrainingArguments):
+    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with three more."""
+
+    sparse_label_smoothing: float = field(
+        default=0.0, metadata={"help": "Mix training targets with the uniform distribution, inside the sparse loss."}
+    )
+    distillation_weight: float = field(
+        default=0.0,
+        metadata={"help": "The dense teacher's part in the training loss, in [0, 1]; 1 leaves the labels out."},
+    )
+    log_sparsity: bool = field(
+        default=True, metadata={"help": "Log support sizes and zero rates of head and attention."}
+    )
+
+
+class _Sparsity:
+    """Running means of what the logs show."""
+
+    names = ("attention_support", "attention_zero_rate", "head_support", "head_zero_rate")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.sums = dict.fromkeys(self.names, (0.0, 0.0))
+
+    def add(self, name: str, total: float, count: float) -> None:
+        old_total, old_count = self.sums[name]
+        self.sums[name] = (old_total + total, old_count + count)
+
+    def take(self, accelerator: Accelerator) -> dict[str, float]:
+        """The means since the last call, over what all processes saw."""
+        sums = list(self.sums.values())
+        self.clear()
+        if accelerator.num_processes > 1:
+            seen_here = torch.tensor(sums, dtype=torch.float64, device=accelerator.device)
+            sums = cast(Any, accelerator.reduce(seen_here)).tolist()
+        return {name: total / count for name, (total, count) in zip(self.names, sums) if count}
+
+
+class SparseTrainer(Trainer):
+    """``Trainer`` for sparse models.
+
+    Args:
+        model: what ``sparsify`` returned.
+        args: ``SparseTrainingArguments``.
+        teacher: the dense model to learn from, for ``distillation_weight`` above 0; moved to the training device. None
+            where the model is a PEFT adapter: then its own base, dense, is the teacher, without a second copy.
+        *rest, **kwargs: as for ``Trainer``.
+
+    With distillation the training loss is ``(1 - distillation_weight) L(z, y) + distillation_weight L(z, q)``: the
+    labels' (with its smoothing, if any) and that against the softmax ``q`` of the teacher. See ``Distillation``.
+
+    Logs, beside the loss: ``head_support`` and ``attention_support`` (mean number of nonzero classes or keys, a row)
+    and their ``_zero_rate`` (share of exact zeros); with the prefix ``eval_`` after an evaluation.
+
+    Raises:
+        TypeError: other training arguments.
+        ValueError: a dense model, or an option that would bypass the sparse loss (``label_smoothing_factor``,
+            ``use_liger_kernel``, ``compute_loss_func``); a teacher without a weight; what ``Distillation`` refuses.
+    """
+
+    def __init__(self, model: Any = None, args: Any = None, *rest: Any, teacher: Any = None, **kwargs: Any) -> None:
+        if args is None:
+            args = SparseTrainingArguments("trainer_output")
+        if not isinstance(args, SparseTrainingArguments):
+            raise TypeError(f"args must be SparseTrainingArguments, was {type(args).__name__}")
+        if args.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor={args.label_smoothing_factor} would train with dense cross-entropy; "
+                "use sparse_label_smoothing"
+            )
+        if args.use_liger_kernel and (args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True):
+            raise ValueError(
+                "use_liger_kernel=True would train with dense cross-entropy; leave it False, or pass "
+                'liger_kernel_config={"fused_linear_cross_entropy": False, "cross_entropy": False}'
+            )
+        if not 0 <= args.sparse_label_smoothing <= 1:
+            raise ValueError(f"sparse_label_smoothing must be in [0, 1], was {args.sparse_label_smoothing}")
+        if not 0 <= args.distillation_weight <= 1:
+            raise ValueError(f"distillation_weight must be in [0, 1], was {args.distillation_weight}")
+        if teacher is not None and not args.distillation_weight:
+            raise ValueError("a teacher is given but distillation_weight is 0; set it above 0")
+        super().__init__(model, args, *rest, **kwargs)
+        if self.compute_loss_func is not None:
+            raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")
+        if not is_sparse(self.model):
+            raise ValueError(f"{type(self.model).__name__} is dense; call sparsify(model, ...) before training it")
+        self._sparsity = _Sparsity()
+        self._distillation = None
+        if args.distillation_weight:
+            if args.n_gpu > 1:
+                raise ValueError("distillation does not support several GPUs in one process; start one for each")
+            if teacher is not None:
+                teacher.to(args.device)
+            self._distillation = Distillation(self.model, teacher, args.distillation_weight, self._loss_shifts_labels)
+
+    def compute_loss(self, model: Any, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
+        """The model's own loss, with the teacher's part; counts supports on the way where they will be logged."""
+        if model.training and self.args.sparse_label_smoothing:
+            inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
+        run = partial(self._distillation.forward, model) if model.training and self._distillation else model
+        due = not model.training or (self.state.global_step + 1) % max(self.state.logging_steps, 1) == 0
+        if not (self.args.log_sparsity and due):
+            return super().compute_loss(run, inputs, return_outputs, **kwargs)
+        with observe(model) as counts:
+            loss, outputs = super().compute_loss(run, inputs, True, **kwargs)
+        for count in counts.values():
+            self._sparsity.add("attention_support", count.nonzero, count.rows)
+            self._sparsity.add("attention_zero_rate", count.keys - count.nonzero, count.keys)
+        if sparse_config(self.model).head is not None and "labels" in inputs:
+            self._count_head(outputs["logits"].detach(), inputs["labels"])
+        return (loss, outputs) if return_outputs else loss
+
+    @torch.no_grad()
+    def _count_head(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        if logits.shape[:-1] != labels.shape:
+            return
+        if self._loss_shifts_labels:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        map_config = cast(MapConfig, sparse_config(self.model).head)
+        support = (distribution(map_config, logits[labels != -100]) > 0).sum(-1)
+        total, rows = float(support.sum()), support.numel()
+        self._sparsity.add("head_support", total, rows)
+        self._sparsity.add("head_zero_rate", rows * logits.shape[-1] - total, rows * logits.shape[-1])
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        """Trainer's own, which brings weights back: refused where they were trained under other settings."""
+        file = Path(resume_from_checkpoint, CONFIG_NAME)
+        block = json.loads(file.read_text(encoding="utf-8")).get(BLOCK) if file.exists() else None
+        annealed = any(isinstance(callback, AnnealingCallback) for callback in self.callback_handler.callbacks)
+        own = sparse_config(self.model)
+        if block is not None and not annealed and SparseConfig.from_dict(block) != own:
+            raise ValueError(
+                f"{resume_from_checkpoint} was trained with {SparseConfig.from_dict(block).to_dict()}, and this model "
+                f"has {own.to_dict()}: give the trainer hf_sparse.from_pretrained(checkpoint), or begin a new run"
+            )
+        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log, with the sparsity seen since the last training log."""
+        if "loss" in logs:
+            logs = logs | self._sparsity.take(self.accelerator)
+        super().log(logs, *args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Evaluate, with the sparsity on the evaluation data among the metrics."""
+        self._sparsity.clear()
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        figures = self._sparsity.take(self.accelerator)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
+        if figures:
+            cast(Any, transformers_model(self.model))._sparsity_figures = figures  # for the model card
+        return output
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """``Trainer``'s own card, with a section on maps and the sparsity of the last evaluation."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            figures = cast(Any, transformers_model(self.model))._sparsity_figures
+            update_card(self.args.output_dir, sparse_config(self.model), figures)
+
+
+class SparseSeq2SeqTrainer(SparseTrainer, Seq2SeqTrainer):
+    """``Seq2SeqTrainer`` for sparse models; arguments, logs and errors as for ``SparseTrainer``."""

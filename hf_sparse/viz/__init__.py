@@ -1,0 +1,8 @@
+"""Pictures of sparse models, and a page with all of them."""
+
+from ._attention_heatmap import plot_attention
+from ._head_errors import plot_head_errors
+from ._html_report import html_report
+from ._hypotheses import plot_hypotheses
+
+__all__ = ["html_report", "plot_attention", "plot_head_errors", "plot_hypotheses"]

@@ -1,0 +1,80 @@
+"""Everything a sparse model holds possible for one input, as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ..generation import enumerate_support, hypothesis_tree, step_supports
+from ..generation._continuations import head_map
+from ..generation._suggest import encode
+from ..model.sparsify import sparse_config
+from ._attention_maps import attention_maps
+from ._page import attention_section, hypotheses_section, page, steps_section
+
+
+@torch.no_grad()
+def html_report(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    text: str,
+    *,
+    path: str | Path | None = None,
+    max_hypotheses: int = 50,
+    max_new_tokens: int = 64,
+) -> str:
+    """A self-contained page on one input: all hypotheses as a tree, the candidates at every step, the attention.
+
+    The page needs no server, no network and no script; it can be read on a phone, by a screen reader and on paper.
+
+    Args:
+        model: a model with a sparse head, or an ensemble, in evaluation mode.
+        tokenizer: the model's.
+        text: what an encoder-decoder reads, or the prompt of another model.
+        path: where to save the page; None does not save.
+        max_hypotheses: how many hypotheses are looked for and shown.
+        max_new_tokens: the longest hypothesis, in tokens.
+
+    Returns:
+        The page. Steps and attention are those of the likeliest hypothesis; attention is that of the last layer,
+        averaged over heads, and only shown where it is sparse.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: a dense head, an empty prompt, a budget out of range, NaN in the logits, or no hypothesis found
+            within the budget.
+
+    Cost: that of ``enumerate_support``, and two forward passes.
+    """
+    head_map(model)  # refuses a dense one
+    source, prefix = (text, "") if model.config.is_encoder_decoder else (None, text)
+    inputs, _ = encode(model, tokenizer, prefix, source)
+    if inputs["input_ids"].shape[1] == 0:
+        raise ValueError("the text is empty; a model needs at least one token to start from")
+    support = enumerate_support(model, inputs, max_hypotheses, max_new_tokens)
+    if not support.sequences:
+        raise ValueError(
+            f"no hypothesis ends within {max_new_tokens} tokens among the {max_hypotheses} likeliest beginnings; "
+            "raise max_new_tokens or max_hypotheses"
+        )
+    best = support.sequences[0]
+    texts = tokenizer.batch_decode(support.sequences, skip_special_tokens=True)
+    config = sparse_config(model)
+    sections = [
+        hypotheses_section(
+            hypothesis_tree(support.sequences, support.probabilities),
+            list(zip(texts, support.probabilities)),
+            support.complete,
+            tokenizer,
+        ),
+        steps_section(step_supports(model, inputs, best), tokenizer),
+    ]
+    if config.attention_maps:
+        sections.append(attention_section(attention_maps(model, inputs, best, tokenizer)))
+    html = page(text, type(model).__name__, config.map_names, sections)
+    if path is not None:
+        Path(path).write_text(html, encoding="utf-8")
+    return html

@@ -1,0 +1,167 @@
+"""The sections of the report as HTML. Every text from outside goes through ``escape``."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from typing import Any
+
+from ..generation import Branch, StepSupport, percent, token_labels
+from ._attention_heatmap import plot_attention
+from ._attention_maps import AttentionMap
+from ._figure import svg_text
+from ._style import STYLE
+
+# A picture with more rows or columns cannot be read.
+MOST_LABELS = 60
+
+
+def page(text: str, model_name: str, map_names: Sequence[str], sections: Sequence[str]) -> str:
+    """The whole document. Its policy forbids scripts and anything from outside the file."""
+    maps = f" with {escape(', '.join(map_names))}" if map_names else ""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>What the model holds possible: {escape(text)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+<h1>What the model holds possible</h1>
+<p>{escape(model_name)}{maps} read:</p>
+<blockquote dir="auto">{escape(text)}</blockquote>
+{"".join(sections)}
+</main>
+</body>
+</html>
+"""
+
+
+def hypotheses_section(tree: Branch, strings: Sequence[tuple[str, float]], complete: bool, tokenizer: Any) -> str:
+    """All hypotheses, as a list and as a tree."""
+    count = "1 hypothesis has" if len(strings) == 1 else f"{len(strings)} hypotheses have"
+    if complete:
+        extent = f"Exactly {count} nonzero probability; every other text is impossible."
+    else:
+        found = percent(sum(p for _, p in strings))
+        extent = f"The search found {len(strings)} hypotheses with {found} of the probability; there are more."
+    rows = "".join(
+        f'<tr><td dir="auto">{escape(text) or "<em>(empty)</em>"}</td><td class="p">{percent(p)}</td></tr>'
+        for text, p in strings
+    )
+    table = _wide(
+        "Hypotheses",
+        f"<table><caption>Hypotheses, likeliest first</caption><thead><tr><th scope='col'>Text</th>"
+        f"<th scope='col'>Probability</th></tr></thead><tbody>{rows}</tbody></table>",
+    )
+    return f"""<section>
+<h2>Hypotheses</h2>
+<p>{extent}</p>
+{table}
+<h3>As a tree</h3>
+<p>What follows without a choice stands in one row. A number is the probability of all texts through that row.</p>
+{_wide("Tree of hypotheses", f'<ul class="tree">{_branch(tree, tokenizer)}</ul>')}
+</section>
+"""
+
+
+def _branch(branch: Branch, tokenizer: Any) -> str:
+    below = "".join(_branch(child, tokenizer) for child in branch.children)
+    tokens = _tokens(branch.tokens, tokenizer) or "<em>(start)</em>"
+    return (
+        f'<li><span class="p">{percent(branch.probability)}</span> {tokens}{f"<ul>{below}</ul>" if below else ""}</li>'
+    )
+
+
+def steps_section(steps: Sequence[StepSupport], tokenizer: Any) -> str:
+    """The candidates at every step of one string; steps without a choice are joined."""
+    rows, number = [], 1
+    for forced, group in groupby(steps, key=lambda step: step.forced):
+        joined = list(group)
+        for run in [joined] if forced else [[step] for step in joined]:
+            last = number + len(run) - 1
+            numbers = str(number) if len(run) == 1 else f"{number}–{last}"
+            written = _tokens([step.chosen for step in run], tokenizer)
+            candidates = "certain" if forced else _candidates(run[0], tokenizer)
+            rows.append(f"<tr><th scope='row'>{numbers}</th><td>{written}</td><td>{candidates}</td></tr>")
+            number = last + 1
+    table = (
+        "<table><caption>Steps of the likeliest hypothesis</caption><thead><tr><th scope='col'>Step</th>"
+        f"<th scope='col'>Written</th><th scope='col'>Possible</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
+    return f"""<section>
+<h2>Choices</h2>
+<p>Tokens of nonzero probability at each step of the likeliest hypothesis; all others have probability zero.</p>
+{_wide("Choices at each step", table)}
+</section>
+"""
+
+
+def _candidates(step: StepSupport, tokenizer: Any) -> str:
+    labels = token_labels(step.tokens, tokenizer)
+    entries = "".join(
+        f'<li>{_token(label, "chosen" if token == step.chosen else "")} <span class="p">{percent(p)}</span></li>'
+        for token, label, p in zip(step.tokens, labels, step.probabilities)
+    )
+    return f'<ul class="candidates">{entries}</ul>'
+
+
+def attention_section(maps: Sequence[AttentionMap]) -> str:
+    """Each map as a picture, and as a table for those who cannot see it."""
+    if not maps:
+        return "<section><h2>Attention</h2><p>This model does not return its attention weights.</p></section>"
+    parts = []
+    for attention in maps:
+        zeros = float((attention.weights == 0).float().mean())
+        text = f"{attention.name}; {zeros:.0%} of the weights are exactly zero."
+        if max(attention.weights.shape) > MOST_LABELS:
+            shape = " by ".join(map(str, attention.weights.shape))
+            parts.append(f"<p>{escape(text)} With {shape} weights it is too large to be shown.</p>")
+            continue
+        svg = svg_text(plot_attention(attention.weights, attention.keys, attention.queries))
+        source = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")
+        parts.append(
+            f'<figure><img src="{source}" alt="Heat map. The table below has its numbers."><figcaption>'
+            f"{escape(text)}</figcaption><details><summary>The numbers</summary>"
+            f"{_wide(attention.name, _weights_table(attention))}</details></figure>"
+        )
+    return f"""<section>
+<h2>Attention</h2>
+<p>Weights of the last layer, averaged over heads. Rows: the token being written, or in an encoder the token itself.
+Columns: the token looked at.</p>
+{"".join(parts)}
+</section>
+"""
+
+
+def _weights_table(attention: AttentionMap) -> str:
+    head = "".join(f"<th scope='col'>{_token(key)}</th>" for key in attention.keys)
+    rows = "".join(
+        f"<tr><th scope='row'>{_token(query)}</th>{''.join(f'<td>{_weight(weight)}</td>' for weight in row)}</tr>"
+        for query, row in zip(attention.queries, attention.weights.tolist())
+    )
+    caption = f"<caption>{escape(attention.name)}; an empty cell is exactly zero</caption>"
+    return f"<table>{caption}<thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _weight(weight: float) -> str:
+    return f"{weight:.2f}" if weight else ""
+
+
+def _tokens(ids: Sequence[int], tokenizer: Any) -> str:
+    return " ".join(map(_token, token_labels(ids, tokenizer)))
+
+
+def _token(label: str, style: str = "") -> str:
+    mark = f' class="{style}"' if style else ""
+    return f'<code dir="auto"{mark}>{escape(label)}</code>'
+
+
+def _wide(name: str, content: str) -> str:
+    """A part that scrolls sideways by itself where the screen is narrow, by keyboard too."""
+    return f'<div class="wide" role="region" tabindex="0" aria-label="{escape(name)}">{content}</div>'

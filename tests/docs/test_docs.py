@@ -1,0 +1,61 @@
+"""What the documents say is what the code does."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hf_sparse
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if ">>> " in page.read_text()]
+MODULES = [
+    info.name for info in pkgutil.walk_packages(hf_sparse.__path__, "hf_sparse.") if ".kernels" not in info.name
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run_as_printed(page):
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted >= 7
+    assert result.failed == 0
+
+
+def test_the_numerics_contract_names_tests_that_exist():
+    page = (ROOT / "docs" / "numerics.md").read_text()
+    contract = (ROOT / "tests" / "test_numerics_contract.py").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) >= 15
+    assert named <= set(re.findall(r"def (test_\w+)", contract))
+
+
+def test_generated_tables_are_up_to_date():
+    run = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("name", ["hf_sparse", *MODULES])
+def test_every_public_name_is_documented(name):
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no docstring"
+    for public in getattr(module, "__all__", ()):
+        value = getattr(module, public)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert inspect.getdoc(value), f"{name}.{public} has no docstring"
+
+
+@pytest.mark.parametrize("part", ["functional", "losses"])
+def test_docstrings_of_the_mathematics_say_what_they_must(part):
+    module = importlib.import_module(f"hf_sparse.{part}")
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isfunction(value) and "z" in inspect.signature(value).parameters:
+            text = inspect.getdoc(value)
+            for section in ("Args:", "Returns:", ">>>"):
+                assert section in text, f"{part}.{name}: no {section!r} in its docstring"

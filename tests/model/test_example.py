@@ -1,0 +1,93 @@
+"""Made-up input runs through the model it is made for, or the user is asked for an example."""
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PerceiverConfig,
+    PerceiverForMaskedLM,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from hf_sparse import doctor, is_sparse, sparsify
+from hf_sparse.attention import observe
+from hf_sparse.model.example import example_inputs
+from tests.sweep.architectures import build
+from tests.tiny_models import DECODER, tiny_model, tokens
+
+
+@pytest.mark.parametrize("name", ["llama", "bart", "bert"])
+def test_tokens_are_ordinary_ones(name):
+    model = tiny_model(name)
+    inputs = example_inputs(model, length=6)
+    assert inputs["input_ids"].shape == (2, 6)
+    assert ("decoder_input_ids" in inputs) == (name == "bart")
+    special = {model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id}
+    assert not special & set(inputs["input_ids"].flatten().tolist())
+    model(**inputs)
+
+
+def test_classifiers_get_one_row_as_they_look_for_its_end():
+    model = BertForSequenceClassification(BertConfig(vocab_size=23, **DECODER))
+    assert example_inputs(model)["input_ids"].shape == (1, 5)
+
+
+def test_images_have_the_size_and_dtype_of_the_model():
+    model = ViTForImageClassification(ViTConfig(image_size=32, patch_size=16, **DECODER)).bfloat16()
+    pixels = example_inputs(model)["pixel_values"]
+    assert pixels.shape == (2, 3, 32, 32)
+    assert pixels.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("llava", "LlavaForConditionalGeneration"),
+        ("qwen2_vl", "Qwen2VLForConditionalGeneration"),
+        ("whisper", "WhisperForConditionalGeneration"),
+        ("speech_to_text", "Speech2TextForConditionalGeneration"),
+        ("clip", "CLIPModel"),
+        ("videomae", "VideoMAEModel"),
+        ("audio-spectrogram-transformer", "ASTModel"),
+        ("bert", "BertForMultipleChoice"),
+    ],
+)
+@torch.no_grad()
+def test_images_sounds_and_choices_reach_every_attention_module(kind, name):
+    model = sparsify(build(kind, name), attn="entmax15")
+    with observe(model) as counts:
+        model(**example_inputs(model))
+    assert all(count.calls for count in counts.values())
+
+
+def test_what_cannot_be_made_up_is_asked_for():
+    config = PerceiverConfig(vocab_size=23, d_model=16, d_latents=16, num_latents=4, num_self_attends_per_block=1)
+    model = PerceiverForMaskedLM(config)
+    with pytest.raises(ValueError, match=r"PerceiverForMaskedLM takes 'inputs', .*pass example="):
+        sparsify(model, attn="entmax15")
+    assert not is_sparse(model)
+    assert is_sparse(sparsify(model, attn="entmax15", example={"inputs": torch.ones(1, 8, dtype=torch.long)}))
+
+
+class ReadsBoxes(BertForSequenceClassification):
+    def forward(self, input_ids, boxes=None):
+        return super().forward(input_ids, token_type_ids=boxes.clamp(max=1))
+
+
+@pytest.mark.parametrize("examine", [sparsify, doctor])
+def test_a_model_that_cannot_read_what_is_made_up_asks_for_an_example(examine):
+    model = ReadsBoxes(BertConfig(vocab_size=23, **DECODER))
+    with pytest.raises(ValueError, match=r"made up for it \(input_ids: AttributeError, .*pass example=") as error:
+        examine(model, attn={"name": "entmax", "alpha": "learned"})
+    assert isinstance(error.value.__cause__, AttributeError)
+    assert not is_sparse(model)
+    examine(model, attn="entmax15", example={"input_ids": tokens(), "boxes": tokens()})
+
+
+def test_failures_that_are_not_the_made_up_inputs_are_left_as_they_are():
+    with pytest.raises(ValueError, match=r"given for 3 heads, but scores are of shape .* as many heads$"):
+        sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": [1.5, 1.5, 1.5]})
+    with pytest.raises(AttributeError, match="'NoneType'"):
+        sparsify(ReadsBoxes(BertConfig(vocab_size=23, **DECODER)), attn="entmax15", example={"input_ids": tokens()})

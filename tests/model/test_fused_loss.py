@@ -1,0 +1,120 @@
+"""A loss computed without logits is the loss computed from them, in every model and every step between."""
+
+import pytest
+import torch
+from torch import nn
+
+from hf_sparse import from_pretrained, is_sparse, sparsify
+from hf_sparse.model.lazy_logits import LinearLogits
+from tests.tiny_models import ARCHITECTURES, labelled, tiny_model
+
+HEADS = ["softmax", "entmax15", "sparsemax", {"name": "entmax", "alpha": 1.3}, {"name": "alpha_relu", "tau": 0.4}]
+
+
+def loss_and_gradients(model, inputs, **options):
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    output = model(**inputs, **options)
+    output.loss.backward()
+    return output, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("head", HEADS, ids=str)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_fused_and_unfused_agree(name, head):
+    one, other = (sparsify(tiny_model(name), head=head, fused_loss=fused) for fused in (True, False))
+    fused, gradients = loss_and_gradients(one, labelled(one))
+    unfused, expected = loss_and_gradients(other, labelled(other))
+    assert isinstance(fused.logits, LinearLogits)
+    assert not fused.logits.computed
+    torch.testing.assert_close(fused.loss, unfused.loss, atol=1e-5, rtol=1e-5)
+    assert gradients.keys() == expected.keys()
+    scale = max(float(gradient.abs().max()) for gradient in expected.values())
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[key], atol=1e-5 * scale, rtol=1e-4)
+
+
+def test_options_of_the_loss_reach_the_fused_one():
+    options = {"num_items_in_batch": 7, "label_smoothing": 0.1}
+    one, other = (sparsify(tiny_model("bart"), head="entmax15", fused_loss=fused) for fused in (True, False))
+    fused, _ = loss_and_gradients(one, labelled(one), **options)
+    unfused, _ = loss_and_gradients(other, labelled(other), **options)
+    torch.testing.assert_close(fused.loss, unfused.loss)
+
+
+@torch.no_grad()
+def test_evaluation_has_its_logits_and_the_setting_is_saved(tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15", fused_loss=True)
+    output = model(**labelled(model))
+    assert torch.is_tensor(output.logits)
+    model.save_pretrained(tmp_path)
+    assert from_pretrained(tmp_path)._sparse_config.fused_loss
+
+
+def test_what_cannot_be_fused_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"needs a head with a fused loss, one of 'alpha_relu', 'entmax'"):
+        sparsify(tiny_model("llama"), attn="entmax15", fused_loss=True)
+    with pytest.raises(ValueError, match="needs a head with a fused loss"):
+        sparsify(tiny_model("llama"), head="sparsegen_lin", fused_loss=True)
+    with pytest.raises(TypeError, match="fused_loss must be True or False, was 1"):
+        sparsify(tiny_model("llama"), head="entmax15", fused_loss=1)
+    model = tiny_model("llama")
+    model.lm_head = nn.Sequential(model.lm_head)
+    model.lm_head.weight = model.lm_head[0].weight
+    with pytest.raises(ValueError, match="the head of LlamaForCausalLM is not one linear layer"):
+        sparsify(model, head="entmax15", fused_loss=True)
+
+
+def test_a_model_that_looks_at_its_logits_is_refused_and_left_dense():
+    model = tiny_model("bart")
+
+    class Looking(type(model)):
+        def forward(self, *args, **kwargs):
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits.exp()
+            return output
+
+    model.__class__ = Looking
+    with pytest.raises(ValueError, match="Looking needs its logits for more than the loss; pass fused_loss=False"):
+        sparsify(model, head="entmax15", fused_loss=True)
+    assert not is_sparse(model)
+
+
+STEPS = {
+    "view": lambda z: z.view(-1, 5),
+    "reshape": lambda z: z.reshape(6, 5),
+    "view of the vocabulary": lambda z: z.view(2, 15),
+    "size": lambda z: z.view(-1, z.size(-1)),
+    "slice": lambda z: z[:, :-1],
+    "slice with vocabulary": lambda z: z[..., :-1, :].contiguous(),
+    "slice of the vocabulary": lambda z: z[..., :3],
+    "mask": lambda z: z[torch.tensor([[True, False, True], [False, True, True]])],
+    "precision": lambda z: z.float().to(torch.float32).to(z.device),
+    "scale": lambda z: 2 * (z / 4),
+    "bias": lambda z: z * 0.5 + torch.arange(5.0)[None],
+    "soft cap": lambda z: torch.tanh(z / 3) * 3,
+    "bias after a soft cap": lambda z: torch.tanh(z) + torch.arange(5.0),
+    "another tensor": lambda z: z + torch.ones(2, 3, 5),
+    "any function": lambda z: torch.softmax(z, dim=-1),
+    "any method": lambda z: z.exp(),
+    "twice a soft cap": lambda z: torch.tanh(torch.tanh(z)),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_gives_what_the_logits_would(step):
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (torch.randn(shape, generator=generator) for shape in ((2, 3, 4), (5, 4), (5,)))
+    expected = STEPS[step](nn.functional.linear(hidden, weight, bias))
+    result = STEPS[step](LinearLogits(hidden, weight, bias))
+    assert result.shape == expected.shape
+    torch.testing.assert_close(result.compute() if isinstance(result, LinearLogits) else result, expected)
+
+
+@pytest.mark.parametrize("step", ["view", "slice with vocabulary", "scale", "bias", "soft cap", "precision"])
+def test_what_models_do_to_logits_keeps_them_uncomputed(step):
+    assert isinstance(STEPS[step](LinearLogits(torch.randn(2, 3, 4), torch.randn(5, 4))), LinearLogits)

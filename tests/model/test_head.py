@@ -1,0 +1,221 @@
+"""What logits mean, the loss from raw scores, and the distribution that is decoded."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    ProphetNetConfig,
+    ProphetNetForCausalLM,
+)
+from transformers.modeling_outputs import MaskedLMOutput
+
+from hf_sparse import losses, probabilities, sparsify, unsparsify
+from hf_sparse.config import MapConfig
+from hf_sparse.model.distribution import distribution, log_distribution
+from hf_sparse.model.visible_loss import VisibleCrossEntropyLoss
+from tests.tiny_models import ARCHITECTURES, CAUSAL, labelled, tiny_model, tokens
+
+HEADS = {
+    "sparsemax": ("sparsemax", lambda z, y, **o: losses.sparsemax_loss(z, y, **o)),
+    "entmax": ({"name": "entmax", "alpha": 1.3}, lambda z, y, **o: losses.entmax_loss(z, y, 1.3, **o)),
+    "alpha_relu": (
+        {"name": "alpha_relu", "alpha": 1.5, "tau": 0.4},
+        lambda z, y, **o: losses.alpha_relu_loss(z, y, 1.5, 0.4, **o),
+    ),
+    "softmax": ("softmax", lambda z, y, **o: nn.functional.cross_entropy(z.flatten(0, -2), y.flatten(), **o)),
+}
+
+
+def scored(name, logits, labels):
+    """Logits and the labels they are scored against, by the model's own convention."""
+    return (logits[:, :-1], labels[:, 1:]) if name in CAUSAL else (logits, labels)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_loss_is_the_maps_loss_of_the_raw_scores(name, head):
+    setting, loss_function = HEADS[head]
+    model = tiny_model(name)
+    inputs = labelled(model)
+    dense_logits = model(**inputs).logits
+    output = sparsify(model, head=setting)(**inputs)
+    assert torch.equal(output.logits, dense_logits)
+    torch.testing.assert_close(output.loss, loss_function(*scored(name, output.logits, inputs["labels"])))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_num_items_divides_the_sum_for_every_model(name):
+    model = sparsify(tiny_model(name), head="entmax15")
+    inputs = labelled(model)
+    output = model(**inputs, num_items_in_batch=torch.tensor(29))
+    total = losses.entmax15_loss(*scored(name, output.logits, inputs["labels"]), reduction="sum")
+    torch.testing.assert_close(output.loss, total / 29)
+
+
+@pytest.mark.parametrize("name", ["bart", "t5", "bert"])
+def test_num_items_is_honoured_where_only_attention_is_sparse(name):
+    model = sparsify(tiny_model(name), attn="entmax15")
+    inputs = labelled(model)
+    output = model(**inputs, num_items_in_batch=29)
+    total = nn.functional.cross_entropy(output.logits.flatten(0, 1), inputs["labels"].flatten(), reduction="sum")
+    torch.testing.assert_close(output.loss, total / 29)
+
+
+@pytest.mark.parametrize("name", ["bart", "gpt2"])
+def test_label_smoothing_reaches_the_loss(name):
+    model = sparsify(tiny_model(name), head="entmax15")
+    inputs = labelled(model)
+    output = model(**inputs, label_smoothing=0.2)
+    expected = losses.entmax15_loss(*scored(name, output.logits, inputs["labels"]), label_smoothing=0.2)
+    torch.testing.assert_close(output.loss, expected)
+    assert not torch.allclose(output.loss, model(**inputs).loss)
+
+
+def test_gradient_at_the_logits_is_p_minus_the_target():
+    model = sparsify(tiny_model("t5"), head="entmax15")
+    inputs = labelled(model)
+    output = model(**inputs, num_items_in_batch=1)
+    output.logits.retain_grad()
+    output.loss.backward()
+    residual = distribution(MapConfig("entmax15"), output.logits.detach())
+    residual = residual - nn.functional.one_hot(inputs["labels"].clamp(min=0), 23)
+    residual[inputs["labels"] == -100] = 0
+    torch.testing.assert_close(output.logits.grad, residual, atol=1e-6, rtol=1e-5)
+
+
+def test_a_loss_over_other_classes_is_left_alone():
+    model = sparsify(tiny_model("bert"), head="sparsemax")
+
+    def with_second_loss(self, *args, **kwargs):
+        output = type(self)._dense_forward(self, *args, **kwargs)
+        output["extra"] = nn.functional.cross_entropy(torch.zeros(3, 2), torch.ones(3, dtype=torch.long))
+        return output
+
+    model._dense_forward = with_second_loss
+    assert float(model(**labelled(model)).extra) == pytest.approx(math.log(2))
+
+
+def test_cross_entropy_outside_the_model_is_untouched():
+    model = sparsify(tiny_model("bart"), head="sparsemax")
+    before = nn.functional.cross_entropy(torch.zeros(1, 23), torch.zeros(1, dtype=torch.long))
+    model(**labelled(model))
+    assert torch.equal(nn.functional.cross_entropy(torch.zeros(1, 23), torch.zeros(1, dtype=torch.long)), before)
+
+
+@pytest.mark.parametrize("head", ["entmax15", "sparsemax", {"name": "alpha_relu", "tau": 0.5}])
+def test_log_distribution_is_a_fixed_point_of_log_softmax_with_exact_zeros(head):
+    choice = MapConfig.parse(head, "head")
+    z = 3 * torch.randn(50, 40, generator=torch.Generator().manual_seed(0))
+    log_p, p = log_distribution(choice, z), distribution(choice, z)
+    torch.testing.assert_close(torch.log_softmax(log_p, -1), log_p, atol=1e-5, rtol=1e-5)
+    assert torch.equal(log_p.exp() == 0, p == 0)
+    assert torch.equal(torch.softmax(log_p, -1) == 0, p == 0)
+    torch.testing.assert_close(log_p.exp(), p)
+    off = p == 0
+    order = z.masked_fill(~off, -torch.inf).argmax(-1)
+    assert torch.equal(log_p.masked_fill(~off, -torch.inf).argmax(-1), order)
+
+
+def test_alpha_relu_is_normalized_for_decoding_and_never_falls_back_to_softmax():
+    z = torch.tensor([[1.0, 2.0, 3.0]])
+    lower, higher = (MapConfig.parse({"name": "alpha_relu", "tau": tau}, "head") for tau in (0.25, 9.0))
+    expected = torch.tensor([[0.0625, 0.5625, 1.5625]])
+    torch.testing.assert_close(distribution(lower, z), expected / expected.sum())
+    assert torch.equal(distribution(higher, z), torch.tensor([[0.0, 0.0, 1.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_log_distribution_of_half_precision_logits_is_float32(dtype):
+    log_p = log_distribution(MapConfig("entmax15"), torch.randn(3, 50).to(dtype))
+    assert log_p.dtype == torch.float32
+    torch.testing.assert_close(log_p.exp().sum(-1), torch.ones(3))
+
+
+def test_log_probs_on_request_only():
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    ids = tokens()
+    raw, log_p = model(ids).logits, model(ids, log_probs=True).logits
+    assert not torch.equal(raw, log_p)
+    torch.testing.assert_close(log_p.exp(), probabilities(model, raw))
+    dense_head = sparsify(tiny_model("llama"), attn="entmax15")
+    torch.testing.assert_close(probabilities(dense_head, raw), torch.softmax(raw, -1))
+
+
+def test_continuous_batching_is_refused():
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    with pytest.raises(NotImplementedError, match="continuous batching is not supported"):
+        model.generate_batch([[3, 4]], max_new_tokens=1)
+
+
+def test_log_probs_of_a_dense_head_are_those_of_softmax():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    ids = tokens()
+    torch.testing.assert_close(
+        model(ids, log_probs=True).logits, torch.log_softmax(model(ids).logits, -1), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_label_smoothing_without_a_language_model_head_is_refused():
+    config = BertConfig(vocab_size=23, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    model = sparsify(BertForSequenceClassification(config), attn="entmax15")
+    with pytest.raises(ValueError, match="BertForSequenceClassification has no head over a vocabulary"):
+        model(tokens(), labels=torch.tensor([0, 1]), label_smoothing=0.1)
+
+
+def tiny_prophetnet(**settings):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 23, "hidden_size": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 4}
+    return ProphetNetForCausalLM(ProphetNetConfig(**sizes, decoder_ffn_dim=32, init_std=0.3, **settings)).eval()
+
+
+def test_nll_loss_of_log_softmax_is_the_maps_loss_too():
+    dense, model = tiny_prophetnet(), sparsify(tiny_prophetnet(), head="entmax15")
+    inputs = {"input_ids": tokens(), "labels": tokens()}
+    output = model(**inputs, num_items_in_batch=29)
+    z = torch.stack([output.logits, output.logits_ngram[:, 0]], dim=1)  # its two streams, each with all labels
+    expected = losses.entmax15_loss(z, tokens()[:, None].expand(-1, 2, -1), reduction="sum")
+    torch.testing.assert_close(output.loss, expected / 29)
+    attention = sparsify(tiny_prophetnet(), attn="softmax")
+    torch.testing.assert_close(attention(**inputs).loss, dense(**inputs).loss, atol=1e-5, rtol=1e-5)
+
+
+def test_a_loss_that_no_sparse_one_can_stand_in_for_is_refused():
+    model = sparsify(tiny_prophetnet(eps=0.1), head="entmax15")
+    with pytest.raises(NotImplementedError, match=r"takes more than nll_loss from log_softmax \(sum\)"):
+        model(tokens(), labels=tokens())
+    assert tiny_prophetnet(eps=0.1)(tokens(), labels=tokens()).loss > 0
+
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    model.loss_function = lambda logits, labels, **_: logits.logsumexp(-1).mean()
+    with pytest.raises(NotImplementedError, match="LlamaForCausalLM computed a loss in which no cross-entropy over"):
+        model(**labelled(model))
+    assert model(tokens()).loss is None
+
+
+class LossOfItsOwn(BertForMaskedLM):
+    def forward(self, input_ids, labels=None):
+        logits = self.cls(self.bert(input_ids)[0])
+        return MaskedLMOutput(loss=logits.logsumexp(-1).mean(), logits=logits)
+
+
+def test_a_dense_loss_that_nobody_divides_is_refused():
+    model = tiny_model("bert")
+    model.__class__ = LossOfItsOwn
+    inputs = labelled(sparsify(model, attn="entmax15"))
+    assert model(**inputs).loss > 0
+    with pytest.raises(NotImplementedError, match=r"LossOfItsOwn computed .* is not divided by num_items_in_batch"):
+        model(**inputs, num_items_in_batch=29)
+
+
+def test_a_loss_that_the_model_keeps_is_given_back():
+    model = tiny_model("bert")
+    model.kept = nn.CrossEntropyLoss()
+    sparsify(model, head="entmax15")
+    assert type(model.kept) is VisibleCrossEntropyLoss
+    unsparsify(model)
+    assert type(model.kept) is nn.CrossEntropyLoss

@@ -1,0 +1,115 @@
+"""Models of several parts: settings are saved with the whole and with each part, which may be loaded alone."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    BertModel,
+    CLIPConfig,
+    CLIPForImageClassification,
+    CLIPModel,
+    CLIPTextModelWithProjection,
+    CLIPVisionModel,
+    CLIPVisionModelWithProjection,
+    EncoderDecoderModel,
+)
+
+from hf_sparse import sparsify, unsparsify
+from hf_sparse.attention import attention_sites
+from hf_sparse.losses import fenchel_young_loss
+from tests.tiny_models import BOS, DECODER, EOS, PAD, attentions, spread, tokens
+
+LAYERS = {"encoder": ["entmax15", None, "sparsemax", {"name": "entmax", "alpha": 1.2}]}
+
+
+def clip():
+    part = {**DECODER, "eos_token_id": EOS, "projection_dim": 16}
+    torch.manual_seed(0)
+    config = CLIPConfig(
+        text_config={**part, "vocab_size": 23},
+        vision_config={**part, "image_size": 8, "patch_size": 4},
+        projection_dim=16,
+    )
+    return spread(CLIPModel(config).eval())
+
+
+def maps(model):
+    return [site.map_config and site.map_config.name for _, site in attention_sites(model)]
+
+
+@pytest.mark.parametrize(
+    ("cls", "expected"),
+    [
+        (CLIPModel, ["entmax15", None, "sparsemax", "entmax"]),
+        (CLIPTextModelWithProjection, ["entmax15", None]),
+        (CLIPVisionModelWithProjection, ["sparsemax", "entmax"]),
+        (CLIPVisionModel, ["sparsemax", "entmax"]),
+    ],
+)
+def test_a_part_loaded_from_a_sparse_whole_has_its_own_layers_maps(cls, expected, tmp_path):
+    sparsify(clip(), attn=LAYERS).save_pretrained(tmp_path)
+    assert maps(cls.from_pretrained(tmp_path)) == expected
+
+
+def test_a_part_that_is_saved_alone_stays_sparse(tmp_path):
+    sparsify(clip(), attn=LAYERS).vision_model.save_pretrained(tmp_path)
+    assert maps(CLIPVisionModel.from_pretrained(tmp_path)) == ["sparsemax", "entmax"]
+
+
+def test_a_part_whose_layers_are_not_told_from_the_others_is_refused(tmp_path):
+    sparsify(clip(), attn=LAYERS).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"attn\['encoder'\] lists 4 layers, CLIPForImageClassification has 2"):
+        CLIPForImageClassification.from_pretrained(tmp_path)
+
+
+def test_without_the_package_a_part_refuses_to_load(tmp_path):
+    sparsify(clip(), attn="entmax15").save_pretrained(tmp_path)
+    program = f"from transformers import CLIPVisionModel; CLIPVisionModel.from_pretrained({str(tmp_path)!r})"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert 'attn_implementation="hf_sparse"` is not supported' in run.stderr
+
+
+def test_marks_on_parts_go_when_the_whole_is_dense_again():
+    model = clip()
+    before = model.config.to_dict()
+    assert sparsify(model, attn="entmax15").config.vision_config.hf_sparse
+    unsparsify(model)
+    assert model.config.to_dict() == before
+
+
+def bert_decoder(**settings):
+    config = BertConfig(vocab_size=23, is_decoder=True, add_cross_attention=True, **DECODER, **settings)
+    return BertLMHeadModel(config).eval()
+
+
+@pytest.mark.filterwarnings("ignore:Version v4.12.0:FutureWarning")
+def test_a_whole_around_a_sparse_part_is_refused_rather_than_dense():
+    decoder = bert_decoder()
+    encoder = BertModel(BertConfig(vocab_size=23, **DECODER))
+    sparsify(decoder, head="entmax15")
+    with pytest.raises(ValueError, match=r"a part of this EncoderDecoderModel \(bert\) is sparse by itself"):
+        EncoderDecoderModel(encoder=encoder, decoder=decoder)
+    unsparsify(decoder)
+    model = sparsify(EncoderDecoderModel(encoder=encoder, decoder=decoder).eval(), attn="entmax15", head="entmax15")
+    model.config.decoder_start_token_id, model.config.pad_token_id = BOS, PAD
+    labels = tokens(seed=2)
+    output = model(input_ids=tokens(), labels=labels)
+    expected = fenchel_young_loss(output.logits.flatten(0, 1), labels.flatten(), "entmax15")
+    torch.testing.assert_close(output.loss, expected)
+
+
+@pytest.mark.parametrize("attn", ["eager", "sdpa"])
+@torch.no_grad()
+def test_a_whole_put_together_from_ready_made_parts_is_reached_and_undone(attn):
+    encoder = spread(BertModel(BertConfig(vocab_size=23, attn_implementation=attn, **DECODER)).eval())
+    decoder = spread(bert_decoder(attn_implementation=attn))
+    model = EncoderDecoderModel(encoder=encoder, decoder=decoder)
+    inputs = {"input_ids": tokens(), "decoder_input_ids": tokens(seed=2)}
+    before = model(**inputs).logits
+    sparsify(model, attn="sparsemax")
+    assert all((weights == 0).any() for weights in attentions(model, **inputs))
+    assert torch.equal(unsparsify(model)(**inputs).logits, before)

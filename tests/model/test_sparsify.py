@@ -1,0 +1,353 @@
+"""One call makes a model sparse, another undoes it, and nothing else notices."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import BertConfig, BertForSequenceClassification, MambaConfig, MambaForCausalLM
+
+import hf_sparse.functional as F
+from hf_sparse import is_sparse, sparse_config, sparsify, unsparsify
+from hf_sparse.attention import NAME, attention_sites, observe
+from tests.tiny_models import ARCHITECTURES, CAUSAL, PAD, SEQ2SEQS, attentions, labelled, tiny_model, tokens
+
+SETTINGS = [
+    {"attn": "entmax15"},
+    {"head": "sparsemax"},
+    {"attn": {"name": "entmax", "alpha": 1.33}, "head": "alpha_relu"},
+]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("settings", SETTINGS, ids=["attn", "head", "both"])
+@torch.no_grad()
+def test_unsparsify_restores_logits_bitwise(name, settings):
+    model = tiny_model(name)
+    inputs = labelled(model)
+    before, dense_class, config = model(**inputs), type(model), model.config.to_dict()
+    assert sparsify(model, **settings) is model
+    assert type(model) is not dense_class
+    assert type(model).__name__ == dense_class.__name__
+    sparse = model(**inputs)
+    assert not torch.equal(sparse.loss, before.loss)
+    assert unsparsify(model) is model
+    after = model(**inputs)
+    assert torch.equal(after.logits, before.logits)
+    assert torch.equal(after.loss, before.loss)
+    assert type(model) is dense_class
+    assert model.config.to_dict() == config
+    assert not attention_sites(model)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_every_attention_has_exact_zeros_and_rows_that_sum_to_one(name):
+    model = sparsify(tiny_model(name), attn="entmax15")
+    for weights in attentions(model, **labelled(model)):
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+        assert (weights == 0).any(-1).float().mean() > 0.1
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_alpha_one_is_the_models_own_eager_attention(name):
+    model = tiny_model(name)
+    inputs = labelled(model)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    inputs["attention_mask"][1, -2:] = 0
+    model.set_attn_implementation("eager")
+    eager = model(**inputs).logits
+    sparse = sparsify(model, attn={"name": "entmax", "alpha": 1.0})(**inputs).logits
+    torch.testing.assert_close(sparse[0], eager[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(sparse[1, :-2], eager[1, :-2], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_dense_attention_cannot_come_back_unnoticed():
+    model = sparsify(tiny_model("bart"), attn="entmax15")
+    before = model(tokens()).logits
+    with pytest.raises(ValueError, match="'sdpa' would take this model's sparse attention away; call unsparsify"):
+        model.set_attn_implementation("sdpa")
+    assert torch.equal(model(tokens()).logits, before)
+    for take_away in (
+        lambda: model.model.set_attn_implementation("eager"),
+        lambda: setattr(model.config, "_attn_implementation", "eager"),
+    ):
+        take_away()
+        with pytest.raises(RuntimeError, match="'eager' would take"):
+            model(tokens())
+        model.config._attn_implementation = NAME
+        assert torch.equal(model(tokens()).logits, before)
+
+
+@torch.no_grad()
+def test_dense_attention_under_a_sparse_head_can_be_chosen_and_stays():
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    model.set_attn_implementation("eager")
+    model(tokens())
+    assert unsparsify(model).config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@torch.no_grad()
+def test_changing_a_later_token_does_not_move_earlier_logits(name):
+    model = sparsify(tiny_model(name), attn="sparsemax")
+    ids = tokens()
+    changed = ids.clone()
+    changed[:, 4] = (changed[:, 4] + 1) % 20 + 3
+    one, other = model(ids).logits, model(changed).logits
+    torch.testing.assert_close(one[:, :4], other[:, :4])
+    assert not torch.allclose(one[:, 4:], other[:, 4:])
+
+
+@pytest.mark.parametrize("name", SEQ2SEQS)
+@torch.no_grad()
+def test_changing_a_later_target_token_does_not_move_earlier_logits(name):
+    model = sparsify(tiny_model(name), attn="entmax15")
+    target = tokens(seed=5)
+    changed = target.clone()
+    changed[:, 4] = (changed[:, 4] + 1) % 20 + 3
+    one = model(input_ids=tokens(), decoder_input_ids=target).logits
+    other = model(input_ids=tokens(), decoder_input_ids=changed).logits
+    torch.testing.assert_close(one[:, :4], other[:, :4])
+    assert not torch.allclose(one[:, 4:], other[:, 4:])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.no_grad()
+def test_padding_does_not_leak(name, side):
+    model = sparsify(tiny_model(name), attn="entmax15")
+    ids = tokens(1, 5)
+    padding = torch.full((1, 3), PAD)
+    padded = torch.cat([padding, ids] if side == "left" else [ids, padding], dim=1)
+    mask = (padded != PAD).long()
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    kept = slice(3, None) if side == "left" else slice(0, 5)
+    if model.config.is_encoder_decoder:
+        if side == "left" and name != "t5":
+            pytest.skip("absolute source positions: left padding moves them in the dense model too")
+        decoder = {"decoder_input_ids": tokens(1, 4, seed=3)}
+        alone = model(input_ids=ids, **decoder).logits
+        among = model(input_ids=padded, attention_mask=mask, **decoder).logits
+    else:
+        alone = model(input_ids=ids).logits
+        among = model(input_ids=padded, attention_mask=mask, position_ids=positions).logits[:, kept]
+    torch.testing.assert_close(among, alone, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", CAUSAL + SEQ2SEQS)
+@torch.no_grad()
+def test_cached_decoding_equals_prefill(name):
+    model = sparsify(tiny_model(name), attn="entmax15")
+    ids, extra, key = tokens(), {}, "input_ids"
+    if model.config.is_encoder_decoder:
+        extra, key = {"encoder_outputs": model.get_encoder()(tokens(seed=4))}, "decoder_input_ids"
+    whole = model(**{key: ids}, **extra).logits
+    cache, steps = None, []
+    for position in range(ids.shape[1]):
+        output = model(**{key: ids[:, position : position + 1]}, **extra, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        steps.append(output.logits)
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_each_kind_of_attention_takes_its_own_map():
+    model = tiny_model("bart")
+    sparsify(model, attn={"encoder": "sparsemax", "cross": {"name": "entmax", "alpha": 1.2}})
+    chosen = {(site.kind, site.map_config and site.map_config.name) for _, site in attention_sites(model)}
+    assert chosen == {("encoder", "sparsemax"), ("decoder", None), ("cross", "entmax")}
+    output = model(input_ids=tokens(), decoder_input_ids=tokens(), output_attentions=True)
+    assert (output.encoder_attentions[0] == 0).any()
+    assert (output.cross_attentions[0] == 0).any()
+    lower = torch.ones(7, 7, dtype=torch.bool).tril()
+    assert (output.decoder_attentions[0][..., lower] > 0).all()
+
+
+def test_kinds_are_read_off_paths():
+    kinds = {
+        name: {site.kind for _, site in attention_sites(sparsify(tiny_model(name), "entmax15"))}
+        for name in ARCHITECTURES
+    }
+    assert all(kinds[name] == {"decoder"} for name in CAUSAL)
+    assert all(kinds[name] == {"encoder", "decoder", "cross"} for name in SEQ2SEQS)
+    assert kinds["bert"] == kinds["modernbert"] == {"encoder"}
+
+
+@torch.no_grad()
+def test_models_with_different_maps_and_dense_models_live_side_by_side():
+    dense, one, other = tiny_model("llama"), tiny_model("llama"), tiny_model("llama")
+    ids = tokens()
+    reference = dense(ids).logits
+    sparsify(one, attn="sparsemax", head="sparsemax")
+    sparsify(other, attn="entmax15", head="alpha_relu")
+    assert torch.equal(dense(ids).logits, reference)
+    assert not torch.allclose(one(ids).logits, other(ids).logits)
+    unsparsify(one)
+    assert torch.equal(one(ids).logits, reference)
+    assert is_sparse(other)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+@torch.no_grad()
+def test_copies_are_sparse_and_independent(duplicate):
+    model = sparsify(tiny_model("bart"), attn="entmax15", head="alpha_relu")
+    inputs = labelled(model)
+    twin = duplicate(model)
+    assert torch.equal(twin(**inputs).loss, model(**inputs).loss)
+    unsparsify(model)
+    assert is_sparse(twin)
+    assert not torch.equal(twin(**inputs).loss, model(**inputs).loss)
+    unsparsify(twin)
+    assert torch.equal(twin(**inputs).logits, model(**inputs).logits)
+
+
+def test_a_peft_model_is_reached_inside():
+    model = get_peft_model(tiny_model("llama"), LoraConfig(target_modules=["q_proj"]))
+    assert sparsify(model, attn="entmax15", head="entmax15") is model
+    assert is_sparse(model)
+    assert sparse_config(model).head.name == "entmax15"
+    assert (attentions(model, input_ids=tokens())[0] == 0).any()
+    assert not is_sparse(unsparsify(model))
+
+
+def test_observe_counts_supports():
+    model = sparsify(tiny_model("gpt2"), attn="entmax15")
+    with observe(model) as counts:
+        weights = attentions(model, input_ids=tokens())
+    count = counts["transformer.h.0.attn"]
+    assert count.support_size == pytest.approx(float((weights[0] > 0).sum(-1).float().mean()))
+    assert count.zero_rate == pytest.approx(float((weights[0] == 0).float().mean()))
+    model(tokens())
+    assert count.calls == 1
+
+
+def test_random_state_and_training_mode_are_left_alone():
+    model = tiny_model("gpt2").train()
+    model.transformer.h[0].eval()
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    sparsify(model, attn="entmax15", head="alpha_relu")
+    assert torch.equal(torch.rand(2), expected)
+    assert model.training
+    assert not model.transformer.h[0].training
+
+
+def mamba():
+    return MambaForCausalLM(MambaConfig(vocab_size=23, hidden_size=32, num_hidden_layers=1, state_size=4))
+
+
+def classifier():
+    return BertForSequenceClassification(
+        BertConfig(vocab_size=23, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    )
+
+
+BAD = [
+    ({"attn": "entmx15"}, ValueError, "unknown sparse map 'entmx15'; choose one of .*'entmax15'"),
+    ({"head": {"name": "entmax", "alpha": 0.8}}, ValueError, "alpha must be >= 1, was 0.8"),
+    ({"attn": {"name": "entmax", "alpha": "big"}}, TypeError, "alpha must be >= 1, was 'big'"),
+    ({"head": {"name": "alpha_relu", "alpha": 1.0}}, ValueError, "alpha must be > 1, was 1.0"),
+    (
+        {"head": {"name": "alpha_relu", "tau": float("nan")}},
+        ValueError,
+        'tau must be a finite number or "auto", was nan',
+    ),
+    ({"attn": "alpha_relu"}, ValueError, "attn: weights of alpha_relu do not sum to one"),
+    (
+        {"head": {"name": "sparsemax", "alpha": 2}},
+        ValueError,
+        "sparsemax does not take 'alpha'; its settings are: 'centered', 'temperature'",
+    ),
+    ({"head": {"alpha": 2}}, ValueError, "head needs the map's name"),
+    ({"head": 1.5}, TypeError, "head must be None, a map's name or a mapping"),
+    ({"attn": {"self": "entmax15"}}, ValueError, "kinds of attention are 'encoder', 'decoder', 'cross', was"),
+    ({"attn": {"cross": "entmax15"}}, ValueError, "LlamaForCausalLM has no cross attention; it has: 'decoder'"),
+    (
+        {"attn": "sparsegen_log"},
+        ValueError,
+        "attn: sparsegen_log does not take scores of any sign; .*'sparsehourglass'",
+    ),
+    (
+        {"head": "sparsehourglass"},
+        ValueError,
+        "'sparsehourglass' is the gradient of no function.*no Fenchel-Young loss",
+    ),
+    ({}, ValueError, "nothing to make sparse"),
+]
+
+
+@pytest.mark.parametrize(("settings", "error", "message"), BAD, ids=[str(case[0]) for case in BAD])
+@torch.no_grad()
+def test_bad_requests_are_refused_before_anything_changes(settings, error, message):
+    model = tiny_model("llama")
+    config = model.config.to_dict()
+    with pytest.raises(error, match=message):
+        sparsify(model, **settings)
+    assert not is_sparse(model)
+    assert model.config.to_dict() == config
+
+
+def test_sparsifying_twice_and_undoing_twice_are_refused():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    with pytest.raises(ValueError, match=r"sparse already.*unsparsify"):
+        sparsify(model, head="entmax15")
+    unsparsify(model)
+    with pytest.raises(ValueError, match="is not sparse"):
+        unsparsify(model)
+    with pytest.raises(ValueError, match="is not sparse"):
+        sparse_config(model)
+
+
+def test_models_that_do_not_fit_are_refused_by_name():
+    with pytest.raises(ValueError, match="BertForSequenceClassification has no language-model head"):
+        sparsify(classifier(), head="entmax15")
+    with pytest.raises(ValueError, match="MambaForCausalLM has no attention that is computed with softmax"):
+        sparsify(mamba(), attn="entmax15")
+    with pytest.raises(TypeError, match=r"a Transformers model .* was Linear"):
+        sparsify(torch.nn.Linear(2, 2), attn="entmax15")
+    assert is_sparse(sparsify(mamba(), head="entmax15"))
+    assert is_sparse(sparsify(classifier(), attn="entmax15"))
+
+
+@torch.no_grad()
+def test_a_softmax_the_audit_finds_undoes_everything():
+    model = tiny_model("bart")
+    attention = model.model.decoder.layers[1].encoder_attn
+    own_forward = type(attention).forward
+
+    class MixedAttention(type(attention)):
+        def forward(self, *args, **kwargs):
+            torch.softmax(torch.zeros(1, 2), dim=-1)
+            hidden = args[0] if args else kwargs["hidden_states"]
+            return torch.zeros_like(hidden), None
+
+    attention.__class__ = MixedAttention
+    reference = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"MixedAttention at 'model.decoder.layers.1.encoder_attn' computes its own"):
+        sparsify(model, attn="entmax15")
+    assert not is_sparse(model)
+    assert torch.equal(model(tokens()).logits, reference)
+    assert type(attention).__mro__[1].forward is own_forward
+
+
+@torch.no_grad()
+def test_an_example_replaces_made_up_input():
+    model = tiny_model("bart")
+    example = {"input_ids": tokens(1, 3), "decoder_input_ids": tokens(1, 2)}
+    assert is_sparse(sparsify(model, attn="entmax15", example=example))
+
+
+@torch.no_grad()
+def test_head_map_is_the_one_asked_for():
+    model = sparsify(tiny_model("gpt2"), head={"name": "entmax", "alpha": 1.7})
+    logits = model(tokens()).logits
+    torch.testing.assert_close(
+        model(tokens(), log_probs=True).logits.exp(), F.entmax(logits, 1.7), atol=1e-6, rtol=1e-5
+    )
