@@ -17,12 +17,12 @@ from transformers.utils import cached_file
 from .attention import NAME, through_interface
 from .config import SparseConfig
 from .fertility.source import SOURCE_FILES, load_source, saved_source
-from .model.adapter_settings import ADAPTER_SETTINGS, save_adapter_settings
+from .model.attach import attach
 from .model.model_card import update_card
-from .model.saved_config import block_of, marked_part
+from .model.saved_config import ADAPTER_SETTINGS, block_of, marked_part, save_adapter_settings
 from .model.sparse_model import SparseModel
-from .model.sparsify import check_layers, sparse_config, sparsify, transformers_model
-from .model.state import attach
+from .model.sparsify import layer_problems, sparsify
+from .model.state import is_sparse, sparse_config, sparse_state, state_of, transformers_model
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -48,7 +48,7 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
     block = block_of(config)
     if block is None:
         raise ValueError(f"{path} is not a sparse checkpoint; load it with Transformers and call sparsify(model, ...)")
-    if SparseConfig.from_dict(block).attn is not None:
+    if SparseConfig.from_dict(block).attn:
         kwargs.setdefault("attn_implementation", NAME)
     model = (auto_class or _class_of(config)).from_pretrained(path, **kwargs)
     if not isinstance(model, SparseModel):
@@ -74,7 +74,7 @@ def save_pretrained(
     """
     config = sparse_config(model)
     if figures is None:
-        figures = cast(Any, transformers_model(model))._sparsity_figures
+        figures = sparse_state(model).figures
     with fresh_folder(Path(path)) as folder:
         card = Path(path, "README.md")
         if card.exists():
@@ -109,19 +109,19 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     config = SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
     base_path = PeftConfig.from_pretrained(path, **_where(kwargs)).base_model_name_or_path
     base_config = AutoConfig.from_pretrained(base_path)
-    if config.attn is not None and block_of(base_config) is not None:
+    if config.attn and block_of(base_config) is not None:
         kwargs.setdefault("attn_implementation", NAME)
     base = (auto_class or _class_of(base_config)).from_pretrained(base_path, **kwargs)
-    if not isinstance(base, SparseModel):
+    if not is_sparse(base):
         source = load_source(*(cached_file(path, name, **_absent_is_none(kwargs)) for name in SOURCE_FILES))
         settings = {role: map_config for role, map_config in config.to_dict().items() if role != "version"}
         if source is not None:
             settings |= {"fertility": source.source, "training_fertility": source.while_training}
         sparsify(base, **settings)
-    elif base._sparse_config != config:
+    elif sparse_config(base) != config:
         raise ValueError(
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
-            f"{base._sparse_config.to_dict()}"
+            f"{sparse_config(base).to_dict()}"
         )
     return PeftModel.from_pretrained(base, path, **_where(kwargs))
 
@@ -141,9 +141,9 @@ def check_adapter(model: PreTrainedModel, path: str | Path | None, **where: Any)
     if saved is None:
         return
     config = SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
-    own = getattr(model, "_sparse_config", None)
-    if own != config:
-        found = "is dense" if own is None else f"has {own.to_dict()}"
+    state = state_of(model)
+    if state is None or state.config != config:
+        found = "is dense" if state is None else f"has {state.config.to_dict()}"
         raise ValueError(
             f"the adapter {path} was trained in a model with {config.to_dict()}, and this {type(model).__name__} "
             f"{found}: load the adapter with hf_sparse.from_pretrained, or call sparsify with these settings first"
@@ -183,15 +183,17 @@ def attach_as_saved(model: PreTrainedModel) -> None:
         return
     config = SparseConfig.from_dict(block)
     if model.config.sub_configs:
-        check_layers(model, config)  # some of the parts alone, with settings for all of them
+        for problem in layer_problems(model, config):  # some of the parts alone, with settings for all of them
+            raise ValueError(problem)
     asked = model.config._attn_implementation
-    if config.attn is not None and asked != NAME and through_interface(cast(Any, type(model))):
+    if config.attn and asked != NAME and through_interface(cast(Any, type(model))):
         raise ValueError(
             f"this checkpoint has sparse attention ({json.dumps(block['attn'])}) and would be dense with "
             f"attn_implementation={asked!r}: load it without that argument, or call unsparsify(model) afterwards"
         )
-    if config.attn is None and asked == NAME:
+    if not config.attn and asked == NAME:
         model.set_attn_implementation(model.get_correct_attn_implementation(None))
+    own = config
     if config.head is not None and model.get_output_embeddings() is None:
-        config = SparseConfig(config.attn)  # AutoModel of a language model: no head to be sparse
-    attach(model, config, block, saved_source(model.config, config))
+        own = SparseConfig(config.attn)  # AutoModel of a language model: no head to be sparse
+    attach(model, own, saved_source(model.config, own), saved=config)

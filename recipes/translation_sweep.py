@@ -34,7 +34,7 @@ from translation_training import Collator, build_model, encode, prepared
 
 import hf_sparse
 from hf_sparse.attention import attention_sites, observe
-from hf_sparse.map_config import MapConfig
+from hf_sparse.config import MapConfig
 from hf_sparse.metrics import logit_norm, self_normalization_sum, threshold
 
 LONGEST_PICTURED = 14  # tokens

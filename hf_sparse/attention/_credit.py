@@ -11,7 +11,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
 from ..config import MapConfig
-from ..map_config import ON_SCORES
+from ..settings import ON_SCORES, PerHead
 from ._constrained import constrained_attention
 from ._site import SITE, AttentionSite, settings_by_head
 from ._spent import SpentLayer
@@ -44,7 +44,7 @@ def constrained_weights(
     site: AttentionSite = module.__dict__[SITE]
     map_config, dtype = cast(MapConfig, site.map_config), scores.dtype
     by_head = {name: values.view(-1, 1, 1) for name, values in settings_by_head(map_config, module, scores).items()}
-    settings: dict[str, Any] = dict(map_config.settings) | by_head
+    settings: dict[str, Any] = map_config.map_settings | by_head
     scores = map_config.scores(scores, **{name: value for name, value in by_head.items() if name in ON_SCORES})
     if settings["sink"]:
         # A key and a value of zeros at the end of every sentence, whatever its padding: score 0 unless it is learned.
@@ -148,13 +148,13 @@ def hand_on_cache(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tup
 
 def follow_cache(module: nn.Module, site: AttentionSite) -> None:
     """Let ``module`` hand its cache on to its attention function, if what its keys received is followed."""
-    if site.map_config is not None and site.map_config.is_sequential:
+    if site.is_sequential:
         site.hook = module.register_forward_pre_hook(hand_on_cache, with_kwargs=True)
 
 
 def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
     """Why the map of ``site`` cannot follow what the keys of ``module`` received, or None."""
-    if site.map_config is None or not site.map_config.is_sequential:
+    if site.map_config is None or not site.is_sequential:
         return None
     name = "coverage" if site.has_coverage else site.map_config.name
     where = f"{type(module).__name__} at {site.path!r}"
@@ -167,8 +167,8 @@ def credit_refusal(module: nn.Module, site: AttentionSite) -> str | None:
         return f"{where} does not go through Transformers' attention interface with its arguments, as {name} needs"
     if not site.is_constrained:
         return None
-    settings = dict(site.map_config.settings)
-    if settings["shared"] and isinstance(settings["fertility"], tuple):
+    settings = site.map_config.map_settings
+    if settings["shared"] and isinstance(site.map_config.value("fertility"), PerHead):
         return f"fertility by head and shared=True contradict each other at {site.path!r}; give {name} one number"
     if site.kind != "cross" and isinstance(settings["fertility"], str):
         return (

@@ -123,5 +123,6 @@ def find_sites(model: nn.Module, config: SparseConfig, is_encoder_decoder: bool)
             kind = kind_of(path, module, is_encoder_decoder, causal[path])
             layer = sum(site.kind == kind for site in sites)
             heeded = heeded_arguments(type(module))  # type: ignore[arg-type]
-            sites.append(AttentionSite(path, kind, config.attention(kind, layer), layer, inline, heeded))
+            rule = config.rule(kind, layer)
+            sites.append(AttentionSite(path, kind, rule.map, layer, inline, rule.coverage, heeded))
     return sites

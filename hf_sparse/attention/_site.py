@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..config import CoverageVectors, Learned, MapConfig
+from ..config import MapConfig
 from ..functional import softmax
+from ..settings import CoverageVectors
 
 SITE = "_sparse_attention"
 
@@ -82,6 +83,7 @@ class AttentionSite:
         path: the module's path inside the model.
         kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
         map_config: the map there; None keeps softmax.
+        coverage: the vectors by which keys that received attention before change their scores, or None.
         layer: which of its kind it is, counted from 0.
         inline: whether the module computes its own softmax, rather than asking the attention interface.
         heeded: arguments of the interface that the model's own attention would heed.
@@ -96,6 +98,7 @@ class AttentionSite:
     map_config: MapConfig | None
     layer: int = 0
     inline: bool = False
+    coverage: CoverageVectors | None = None
     heeded: frozenset[str] = field(default=frozenset(), repr=False)
     counts: SupportCount | None = field(default=None, repr=False)
     hook: RemovableHandle | None = field(default=None, repr=False)
@@ -110,7 +113,18 @@ class AttentionSite:
     @property
     def has_coverage(self) -> bool:
         """Whether what the keys there have received goes into their scores."""
-        return self.map_config is not None and self.map_config.has_coverage
+        return self.map_config is not None and self.coverage is not None
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether the weights of a query depend on what the queries before it gave their keys."""
+        return self.is_constrained or self.has_coverage
+
+    @property
+    def learned_names(self) -> list[str]:
+        """Settings that the module learns, a number or a vector per head."""
+        learned = [] if self.map_config is None else list(self.map_config.learned)
+        return [*learned, *(["coverage"] if self.has_coverage else [])]
 
 
 def weigh(module: nn.Module, scores: Tensor) -> Tensor:
@@ -152,14 +166,11 @@ def settings_by_head(map_config: MapConfig, module: nn.Module, x: Tensor) -> dic
     Raises:
         ValueError: settings for another number of heads, or a tensor whose heads cannot be told.
     """
-    by_head = {}
-    precision = torch.float64 if x.dtype == torch.float64 else torch.float32
+    by_head: dict[str, Tensor] = {}
     for name, value in map_config.settings:
-        if isinstance(value, Learned):
-            from_real = cast(Any, map_config.setting(name).from_real)
-            by_head[name] = from_real(getattr(module, learned_name(name))(x).to(precision))
-        elif isinstance(value, tuple):
-            by_head[name] = torch.tensor(value, dtype=precision, device=x.device)
+        values = value.per_head(map_config.setting(name), getattr(module, learned_name(name), None), x)
+        if values is not None:
+            by_head[name] = values
     for name, values in by_head.items():
         if x.dim() != 4 or x.shape[1] != len(values):
             shape = tuple(x.shape)
@@ -193,26 +204,25 @@ def learned_name(setting: str) -> str:
 
 def add_learned(module: nn.Module, site: AttentionSite) -> None:
     """Give ``module`` a ``LearnedSetting`` for every setting of its site that is learned."""
-    if site.map_config is None:
-        return
-    weight = next(module.parameters())
-    for name in site.map_config.learned_names:
+    weight = next(module.parameters(), torch.empty(0))
+    for name in site.learned_names:
         if not hasattr(module, learned_name(name)):
-            module.register_module(learned_name(name), LearnedSetting(_start(site.map_config, name, weight)))
+            module.register_module(learned_name(name), LearnedSetting(_start(site, name, weight)))
 
 
-def _start(map_config: MapConfig, name: str, weight: Tensor) -> Tensor:
+def _start(site: AttentionSite, name: str, weight: Tensor) -> Tensor:
     """Where a learned setting starts; coverage at zero, where it changes nothing and has a gradient."""
-    value = dict(map_config.settings)[name]
-    if isinstance(value, CoverageVectors):
-        return weight.new_zeros(value.heads, value.head_dim)
-    initial = torch.tensor(value.initial, dtype=weight.dtype, device=weight.device)
+    if name == "coverage":
+        coverage = cast(CoverageVectors, site.coverage)
+        return weight.new_zeros(coverage.heads, coverage.head_dim)
+    map_config = cast(MapConfig, site.map_config)
+    initial = torch.tensor(map_config.learned[name].initial, dtype=weight.dtype, device=weight.device)
     return cast(Any, map_config.setting(name).to_real)(initial)
 
 
 def remove_learned(module: nn.Module, site: AttentionSite) -> None:
     """Undo ``add_learned``."""
-    for name in site.map_config.learned_names if site.map_config else ():
+    for name in site.learned_names:
         delattr(module, learned_name(name))
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..model.sparse_model import SparseModel
+from ..model.state import dense_head
 
 Batch = dict[str, Any]
 
@@ -76,20 +74,6 @@ class _CrossEntropyWatch(TorchFunctionMode):
             return
         kept = target != ignore_index
         self.seen.append((z[kept], target[kept]))
-
-
-@contextmanager
-def dense_head(model: Any) -> Iterator[None]:
-    """Run the block with softmax at the head of a model that is sparse, in its loss as well."""
-    if not isinstance(model, SparseModel):
-        yield
-        return
-    config = model._sparse_config
-    model._sparse_config = replace(config, head=None)
-    try:
-        yield
-    finally:
-        model._sparse_config = config
 
 
 def on_device(model: Any, batch: Batch) -> Batch:

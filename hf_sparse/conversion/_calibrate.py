@@ -12,13 +12,14 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..attention import attention_sites
-from ..config import Learned, MapConfig, SparseConfig
-from ..model.audit import audit_fused_loss, quiet_evaluation
+from ..config import MapConfig, SparseConfig
+from ..model.attach import change_settings
+from ..model.audit import audit
+from ..model.dry_run import quiet_evaluation
 from ..model.example import example_inputs
-from ..model.settings import change_settings
-from ..model.sparsify import is_sparse, sparse_config, transformers_model
+from ..model.state import is_sparse, sparse_config, transformers_model
 from ._batches import read_batches
-from ._choices import by_layer
+from ._choices import rules
 from ._fit import fit_attention, fit_head, head_data
 from ._measure import Trial, measure
 from ._report import CalibratedLayer, Calibration
@@ -70,7 +71,7 @@ def calibrate(
     if not eps > 0:
         raise ValueError(f"eps must be > 0, was {eps}")
     config = sparse_config(model)
-    if any(isinstance(map_config.temperature, Learned) for map_config in config.attention_maps):
+    if any("temperature" in map_config.learned for map_config in config.attention_maps):
         raise ValueError('a temperature of attention is learned; make the model sparse without temperature="learned"')
     batches = read_batches(dataloader, max_batches)
     own: dict[str, MapConfig | None] = {site.path: site.map_config for _, site in attention_sites(sparse)}
@@ -89,7 +90,7 @@ def calibrate(
         for _, site in attention_sites(sparse)
         if (map_config := fitted[site.path]) is not None and site.path in layers_after
     ]
-    _land(sparse, config, replace(config, attn=by_layer(sparse, fitted) or config.attn, head=head))
+    _land(sparse, config, replace(config, attn=rules(sparse, fitted) or config.attn, head=head))
     settings = None if head is None else head.to_dict()
     report = Calibration(type(sparse).__name__, eps, dense, before, after, layers, settings)
     logger.info("calibrated %s", report)
@@ -101,5 +102,5 @@ def _land(model: Any, old: SparseConfig, new: SparseConfig) -> None:
         undo.callback(change_settings, model, old)
         change_settings(model, SparseConfig.from_dict(new.to_dict()))
         if new.fused_loss:
-            audit_fused_loss(model, example_inputs(model))
+            audit(model, example_inputs(model))
         undo.pop_all()  # all is well: keep them

@@ -1,24 +1,33 @@
-"""The maps of a sparse model's attention, by path: what is tried, and how settings have it."""
+"""Maps by the path of their site, and the rules of a configuration that they amount to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from torch import nn
 
 from ..attention import attention_sites
-from ..config import KINDS, MapConfig
+from ..config import KINDS, AttentionRule, MapConfig
 
-Choices = Mapping[str, MapConfig | None]
+MapsByPath = Mapping[str, MapConfig | None]
 
 
-def all_softmax(model: Any) -> dict[str, MapConfig | None]:
+def all_softmax(model: nn.Module) -> dict[str, MapConfig | None]:
     """Softmax for every site of a sparse model, by path."""
     return dict.fromkeys(site.path for _, site in attention_sites(model))
 
 
-def by_layer(model: Any, choices: Choices) -> dict[str, Any]:
-    """Maps by path as ``SparseConfig`` has them: by kind, one for each layer."""
-    kinds: dict[str, list[MapConfig | None]] = {}
-    for _, site in sorted(attention_sites(model), key=lambda entry: entry[1].layer):
-        kinds.setdefault(site.kind, []).append(choices.get(site.path))
-    return {kind: tuple(kinds[kind]) for kind in KINDS if any(kinds.get(kind, ()))}
+def rules(model: nn.Module, maps: MapsByPath) -> tuple[AttentionRule, ...]:
+    """One rule per layer, for the kinds of attention with a map in some layer.
+
+    Args:
+        model: a sparse model.
+        maps: the map of each site by its path; None, or left out, for softmax.
+    """
+    sites = sorted((site for _, site in attention_sites(model)), key=lambda site: (KINDS.index(site.kind), site.layer))
+    sparse_kinds = {site.kind for site in sites if maps.get(site.path) is not None}
+    return tuple(
+        AttentionRule(site.kind, site.layer, maps.get(site.path), site.coverage)
+        for site in sites
+        if site.kind in sparse_kinds
+    )

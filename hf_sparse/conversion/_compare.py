@@ -10,12 +10,13 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..attention import attention_sites
-from ..config import MapConfig
-from ..model.audit import quiet_evaluation
+from ..config import MapConfig, SparseConfig
+from ..model.dry_run import quiet_evaluation
 from ..model.sparse_model import SparseModel
-from ..model.sparsify import sparse_config, sparsify, transformers_model, unsparsify
+from ..model.sparsify import sparsify, unsparsify
+from ..model.state import sparse_config, transformers_model
 from ._batches import Batch, on_device, read_batches
-from ._choices import Choices, by_layer
+from ._choices import MapsByPath, rules
 from ._comparison import Comparison, SparseHead
 from ._fit import fit_attention, fit_head, head_data
 from ._greedy import greedy_order
@@ -81,7 +82,7 @@ def compare(
 
 
 def _compared(model: Any, batches: list[Batch], budget: float, eps: float, advance: Callable[[], Any]) -> Comparison:
-    own: Choices = {site.path: site.map_config for _, site in attention_sites(model) if site.map_config is not None}
+    own: MapsByPath = {site.path: site.map_config for _, site in attention_sites(model) if site.map_config is not None}
     untried = _heads_to_try(model, batches, own, advance)
     trials = [Trial(_maps([each])) for each in untried]
     dense, measured = measure(model, batches, trials, eps, advance)
@@ -104,27 +105,27 @@ def _compared(model: Any, batches: list[Batch], budget: float, eps: float, advan
         asked["head, fitted"] = Trial({}, fitted)
     _, measured = measure(model, batches, [*asked.values(), Trial(chosen, fitted)], eps, advance)
     *qualities, recommended = [quality for quality, _ in measured]
-    recommendation = {"attn": _plain(model, chosen), "head": fitted and fitted.to_dict()}
+    attn = SparseConfig(rules(model, chosen)).to_dict()["attn"]
+    recommendation = {"attn": attn, "head": fitted and fitted.to_dict()}
     name = type(model).__name__
     return Comparison(name, eps, budget, dense, dict(zip(asked, qualities)), recommended, heads, recommendation)
 
 
-def _heads_to_try(model: Any, batches: list[Batch], own: Choices, advance: Callable[[], Any]) -> list[SparseHead]:
+def _heads_to_try(model: Any, batches: list[Batch], own: MapsByPath, advance: Callable[[], Any]) -> list[SparseHead]:
     """Every head at every alpha up to the one asked for, with its temperature; errors still to be measured."""
     asked = {path: _alpha(path, map_config) for path, map_config in own.items()}
     alphas = sorted({*_ALPHAS, *asked.values()} - {1.0})
     heads = []
     for alpha in alphas:
         entmax = MapConfig.parse({"name": "entmax", "alpha": alpha}, "attn")
-        tried: Choices = {
+        tried: MapsByPath = {
             path: entmax for path, top in asked.items() if alpha == top or (alpha in _ALPHAS and alpha < top)
         }
         fitted = fit_attention(model, batches, tried, True, advance) if tried else {}
         for _, site in attention_sites(model):
             map_config = fitted.get(site.path)
             if map_config is not None:
-                several = isinstance(map_config.temperature, tuple)
-                temperatures = map_config.temperature if several else (map_config.temperature,)
+                temperatures = map_config.value("temperature").numbers
                 heads += [
                     SparseHead(site.path, site.kind, site.layer, head, len(temperatures), alpha, temperature, 0.0, 0.0)
                     for head, temperature in enumerate(temperatures)
@@ -144,7 +145,7 @@ def _alpha(path: str, map_config: Any) -> float:
     return alpha
 
 
-def _maps(heads: Iterable[SparseHead]) -> Choices:
+def _maps(heads: Iterable[SparseHead]) -> MapsByPath:
     """entmax by path, softmax (alpha = 1) for heads that are not among those given."""
     settings: dict[str, tuple[list[float], list[float]]] = {}
     for each in heads:
@@ -184,9 +185,3 @@ def _within(
         _, ((quality, _),) = measure(model, batches, [Trial(_maps(after(steps)))], eps, advance)
         fit, too_many = (steps, too_many) if quality.divergence <= budget else (fit, steps)
     return after(fit)
-
-
-def _plain(model: Any, choices: Choices) -> Any:
-    """Maps by path as ``attn`` of ``sparsify``."""
-    kinds = by_layer(model, choices)
-    return {kind: [layer and layer.to_dict() for layer in layers] for kind, layers in kinds.items()} or None

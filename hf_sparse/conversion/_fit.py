@@ -13,7 +13,7 @@ from ..config import MapConfig
 from ..functional import softmax
 from ..metrics import threshold
 from ._batches import Batch, scored
-from ._choices import Choices, all_softmax
+from ._choices import MapsByPath, all_softmax
 from ._divergence import squared_distance
 from ._search import ROUNDS, TemperatureSearch
 
@@ -24,7 +24,7 @@ _KEPT_LOGITS = 2**25
 def fit_attention(
     model: Any,
     batches: list[Batch],
-    choices: Choices,
+    choices: MapsByPath,
     per_head: bool,
     advance: Callable[[], Any],
 ) -> dict[str, MapConfig | None]:
@@ -71,7 +71,9 @@ def _at(map_config: Any, temperatures: list[float]) -> MapConfig:
     return map_config.with_settings(temperature=tuple(temperatures) if len(temperatures) > 1 else temperatures[0])
 
 
-def head_data(model: Any, batches: list[Batch], choices: Choices, advance: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+def head_data(
+    model: Any, batches: list[Batch], choices: MapsByPath, advance: Callable[[], Any]
+) -> tuple[Tensor, Tensor]:
     """Logits under sparse attention and the dense distributions they should give: (N, V) each.
 
     As many positions of every batch as there is room for, evenly spaced.

@@ -16,7 +16,7 @@ from ..functional import softmax
 from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
 from ._batches import Batch, scored
-from ._choices import Choices, all_softmax
+from ._choices import MapsByPath, all_softmax
 from ._divergence import squared_distance, support_divergence
 
 
@@ -29,7 +29,7 @@ class Trial:
         head: the head's map; None is softmax.
     """
 
-    attention: Choices
+    attention: MapsByPath
     head: MapConfig | None = None
 
 

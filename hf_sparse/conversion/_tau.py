@@ -11,8 +11,8 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..config import SparseConfig
-from ..model.audit import quiet_evaluation
-from ..model.sparsify import transformers_model
+from ..model.dry_run import quiet_evaluation
+from ..model.state import transformers_model
 from ._batches import read_batches, scored
 from ._fit import thresholds
 

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from ..config import SparseConfig
+from ..settings import Fixed
 from . import GuidedFertility
 from .predictor import FertilityPredictor
 
@@ -109,20 +110,17 @@ def _asked(config: SparseConfig) -> str | None:
     Raises:
         ValueError: layers that would take their fertilities from different places.
     """
-    cross = config.attn.get("cross") if isinstance(config.attn, dict) else None
-    layers = cross if isinstance(cross, tuple) else (cross,)
+    cross = [rule.map for rule in config.attn if rule.kind == "cross"]
     asked = {
-        map_config.map_settings["fertility"]
-        for map_config in layers
-        if map_config is not None and map_config.is_constrained
+        map_config.value("fertility") for map_config in cross if map_config is not None and map_config.is_constrained
     }
-    words = asked & SOURCES.keys()
+    words = [word for word in SOURCES if Fixed(word) in asked]
     if words and len(asked) > 1:
         raise ValueError(
             f"all constrained layers of cross-attention take their fertility from one place, these from "
             f"{', '.join(sorted(map(repr, asked)))}"
         )
-    return words.pop() if words else None
+    return words[0] if words else None
 
 
 def source_for(model: Any, config: SparseConfig, fertility: Any, training_fertility: Any) -> SourceFertility | None:

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ..config import MapConfig
 from ..fertility.source import source_bounds
 from ..model.distribution import distribution
-from ..model.sparsify import sparse_config
+from ..model.state import sparse_config
 
 
 def head_map(model: PreTrainedModel) -> MapConfig:

@@ -15,9 +15,9 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from ..config import MapConfig, SparseConfig
+from ..model.decoding import init_continuous_batching
 from ..model.kept_support import KeptSupport
-from ..model.sparse_model import SparseModel, init_continuous_batching
-from ..model.sparsify import transformers_model
+from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
 from ._continuations import start_token
 from ._ensemble_cache import join_caches, split_caches
 
@@ -88,8 +88,9 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         self.main_input_name = first.main_input_name
         self.generation_config = copy.deepcopy(first.generation_config)
         # log p is a fixed point of log_softmax: softmax of our logits is the averaged distribution.
-        sparse = all(isinstance(model, SparseModel) and model._sparse_config.head is not None for model in models)
-        self._sparse_config = SparseConfig(attn=None, head=MapConfig("softmax") if sparse else None)
+        sparse = all(is_sparse(model) and sparse_config(model).head is not None for model in models)
+        config = SparseConfig(head=MapConfig("softmax") if sparse else None)
+        set_state(self, SparseState(config, config))
         self.eval()
 
     def forward(
@@ -137,7 +138,7 @@ class Ensemble(PreTrainedModel, GenerationMixin):
             member_inputs = self._shared(given, encoder_outputs, past_key_values)
         log_ps, caches = [], []
         for number, (member, inputs) in enumerate(zip(self.members, member_inputs)):
-            asked: dict[str, Any] = {"log_probs": True} if isinstance(member, SparseModel) else {}
+            asked: dict[str, Any] = {"log_probs": True} if is_sparse(member) else {}
             if "logits_to_keep" in _takes(member):
                 asked["logits_to_keep"] = logits_to_keep
             output = member(**{**inputs, **asked, "return_dict": True})

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ..config import MapConfig
 from ..model.distribution import distribution
+from ..model.state import state_of, transformers_model
 from ._continuations import end_tokens
 from ._forced_decoding import forced_output
 
@@ -57,8 +58,8 @@ def score_sequences(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequen
     Cost: one forward pass.
     """
     _, targets, logits = forced_output(model, inputs, sequences)
-    config = getattr(model, "_sparse_config", None)
-    map_config = MapConfig("softmax") if config is None or config.head is None else config.head
+    state = state_of(transformers_model(model))
+    map_config = MapConfig("softmax") if state is None else state.head
     weights = map_config(logits.double())
     end = torch.tensor(end_tokens(model), device=targets.device)
     ended = torch.isin(targets, end)

@@ -1,7 +1,8 @@
 """The sparse model: made from a dense one, run, diagnosed, and made dense again."""
 
 from .doctor import Diagnosis, doctor
-from .sparsify import is_sparse, probabilities, sparse_config, sparsify, unsparsify
+from .sparsify import sparsify, unsparsify
+from .state import is_sparse, probabilities, sparse_config
 
 __all__ = [
     "Diagnosis",

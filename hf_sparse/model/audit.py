@@ -1,167 +1,141 @@
-"""A dry run of a model on made-up input, watching where softmax is computed and what enters the head."""
+"""Checks of a sparse model's dry run: no attention was missed, and what it needs arrives."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
-from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from ..attention import attention_call, attention_sites, is_softmax, named_attention, observe
+from ..attention import AttentionSite, attention_sites, named_attention
+from .dry_run import DryRun, dry_run, input_device
 from .lazy_logits import LinearLogits
+from .state import sparse_config
 
 _ATTENTION = re.compile(r"(.*_)?(attn|att|attention)", re.IGNORECASE)
 
 
-class _SoftmaxWatch(TorchFunctionMode):
-    """Notes which module every softmax over a last axis is computed in: the innermost whose forward is running.
-
-    Softmax that an inline site replaces does not come by here.
-    """
-
-    def __init__(self, running: list[tuple[str, nn.Module]]) -> None:
-        super().__init__()
-        self.running = running
-        self.seen: set[tuple[str, nn.Module]] = set()
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if attention_call(func, args, kwargs or {}) is not None:
-            path, module = next((entry for entry in reversed(self.running) if not is_softmax(entry[1])), ("", None))
-            if module is not None:
-                self.seen.add((path, module))
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _running_modules(model: nn.Module, ran: set[str]) -> Iterator[list[tuple[str, nn.Module]]]:
-    """The stack of modules whose forward is running, innermost last, while the block runs; all end up in ``ran``."""
-    running: list[tuple[str, nn.Module]] = []
-    handles = []
-    for path, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda m, _, path=path: running.append((path, m))))
-        handles.append(module.register_forward_pre_hook(lambda m, _, path=path: ran.add(path)))
-        handles.append(module.register_forward_hook(lambda m, *_: running.pop() and None, always_call=True))
-    try:
-        yield running
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def quiet_evaluation(model: nn.Module) -> Iterator[None]:
-    """Run the block in evaluation mode without gradients; leave modes and random state as they were."""
-    training = [(module, module.training) for module in model.modules()]
-    devices = [model.device] if model.device.type == "cuda" else []
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        for module, mode in training:
-            module.training = mode
-
-
-def input_device(model: PreTrainedModel) -> torch.device:
-    """Where input for ``model`` goes; hooks of Accelerate, that keep its weights on disk, take it from anywhere."""
-    is_offloaded = model.device.type == "meta" and hasattr(model, "_hf_hook")
-    return torch.device("cpu") if is_offloaded else model.device
-
-
-def audit_attention(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
-    """Run ``model`` once and check that no attention softmax was missed.
+def audit(model: PreTrainedModel, inputs: Mapping[str, Any]) -> DryRun:
+    """Run a sparse model once and check that it is sparse where it was asked to be.
 
     Args:
         model: a sparse model.
         inputs: keyword arguments for one forward call.
 
+    Returns:
+        The record of the run.
+
     Raises:
-        ValueError: an attention module computed a softmax of its own, or none where one was to be replaced; or no
-            sparse attention was reached at all.
+        ValueError: a check failed; the message names the module and what to do.
     """
-    ran: set[str] = set()
-    sites = {site.path: site for _, site in attention_sites(model)}
-    sequential = [
-        path for path, site in sites.items() if site.map_config is not None and site.map_config.is_sequential
-    ]
-    if sequential:
-        # A mask without padding, and a cache, to see that both arrive.
-        inputs = {**inputs, "target_mask": torch.ones(1, 1, device=input_device(model)), "use_cache": True}
-    if any(site.is_constrained for site in sites.values()):
-        inputs = {**inputs, "fertility": float("inf")}  # enough for any number of words
-    with _running_modules(model, ran) as running, quiet_evaluation(model), observe(model) as counts:
-        watch = _SoftmaxWatch(running)
-        with watch:
-            output = model(**inputs)
-    for path in sequential:
-        wanted = ["fertility"] if sites[path].is_constrained else ["target_mask"]
-        wanted += [] if output.get("past_key_values") is None else ["past_key_values"]
-        for argument in (name for name in wanted if counts[path].calls and name not in counts[path].brought):
-            name = type(model.get_submodule(path)).__name__
-            raise ValueError(
-                f"{type(model).__name__} does not hand {argument} on to {name} at {path!r}, so that what its keys "
-                "received cannot be followed; pass attn=None, or a map without bounds and coverage"
-            )
-    replaced = {path for path, site in sites.items() if counts[path].calls and not site.inline}
-    missed = sorted(
-        (path, type(module).__name__)
-        for path, module in watch.seen
-        if path not in replaced and (named_attention(type(module)) or _ATTENTION.fullmatch(path.rpartition(".")[2]))
-    )
-    if missed:
-        path, name = missed[0]
-        raise ValueError(
-            f"{name} at {path!r} computes its own softmax, which hf_sparse cannot replace; pass attn=None to leave "
-            "this model's attention as it is"
+    record = dry_run(model, with_arguments(model, inputs), training=sparse_config(model).fused_loss)
+    for problem in filter(None, (check(record) for check in CHECKS.values())):
+        raise ValueError(problem)
+    return record
+
+
+def with_arguments(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``inputs`` with the arguments whose arrival is checked: masks and caches of attention that follows its keys,
+    and labels where the loss is fused.
+    """
+    config = sparse_config(model)
+    added: dict[str, Any] = {}
+    if config.is_sequential:  # a mask without padding, and a cache
+        added = {"target_mask": torch.ones(1, 1, device=input_device(model)), "use_cache": True}
+    if any(site.is_constrained for _, site in attention_sites(model)):
+        added["fertility"] = float("inf")  # enough for any number of words
+    if config.fused_loss:
+        added["labels"] = inputs.get("labels", inputs.get("decoder_input_ids", inputs.get("input_ids")))
+    return {**inputs, **added}
+
+
+def _sites(record: DryRun) -> dict[str, AttentionSite]:
+    return {site.path: site for _, site in attention_sites(record.model)}
+
+
+def _class_at(record: DryRun, path: str) -> str:
+    return f"{type(record.model.get_submodule(path)).__name__} at {path!r}"
+
+
+def _missing_arguments(record: DryRun) -> Iterator[tuple[str, str]]:
+    """Sites that follow what their keys received, with an argument that did not reach them."""
+    for path, site in _sites(record).items():
+        if not site.is_sequential or not record.counts[path].calls:
+            continue
+        wanted = ["fertility"] if site.is_constrained else ["target_mask"]
+        wanted += [] if record.output.get("past_key_values") is None else ["past_key_values"]
+        yield from ((path, name) for name in wanted if name not in record.counts[path].brought)
+
+
+def arguments_arrive(record: DryRun) -> str | None:
+    """Why attention that follows what its keys received cannot, or None."""
+    for path, name in _missing_arguments(record):
+        return (
+            f"{type(record.model).__name__} does not hand {name} on to {_class_at(record, path)}, so that what its "
+            "keys received cannot be followed; pass attn=None, or a map without bounds and coverage"
         )
-    idle = sorted(path for path in ran & set(sites) if sites[path].inline and not counts[path].calls)
-    if idle:
-        name = type(model.get_submodule(idle[0])).__name__
-        raise ValueError(
-            f"{name} at {idle[0]!r} ran without calling softmax, so nothing could be replaced; pass an example in "
+    return None
+
+
+def every_softmax_replaced(record: DryRun) -> str | None:
+    """Name an attention module that computed a softmax of its own, or None."""
+    replaced = {path for path, site in _sites(record).items() if record.counts[path].calls and not site.inline}
+    for path, module in sorted(record.softmaxes.items()) if record.counts else ():
+        attends = named_attention(type(module)) or _ATTENTION.fullmatch(path.rpartition(".")[2])
+        if path not in replaced and attends:
+            return (
+                f"{_class_at(record, path)} computes its own softmax, which hf_sparse cannot replace; pass attn=None "
+                "to leave this model's attention as it is"
+            )
+    return None
+
+
+def inline_modules_call_softmax(record: DryRun) -> str | None:
+    """Name a module that ran without the softmax that was to be replaced in it, or None."""
+    idle = [path for path, site in _sites(record).items() if site.inline and not record.counts[path].calls]
+    for path in sorted(record.ran & set(idle)):
+        return (
+            f"{_class_at(record, path)} ran without calling softmax, so nothing could be replaced; pass an example in "
             'which it does, load the model with attn_implementation="eager" if it uses another, or pass attn=None'
         )
-    if not any(count.calls for count in counts.values()):
-        raise ValueError(f"no sparse attention was reached when {type(model).__name__} ran; pass attn=None")
-    if all(count.keys <= count.rows for count in counts.values()):
-        raise ValueError(
-            f"every softmax in the attention of {type(model).__name__} is over a single score: there is nothing to "
-            "make sparse; pass attn=None"
-        )
+    return None
 
 
-def audit_fused_loss(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
-    """Run ``model`` once as in training and check that its loss does without the logits.
-
-    Args:
-        model: a sparse model with a fused loss.
-        inputs: keyword arguments for one forward call.
-
-    Raises:
-        ValueError: something between head and loss computed the logits.
-    """
-    labels = inputs.get("labels", inputs.get("decoder_input_ids", inputs.get("input_ids")))
-    with quiet_evaluation(model):
-        model.training = True  # the root alone: dropout stays off
-        logits = model(**{**inputs, "labels": labels}).logits
-    if not isinstance(logits, LinearLogits) or logits.computed:
-        name = type(model).__name__
-        raise ValueError(f"{name} needs its logits for more than the loss; pass fused_loss=False")
+def attention_reached(record: DryRun) -> str | None:
+    """That no sparse attention ran at all, or None."""
+    if not record.counts or any(count.calls for count in record.counts.values()):
+        return None
+    return f"no sparse attention was reached when {type(record.model).__name__} ran; pass attn=None"
 
 
-def hidden_rms(model: PreTrainedModel, inputs: Mapping[str, Any]) -> float:
-    """Root mean square of what enters the output embeddings of ``model`` on ``inputs``."""
-    captured: list[torch.Tensor] = []
-    head = model.get_output_embeddings()
-    handle = head.register_forward_pre_hook(lambda _, args: captured.append(args[0].detach().double()))
-    try:
-        with quiet_evaluation(model):
-            model(**inputs)
-    finally:
-        handle.remove()
-    return float(captured[-1].pow(2).mean().sqrt())
+def more_than_one_key(record: DryRun) -> str | None:
+    """That every softmax is over a single score, or None."""
+    if not record.counts or any(count.keys > count.rows for count in record.counts.values()):
+        return None
+    return (
+        f"every softmax in the attention of {type(record.model).__name__} is over a single score: there is nothing to "
+        "make sparse; pass attn=None"
+    )
+
+
+def fused_loss_without_logits(record: DryRun) -> str | None:
+    """That something between the head and a fused loss computed the logits, or None."""
+    if not sparse_config(record.model).fused_loss:
+        return None
+    logits = record.output.logits
+    if isinstance(logits, LinearLogits) and not logits.computed:
+        return None
+    return f"{type(record.model).__name__} needs its logits for more than the loss; pass fused_loss=False"
+
+
+# By name: the reason why a dry run shows that the model is not what was asked for, or None.
+CHECKS: dict[str, Callable[[DryRun], str | None]] = {
+    "arguments reach the attention": arguments_arrive,
+    "every softmax is replaced": every_softmax_replaced,
+    "inline modules call softmax": inline_modules_call_softmax,
+    "attention reached": attention_reached,
+    "more than one key": more_than_one_key,
+    "fused loss without logits": fused_loss_without_logits,
+}

@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from ..attention import attention_sites, observe
-from .audit import quiet_evaluation
-from .example import example_inputs, made_up_input
+from ..attention import attention_sites
+from .audit import CHECKS, with_arguments
+from .dry_run import DryRun, dry_run, quiet_evaluation
+from .example import NoExampleError, example_inputs
 from .sparse_model import SparseModel
-from .sparsify import sparsify, transformers_model, unsparsify
+from .sparsify import sparsify, unsparsify
+from .state import transformers_model
 
 # Largest relative difference that rounding explains, by dtype.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -78,32 +81,27 @@ def doctor(
     if attn is None and head is None:
         raise ValueError("nothing to look at: give attn, head or both")
     found = Diagnosis(type(dense).__name__)
-    with made_up_input(dense, example), quiet_evaluation(dense):
-        inputs = dict(example_inputs(dense, length=8) if example is None else example)
+    with quiet_evaluation(dense):
         if attn is not None:
-            _attention(dense, attn, inputs, found)
+            _attention(dense, attn, example, found)
         if head is not None:
-            _head(dense, head, inputs, found)
+            _head(dense, head, example, found)
     return found
 
 
-def _attention(model: Any, attn: Any, inputs: dict[str, Any], found: Diagnosis) -> None:
+def _attention(model: PreTrainedModel, attn: Any, example: Mapping[str, Any] | None, found: Diagnosis) -> None:
     measures: dict[str, Callable] = {"causal": causality, "cached equals uncached": cache_difference}
-    # Before the dense model runs: what is refused may be a model that running changes.
-    with _sparse(model, found, attn=attn, example=inputs) as reached:
+    # Before the dense model runs here: what is refused may be a model that running changes.
+    with _sparse(model, found, attn=attn, example=example) as reached:
         if not reached:
             return
+        inputs = dict(example_inputs(model, length=8) if example is None else example)
         for part, site in attention_sites(model):
             key = type(part).__name__, site.kind, "inline" if site.inline else "interface"
             found.changed[key] = found.changed.get(key, 0) + 1
-        with observe(model) as counts:
-            sparse = logits_of(model, inputs)
-        num_seen = sum(count.calls > 0 for count in counts.values())
-        some = f"{num_seen} of {len(counts)} modules; give an example that uses the others too"
-        found.checks["attention reached"] = "yes" if num_seen == len(counts) else some
-        rows, keys = sum(count.rows for count in counts.values()), sum(count.nonzero for count in counts.values())
-        found.checks["keys with weight"] = f"{keys / max(rows, 1):.1f} a query, mean over the example"
-        found.checks["finite logits"] = "yes" if bool(sparse.isfinite().all()) else "no: some are not finite"
+        _report_run(dry_run(model, with_arguments(model, inputs)), found)
+        finite = bool(logits_of(model, inputs).isfinite().all())
+        found.checks["finite logits"] = "yes" if finite else "no: some are not finite"
         after = {name: measure(model, inputs) for name, measure in measures.items()}
     own = logits_of(model, inputs)
     tolerance = TOLERANCE[own.dtype]
@@ -116,9 +114,23 @@ def _attention(model: Any, attn: Any, inputs: dict[str, Any], found: Diagnosis) 
     found.checks["undone bit-equal"] = "yes" if again else "no: the logits are not those of before"
 
 
-def _head(model: Any, head: Any, inputs: dict[str, Any], found: Diagnosis) -> None:
-    with _sparse(model, found, head=head, example=inputs) as reached:
+def _report_run(record: DryRun, found: Diagnosis) -> None:
+    """The checks of ``sparsify`` on a run of the sparse model, and how sparse it was."""
+    for name, check in CHECKS.items():
+        problem = check(record)
+        found.checks[name] = "yes" if problem is None else f"no: {problem}"
+    counts = record.counts.values()
+    num_seen = sum(count.calls > 0 for count in counts)
+    some = f"{num_seen} of {len(counts)} modules; give an example that uses the others too"
+    found.checks["attention reached"] = "yes" if num_seen == len(counts) else some
+    rows, keys = sum(count.rows for count in counts), sum(count.nonzero for count in counts)
+    found.checks["keys with weight"] = f"{keys / max(rows, 1):.1f} per query, mean over the example"
+
+
+def _head(model: PreTrainedModel, head: Any, example: Mapping[str, Any] | None, found: Diagnosis) -> None:
+    with _sparse(model, found, head=head, example=example) as reached:
         if reached:
+            inputs = example_inputs(model, length=8) if example is None else example
             mass = logits_of(model, {**inputs, "log_probs": True}).exp().sum(-1)
             error = float((mass - 1).abs().max())
             found.checks["head sums to one"] = _compare(0.0, error, 1e-4)
@@ -129,6 +141,8 @@ def _sparse(model: Any, found: Diagnosis, **settings: Any) -> Iterator[bool]:
     """The model made sparse inside the block, where that is not refused."""
     try:
         sparsify(model, **settings)
+    except NoExampleError:
+        raise
     except (ValueError, NotImplementedError) as refusal:
         found.refused.append(str(refusal))
         yield False

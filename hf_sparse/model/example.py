@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .audit import input_device, quiet_evaluation
+from .dry_run import DryRun, dry_run, input_device
 
 
 class NoExampleError(ValueError):
@@ -65,32 +64,31 @@ def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]
     }
 
 
-@contextmanager
-def made_up_input(model: Any, example: Mapping[str, Any] | None) -> Iterator[None]:
-    """Say so where what fails inside the block fails for made-up input: ``model``, dense again, cannot read it.
+def first_run(
+    model: PreTrainedModel, example: Mapping[str, Any] | None, length: int = 5
+) -> tuple[Mapping[str, Any], DryRun]:
+    """Run a dense model once, on the user's input or on made-up input.
 
     Args:
-        model: a model that is dense when the block is left.
-        example: what the user gave in the place of made-up input, and is left to answer for.
+        model: any Transformers model.
+        example: keyword arguments for one forward call; None makes them up.
+        length: number of made-up tokens per row.
+
+    Returns:
+        The input, and the record of the run.
 
     Raises:
-        NoExampleError: the model does not run on made-up input.
+        NoExampleError: no input can be made up, or the model does not run on it. What a model raises on the user's
+            own example is left as it is.
     """
+    if example is not None:
+        return example, dry_run(model, example)
+    inputs: dict[str, Tensor] = {}
     try:
-        yield
+        inputs = example_inputs(model, length)
+        return inputs, dry_run(model, inputs)
     except NoExampleError:
         raise
-    except _FAILURES:
-        if example is None:
-            _check_runs(model)
-        raise
-
-
-def _check_runs(model: PreTrainedModel) -> None:
-    inputs = example_inputs(model)
-    try:
-        with quiet_evaluation(model):
-            model(**inputs)
     except _FAILURES as error:
         raise NoExampleError(
             f"{type(model).__name__} does not run on the input made up for it ({', '.join(inputs)}: "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..map_config import MapConfig
+from ..config import MapConfig
 from .lazy_logits import LinearLogits
 
 

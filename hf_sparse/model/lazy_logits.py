@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..config import MapConfig
 from ..functional.rows import upcast
 from ..losses import linear_fenchel_young_loss
-from ..map_config import MapConfig
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from ..config import CoverageVectors, Learned, MapConfig, SparseConfig
+from ..config import AttentionRule, MapConfig, SparseConfig
+from ..settings import CoverageVectors
 
 SECTION = re.compile(r"<!-- begin hf_sparse -->.*?<!-- end hf_sparse -->", re.DOTALL)
 HERE = "path of this folder, or id of this repository"
@@ -74,32 +75,19 @@ def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, l
 
 
 def _places(config: SparseConfig) -> list[tuple[str, str]]:
-    kinds = config.attn if isinstance(config.attn, dict) else {"": config.attn}
-    places = []
-    for kind, map_config in kinds.items():
-        where = f"{kind} attention".strip()
-        if isinstance(map_config, tuple):
-            places += [
-                (f"{where}, layer {layer}", _map_text(entry)) for layer, entry in enumerate(map_config) if entry
-            ]
-        elif map_config is not None:
-            places.append((where, _map_text(map_config)))
+    places = [(_place(rule), _map_text(rule.map, rule.coverage)) for rule in config.attn if rule.map is not None]
     return places if config.head is None else [*places, ("head", _map_text(config.head))]
 
 
-def _map_text(map_config: MapConfig) -> str:
-    settings = [f"{name} {_setting_text(value)}" for name, value in map_config.settings]
+def _place(rule: AttentionRule) -> str:
+    kind = "attention" if rule.kind is None else f"{rule.kind} attention"
+    return kind if rule.layer is None else f"{kind}, layer {rule.layer}"
+
+
+def _map_text(map_config: MapConfig, coverage: CoverageVectors | None = None) -> str:
+    settings = [f"{name} {value.shown()}" for name, value in map_config.settings]
+    settings += [coverage.shown()] if coverage else []
     return f"{map_config.name} ({', '.join(settings)})" if settings else map_config.name
-
-
-def _setting_text(value: Any) -> str:
-    if isinstance(value, Learned):
-        return "learned for each head"
-    if isinstance(value, CoverageVectors):
-        return "by a learned vector for each head"
-    if isinstance(value, tuple):
-        return f"of each head {', '.join(f'{entry:.4g}' for entry in value)}"
-    return str(value) if isinstance(value, bool | str) else f"{value:.4g}"
 
 
 def _figure(name: str, value: float) -> str:

@@ -1,16 +1,27 @@
-"""The settings of a sparse model, written into its configuration to be saved with it."""
+"""The settings of a sparse model in its files.
+
+They are saved in four places: the block in ``config.json`` and the name of the attention beside it (``mark``); for an
+adapter without its base ``hf_sparse.json`` (``save_adapter_settings``); the record of a source of fertilities in both
+(``fertility.source``); and, for people, the model card (``model_card``).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention import NAME, AttentionSite, attention_sites
-from ..config import SparseConfig
+from ..config import KINDS, AttentionRule, SparseConfig
+from ..fertility.source import save_source
+from .state import sparse_config
 
 BLOCK = "hf_sparse"
+ADAPTER_SETTINGS = "hf_sparse.json"
 
 
 def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
@@ -18,7 +29,7 @@ def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
     return [*(dense or ()), NAME, *config.map_names]
 
 
-def mark(model: PreTrainedModel, block: dict[str, Any]) -> None:
+def mark(model: PreTrainedModel, config: SparseConfig) -> None:
     """Write the settings into a model's configuration, and into those of its parts, which may be loaded alone.
 
     The plain attribute ``attn_implementation`` ends up in ``config.json``, where stock Transformers reads a name it
@@ -26,29 +37,29 @@ def mark(model: PreTrainedModel, block: dict[str, Any]) -> None:
 
     Args:
         model: it carries the sites of its attention.
-        block: the settings, plain data.
+        config: the settings of the whole.
     """
     unmark(model)
-    _write(model.config, block)
-    parts = {id(config) for config in _parts(model.config)}
+    _write(model.config, config)
+    parts = {id(part) for part in _parts(model.config)}
     sites = [site for _, site in attention_sites(model)]
     for path, module in model.named_modules():
         if isinstance(module, PreTrainedModel) and id(module.config) in parts and block_of(module.config) is None:
-            of_part = _of_part(block, [site for site in sites if site.path.startswith(f"{path}.")])
-            if of_part["attn"] is not None or of_part["head"] is not None:
+            of_part = _of_part(config, [site for site in sites if site.path.startswith(f"{path}.")])
+            if of_part.attn or of_part.head is not None:
                 _write(module.config, of_part)
 
 
 def unmark(model: PreTrainedModel) -> None:
     """Undo ``mark``."""
     for config in (model.config, *_parts(model.config)):
-        config.__dict__.pop(BLOCK, None)
-        config.__dict__.pop("attn_implementation", None)
+        vars(config).pop(BLOCK, None)
+        vars(config).pop("attn_implementation", None)
 
 
 def block_of(config: PreTrainedConfig) -> dict[str, Any] | None:
-    """The settings in a configuration, or None."""
-    return config.__dict__.get(BLOCK)
+    """The settings in a configuration as plain data, or None."""
+    return vars(config).get(BLOCK)
 
 
 def marked_part(config: PreTrainedConfig) -> str | None:
@@ -56,6 +67,14 @@ def marked_part(config: PreTrainedConfig) -> str | None:
     if block_of(config) is not None:
         return None
     return next((part.model_type for part in _parts(config) if block_of(part) is not None), None)
+
+
+def save_adapter_settings(model: PreTrainedModel, folder: Path) -> None:
+    """Write the settings of a sparse model into ``folder`` if it holds an adapter without its base."""
+    if (folder / "adapter_config.json").exists():
+        settings = json.dumps(sparse_config(model).to_dict(), indent=2)
+        (folder / ADAPTER_SETTINGS).write_text(settings + "\n", encoding="utf-8")
+        save_source(model, folder)
 
 
 def _parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
@@ -66,23 +85,20 @@ def _parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
             yield from _parts(part)
 
 
-def _write(config: Any, block: dict[str, Any]) -> None:
-    setattr(config, BLOCK, block)
+def _write(config: Any, settings: SparseConfig) -> None:
+    setattr(config, BLOCK, settings.to_dict())
     config.attn_implementation = NAME
 
 
-def _of_part(block: dict[str, Any], sites: list[AttentionSite]) -> dict[str, Any]:
-    """The settings for a part that holds these sites: of lists with an entry a layer, the entries of its layers."""
-    attn = block["attn"]
-    if attn is None or "name" in attn:
-        return block
-    own = {
-        kind: [map_config[site.layer] for site in sites if site.kind == kind]
-        if isinstance(map_config, list)
-        else map_config
-        for kind, map_config in attn.items()
-    }
-    kept = {
-        kind: map_config for kind, map_config in own.items() if not isinstance(map_config, list) or any(map_config)
-    }
-    return {**block, "attn": kept or None}
+def _of_part(config: SparseConfig, sites: list[AttentionSite]) -> SparseConfig:
+    """The settings for a part that holds these sites: rules of single layers for its own layers alone."""
+    rules = [rule for rule in config.attn if rule.layer is None]
+    for kind in filter(config.layers_listed, KINDS):
+        own = [config.rule(kind, site.layer) for site in sites if site.kind == kind]
+        if any(rule.map is not None for rule in own):
+            rules += [AttentionRule(kind, layer, rule.map, rule.coverage) for layer, rule in enumerate(own)]
+    return replace(config, attn=tuple(sorted(rules, key=_place_in_model)))
+
+
+def _place_in_model(rule: AttentionRule) -> tuple[int, int]:
+    return (-1 if rule.kind is None else KINDS.index(rule.kind), rule.layer or 0)

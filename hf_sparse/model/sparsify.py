@@ -1,29 +1,30 @@
-"""sparsify and unsparsify: what is asked for is checked, put on the model, and looked at as it runs."""
+"""sparsify and unsparsify: validate the request, run the model once, attach, and verify with a second run."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from accelerate.utils import align_module_device
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
-from ..attention import attention_sites, credit_refusal, find_sites, observe, refusal
+from ..attention import credit_refusal, find_sites, refusal
 from ..attention.swap_class import check_forward
 from ..config import KINDS, MapConfig, SparseConfig
 from ..fertility.source import source_for
 from ..functional import estimate_tau_from_head
 from ..losses import fused_maps
-from .audit import audit_attention, audit_fused_loss, hidden_rms, input_device, quiet_evaluation
-from .distribution import distribution
-from .example import example_inputs, made_up_input
+from .attach import attach, detach
+from .audit import audit
+from .dry_run import DryRun, input_device
+from .example import first_run
 from .sparse_model import SparseModel
-from .state import attach, detach
+from .state import is_sparse, sparse_config, transformers_model
 
 Model = TypeVar("Model", bound=nn.Module)
 logger = logging.getLogger(__name__)
@@ -83,53 +84,18 @@ def sparsify(
     source = source_for(dense, config, fertility, training_fertility)
     check_forward(dense)
     _check_fits(dense, config)
-    if config.is_learned and hasattr(dense, "_hf_hook") and any(p.is_meta for p in dense.parameters()):
-        raise ValueError(
-            f"parts of this {type(dense).__name__} are offloaded, where nothing can be learned; load "
-            "it without offloading, or give a number"
-        )
-    if config.is_learned and model is not dense:
-        raise ValueError(
-            "PEFT would not save a setting that is learned in a model it holds already: make the model sparse first, "
-            'then get_peft_model with the setting among modules_to_save, as modules_to_save=["sparse_alpha"]'
-        )
-    with made_up_input(dense, example):
-        config = _completed(dense, config, example)
-        attach(dense, config, config.to_dict(), source)
-        if input_device(dense).type != "meta":
-            with ExitStack() as undo:
-                undo.callback(detach, dense)
-                _audit(dense, config, example)
-                undo.pop_all()  # all is well: stay sparse
+    _check_learned(model, dense, config)
+    inputs: Mapping[str, Any] | None = None
+    if _needs_a_run(config) and input_device(dense).type != "meta":
+        inputs, before = first_run(dense, example)
+        config = _completed(dense, config, before)
+    attach(dense, config, source)
+    if inputs is not None:
+        with ExitStack() as undo:
+            undo.callback(detach, dense)
+            audit(dense, inputs)
+            undo.pop_all()  # all is well: stay sparse
     return model
-
-
-def _completed(model: PreTrainedModel, config: SparseConfig, example: Mapping[str, Any] | None) -> SparseConfig:
-    """``config`` with what the model itself has to say: a threshold that is left open, how many heads learn."""
-    if config.head is not None and config.head.open_settings:
-        head = model.get_output_embeddings()
-        rms = hidden_rms(model, example_inputs(model) if example is None else example)
-        with align_module_device(head):  # its weights may be on disk
-            tau = estimate_tau_from_head(
-                head,
-                config.head.map_settings["alpha"],
-                rms,
-                temperature=config.head.temperature,
-                centered=config.head.centered,
-            )
-        logger.info("tau = %.4f, estimated from the weights of the head", tau)
-        config = replace(config, head=config.head.with_settings(tau=tau))
-    if config.is_learned:
-        inputs = example_inputs(model) if example is None else example
-        config = config.with_heads(_count_heads(model, config, inputs))
-    return config
-
-
-def _audit(model: PreTrainedModel, config: SparseConfig, example: Mapping[str, Any] | None) -> None:
-    if config.attn is not None:
-        audit_attention(model, example_inputs(model) if example is None else example)
-    if config.fused_loss:
-        audit_fused_loss(model, example_inputs(model) if example is None else example)
 
 
 def unsparsify(model: Model) -> Model:
@@ -140,6 +106,7 @@ def unsparsify(model: Model) -> Model:
 
     Raises:
         ValueError: the model is not sparse, or something wraps its forward.
+        TypeError: not a Transformers model.
     """
     sparse = transformers_model(model)
     if not isinstance(sparse, SparseModel):
@@ -149,64 +116,43 @@ def unsparsify(model: Model) -> Model:
     return model
 
 
-def is_sparse(model: nn.Module) -> bool:
-    """Whether ``sparsify`` was applied to ``model`` (or to the model inside a PEFT model) and not undone.
-
-    An ``Ensemble`` counts as sparse too: it has settings of its own.
-    """
-    return hasattr(transformers_model(model), "_sparse_config")
+def _needs_a_run(config: SparseConfig) -> bool:
+    """Whether the model has to run: to complete the configuration, or to see that its attention was reached."""
+    return bool(config.attn or config.fused_loss or (config.head is not None and config.head.open_settings))
 
 
-def sparse_config(model: nn.Module) -> SparseConfig:
-    """The settings of a sparse model.
+def _completed(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> SparseConfig:
+    """Fill in what the dense run showed: a threshold that is left open, the number of heads that learn."""
+    if config.head is not None and config.head.open_settings:
+        config = replace(config, head=config.head.with_settings(tau=_estimated_tau(model, config.head, before)))
+    return config.with_heads(_learning_heads(model, config, before)) if config.is_learned else config
 
-    Raises:
-        ValueError: the model is not sparse.
-    """
-    if not is_sparse(model):
+
+def _estimated_tau(model: PreTrainedModel, head_map: MapConfig, before: DryRun) -> float:
+    head = model.get_output_embeddings()
+    if before.hidden_rms is None:
         raise ValueError(
-            f"this {type(transformers_model(model)).__name__} is not sparse; call sparsify(model, ...) first"
+            f'tau="auto" reads the input of the head, which {type(model).__name__} did not call; give tau a number'
         )
-    return cast(Any, transformers_model(model))._sparse_config
+    with align_module_device(head):  # its weights may be on disk
+        tau = estimate_tau_from_head(
+            head,
+            head_map.map_settings["alpha"],
+            before.hidden_rms,
+            temperature=head_map.temperature,
+            centered=head_map.centered,
+        )
+    logger.info("tau = %.4f, estimated from the weights of the head", tau)
+    return tau
 
 
-def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
-    """The next-token distribution that ``generate`` reads, from a sparse model's logits.
-
-    Args:
-        model: a sparse model.
-        logits: its raw scores (..., V), as in ``output.logits``.
-
-    Returns:
-        Probabilities (..., V) that sum to one, float32 (float64 for float64 logits): softmax where the head is dense,
-        alpha-ReLU weights divided by their sum.
-
-    Raises:
-        ValueError: the model is not sparse.
-    """
-    return distribution(sparse_config(model).head or MapConfig("softmax"), logits)
-
-
-def _count_heads(
-    model: PreTrainedModel, config: SparseConfig, inputs: Mapping[str, Any]
-) -> dict[str, tuple[int, int]]:
-    """How many heads each kind of attention with something to learn has, and how long their queries are (0 for
-    unseen), on ``inputs``.
-    """
-    softmax = SparseConfig.parse(attn="softmax")
-    attach(model, softmax, softmax.to_dict())
-    try:
-        with quiet_evaluation(model), observe(model) as counts:
-            model(**inputs)
-        sites = [site for _, site in attention_sites(model)]
-    finally:
-        detach(model)
+def _learning_heads(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> dict[str, tuple[int, int]]:
+    """By kind of attention with something to learn, the number of heads and the length of their queries."""
     heads: dict[str, tuple[int, int]] = {}
-    for site in sites:
-        map_config = config.attention(site.kind, site.layer)
-        if map_config is None or not map_config.learned_names:
+    for site in find_sites(model, config, model.config.is_encoder_decoder):
+        if not site.learned_names:
             continue
-        seen = counts[site.path].heads, counts[site.path].head_dim
+        seen = before.heads.get(site.path, (0, 0))
         if seen[0] == 0 or heads.setdefault(site.kind, seen)[0] != seen[0]:
             raise ValueError(
                 f"a setting can only be learned for each head where all {site.kind} attention has the same number of "
@@ -215,57 +161,75 @@ def _count_heads(
     return heads
 
 
-def transformers_model(model: nn.Module) -> PreTrainedModel:
-    """The Transformers model inside a PEFT model, or ``model`` itself."""
-    inner: Any = model
-    if hasattr(inner, "get_base_model"):  # PEFT
-        inner = inner.get_base_model()
-    if not isinstance(inner, PreTrainedModel):
-        raise TypeError(
-            f"a Transformers model (PreTrainedModel) is needed, was {type(model).__name__}; "
-            "make the model sparse before wrapping or compiling it"
-        )
-    return inner
-
-
 def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
-    name = type(model).__name__
-    if config.head is not None and model.get_output_embeddings() is None:
-        raise ValueError(f"{name} has no language-model head to make sparse; pass head=None")
-    if config.fused_loss and (config.head is None or config.head.name not in fused_maps()):
-        fused = ", ".join(map(repr, fused_maps()))
-        raise ValueError(f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False")
-    if config.fused_loss and not isinstance(model.get_output_embeddings(), nn.Linear):
-        raise ValueError(f"the head of {name} is not one linear layer; pass fused_loss=False")
-    if config.attn is None:
+    """Refuse what the model cannot honour, by name.
+
+    Raises:
+        ValueError: the reason, with what to pass instead.
+    """
+    for problem in (*_head_problems(model, config), *_attention_problems(model, config)):
+        raise ValueError(problem)
+
+
+def _head_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
+    name, head = type(model).__name__, model.get_output_embeddings()
+    if config.head is not None and head is None:
+        yield f"{name} has no language-model head to make sparse; pass head=None"
+    if not config.fused_loss:
         return
+    if config.head is None or config.head.name not in fused_maps():
+        fused = ", ".join(map(repr, fused_maps()))
+        yield f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False"
+    if not isinstance(head, nn.Linear):
+        yield f"the head of {name} is not one linear layer; pass fused_loss=False"
+
+
+def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
+    if not config.attn:
+        return
+    name = type(model).__name__
     sites = find_sites(model, config, model.config.is_encoder_decoder)
     if not sites:
-        raise ValueError(f"{name} has no attention that is computed with softmax; pass attn=None")
+        yield f"{name} has no attention that is computed with softmax; pass attn=None"
     reasons = [refusal(model, sites), *(credit_refusal(model.get_submodule(site.path), site) for site in sites)]
-    for reason in filter(None, reasons):
-        raise ValueError(f"{name}: {reason}, or pass attn=None")
+    yield from (f"{name}: {reason}, or pass attn=None" for reason in reasons if reason)
     arguments = inspect.signature(type(model).forward).parameters.values()
-    sequential = any(map_config.is_sequential for map_config in config.attention_maps)
-    if sequential and all(p.kind is not p.VAR_KEYWORD for p in arguments):
-        raise ValueError(
+    if config.is_sequential and all(p.kind is not p.VAR_KEYWORD for p in arguments):
+        yield (
             f"{name} takes no arguments but its own, and so no fertility and no mask of its target, which bounds and "
             "coverage need; pass attn=None, or a map without them"
         )
-    found = {site.kind for site in sites}
-    if isinstance(config.attn, dict):
-        absent = [kind for kind in config.attn if kind not in found]
-        if absent:
-            kinds = ", ".join(repr(kind) for kind in KINDS if kind in found)
-            raise ValueError(f"{name} has no {absent[0]} attention; it has: {kinds}")
-        check_layers(model, config)
+    found = [kind for kind in KINDS if any(site.kind == kind for site in sites)]
+    for kind in config.kinds:
+        if kind not in found:
+            yield f"{name} has no {kind} attention; it has: {', '.join(map(repr, found))}"
+    yield from layer_problems(model, config)
 
 
-def check_layers(model: PreTrainedModel, config: SparseConfig) -> None:
-    """Refuse lists of maps, one for each layer of a kind, that are longer or shorter than those layers are many."""
+def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
+    """Kinds of attention with a rule per layer, for another number of layers than the model has of that kind."""
     sites = find_sites(model, config, model.config.is_encoder_decoder)
-    for kind, map_config in config.attn.items() if isinstance(config.attn, dict) else ():
-        layers = sum(site.kind == kind for site in sites)
-        if isinstance(map_config, tuple) and layers not in (0, len(map_config)):
-            name = type(model).__name__
-            raise ValueError(f"attn[{kind!r}] lists {len(map_config)} layers, {name} has {layers} of them")
+    for kind in config.kinds:
+        listed, layers = config.layers_listed(kind), sum(site.kind == kind for site in sites)
+        if listed and layers not in (0, listed):
+            yield f"attn[{kind!r}] lists {listed} layers, {type(model).__name__} has {layers} of them"
+
+
+def _check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:
+    """Refuse settings that could not be learned, or would not be saved.
+
+    Raises:
+        ValueError: parts of the model are offloaded, or it is inside a PEFT model.
+    """
+    if not config.is_learned:
+        return
+    if hasattr(dense, "_hf_hook") and any(p.is_meta for p in dense.parameters()):
+        raise ValueError(
+            f"parts of this {type(dense).__name__} are offloaded, where nothing can be learned; load "
+            "it without offloading, or give a number"
+        )
+    if model is not dense:
+        raise ValueError(
+            "PEFT would not save a setting that is learned in a model it holds already: make the model sparse first, "
+            'then get_peft_model with the setting among modules_to_save, as modules_to_save=["sparse_alpha"]'
+        )

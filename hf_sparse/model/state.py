@@ -1,117 +1,186 @@
-"""What a sparse model carries: put there and taken away, without asking whether it fits."""
+"""The state of a sparse model: one record on the model, and everything that reads or changes it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..attention import (
-    NAME,
-    SITE,
-    add_learned,
-    attention_sites,
-    divert,
-    find_sites,
-    follow_cache,
-    remove_learned,
-    restore,
-)
-from ..attention.swap_class import change_class
-from ..config import SparseConfig
-from ..fertility.source import SourceFertility, drop_source, keep_source
-from .saved_config import mark, tags, unmark
-from .sparse_model import SparseModel, sparse_class
-from .visible_loss import restore_losses, show_losses
+from ..attention import divert, restore
+from ..config import MapConfig, SparseConfig
+from .distribution import distribution
+
+_STATE = "_sparse_state"
 
 
-def attach(
-    model: PreTrainedModel, config: SparseConfig, block: dict[str, Any], source: SourceFertility | None = None
-) -> None:
-    """Make ``model`` sparse; what it was is kept for ``detach``.
+@dataclass
+class PartAttention:
+    """How one configuration inside a model names the implementation of its attention.
+
+    Attributes:
+        config: read by some modules of the model.
+        dense: the name before the model became sparse.
+        sparse: the name since.
+    """
+
+    config: PreTrainedConfig
+    dense: str
+    sparse: str
+
+    def name(self, implementation: str) -> None:
+        """Write a name into the configuration, without the checks of Transformers' setter."""
+        self.config._attn_implementation_internal = implementation
+
+
+@dataclass
+class SparseState:
+    """All that a model carries because it is sparse, but for the sites on its attention modules.
+
+    Attributes:
+        config: the maps in use.
+        saved: the maps written into its configuration. A base model that was loaded from the checkpoint of a language
+            model shares its configuration with the whole, and keeps the settings of the whole.
+        attention: the configurations of its parts.
+        dense_tags: the tags it had when it was dense.
+        figures: measured sparsity, for the model card.
+    """
+
+    config: SparseConfig
+    saved: SparseConfig
+    attention: list[PartAttention] = field(default_factory=list)
+    dense_tags: list[str] | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def head(self) -> MapConfig:
+        """The map of the head, softmax where it is dense."""
+        return self.config.head or MapConfig("softmax")
+
+
+def transformers_model(model: nn.Module) -> PreTrainedModel:
+    """The Transformers model inside a PEFT model, or ``model`` itself.
+
+    Raises:
+        TypeError: neither of the two.
+    """
+    inner: Any = model
+    if hasattr(inner, "get_base_model"):  # PEFT
+        inner = inner.get_base_model()
+    if not isinstance(inner, PreTrainedModel):
+        raise TypeError(
+            f"a Transformers model (PreTrainedModel) is needed, was {type(model).__name__}; "
+            "make the model sparse before wrapping or compiling it"
+        )
+    return inner
+
+
+def state_of(module: nn.Module) -> SparseState | None:
+    """The state of a sparse model, None for any other module."""
+    return vars(module).get(_STATE)
+
+
+def set_state(model: nn.Module, state: SparseState | None) -> None:
+    """Give a model its state; None takes it away."""
+    vars(model).pop(_STATE, None)
+    if state is not None:
+        vars(model)[_STATE] = state
+
+
+def sparse_state(model: nn.Module) -> SparseState:
+    """The state of a sparse model, or of the one inside a PEFT model.
+
+    Raises:
+        ValueError: the model is dense.
+        TypeError: not a Transformers model.
+    """
+    inner = transformers_model(model)
+    state = state_of(inner)
+    if state is None:
+        raise ValueError(f"this {type(inner).__name__} is not sparse; call sparsify(model, ...) first")
+    return state
+
+
+def is_sparse(model: nn.Module) -> bool:
+    """Whether ``sparsify`` was applied to ``model`` (or to the model inside a PEFT model) and not undone.
+
+    An ``Ensemble`` counts as sparse too: it has settings of its own.
+
+    Raises:
+        TypeError: not a Transformers model.
+    """
+    return state_of(transformers_model(model)) is not None
+
+
+def sparse_config(model: nn.Module) -> SparseConfig:
+    """The settings of a sparse model.
+
+    Raises:
+        ValueError: the model is not sparse.
+        TypeError: not a Transformers model.
+    """
+    return sparse_state(model).config
+
+
+def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
+    """The next-token distribution that ``generate`` reads, from a sparse model's logits.
 
     Args:
-        model: a dense model.
-        config: what to do.
-        block: what to save with the model, ``config`` as plain data. A base model loaded from the checkpoint of a
-            language model shares its configuration with the whole and keeps the block of the whole.
-        source: what the bounds of its cross-attention come from, where it keeps that itself.
+        model: a sparse model.
+        logits: its raw scores (..., V), as in ``output.logits``.
+
+    Returns:
+        Probabilities (..., V) that sum to one, float32 (float64 for float64 logits): softmax where the head is dense,
+        alpha-ReLU weights divided by their sum.
+
+    Raises:
+        ValueError: the model is not sparse.
+        TypeError: not a Transformers model.
     """
-    dense: dict[int, str] = {}
-    for part in model.modules():
-        if isinstance(part, SparseModel):  # a part that was loaded, and made sparse, before the whole
-            dense |= {id(config): before for config, before, _ in _take_off(part)}
-    configs = _configs(model)
-    for part in configs:
-        dense.setdefault(id(part), _dense_attention(model, part))
-    _remove_sites(model)
-    constrained: frozenset[str] = frozenset()
-    if config.attn is not None:
-        sites = find_sites(model, config, model.config.is_encoder_decoder)
-        if any(not site.inline for site in sites):
-            model.set_attn_implementation(NAME)
-        # Modules of a part that was put into the whole ready-made may read another configuration than the whole's.
-        read = {id(model.get_submodule(site.path).__dict__.get("config")) for site in sites if not site.inline}
-        for part in configs:
-            if part._attn_implementation != NAME:
-                # Where attention is computed inline, eager is the way of computing that has weights to return.
-                part._attn_implementation_internal = NAME if id(part) in read else "eager"
-        for site in sites:
-            module = model.get_submodule(site.path)
-            module.__dict__[SITE] = site
-            add_learned(module, site)
-            follow_cache(module, site)
-        divert(model)
-        constrained = frozenset(site.kind for site in sites if site.is_constrained)
-    model._attention_of = [(part, dense[id(part)], part._attn_implementation) for part in configs]
-    show_losses(model)
-    model._sparse_config = config
-    model._sparsity_figures = {}
-    model._dense_tags = model.model_tags
-    model.model_tags = tags(model.model_tags, config)
-    dense_class: Any = type(model)
-    change_class(model, sparse_class(dense_class, constrained))
-    mark(model, block)
-    keep_source(model, source)
+    return distribution(sparse_state(model).head, logits)
 
 
-def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
-    """Every configuration that modules of ``model`` read."""
-    configs = (module.__dict__.get("config") for module in model.modules())
-    return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
+@contextmanager
+def dense_attention(model: nn.Module) -> Iterator[None]:
+    """Run the block with the softmax attention a sparse model had before, on the same weights and modules.
+
+    Logits inside are bit-equal to those of ``unsparsify(model)``. The head's map stays: logits are raw scores
+    before and after, and only losses and decoding read them through it.
+
+    Args:
+        model: a sparse model. It is sparse again afterwards.
+
+    Raises:
+        ValueError: the model is not sparse.
+    """
+    state, inner = sparse_state(model), transformers_model(model)
+    config = state.config
+    restore(inner)
+    try:
+        state.config = replace(config, attn=())
+        for part in state.attention:
+            part.name(part.dense)
+        yield
+    finally:
+        for part in state.attention:
+            part.name(part.sparse)
+        state.config = config
+        divert(inner)
 
 
-def _dense_attention(model: PreTrainedModel, config: PreTrainedConfig) -> str:
-    """The attention to go back to. Built from a sparse configuration it was never dense: the default, then."""
-    current = config._attn_implementation
-    return current if current != NAME else model.get_correct_attn_implementation(None)
-
-
-def detach(model: PreTrainedModel) -> None:
-    """Undo ``attach``."""
-    restore(model)
-    keep_source(model, None)
-    restore_losses(model)
-    _remove_sites(model)
-    for config, before, now in _take_off(model):
-        if config._attn_implementation == now:  # else it was chosen since
-            config._attn_implementation_internal = before
-    unmark(model)
-
-
-def _take_off(model: Any) -> list[tuple[Any, str, str]]:
-    """Give a model its own class back; its ``_attention_of``."""
-    drop_source(model)
-    change_class(model, model._dense_class)
-    model.model_tags = model.__dict__.pop("_dense_tags")
-    del model.__dict__["_sparse_config"], model.__dict__["_sparsity_figures"]
-    return model.__dict__.pop("_attention_of")
-
-
-def _remove_sites(model: nn.Module) -> None:
-    for module, site in attention_sites(model):
-        remove_learned(module, site)
-        if site.hook is not None:
-            site.hook.remove()
-        del module.__dict__[SITE]
+@contextmanager
+def dense_head(model: nn.Module) -> Iterator[None]:
+    """Run the block with softmax at the head of a model, in its loss as well; a dense head stays as it is."""
+    state = state_of(transformers_model(model))
+    if state is None:
+        yield
+        return
+    config = state.config
+    state.config = replace(config, head=None)
+    try:
+        yield
+    finally:
+        state.config = config

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
-_GUARDED = "_hf_sparse_guarded"
+from .patch import Patch
+from .state import state_of
 
 
-def guard_evaluation() -> None:
-    """Let ``Trainer`` refuse to evaluate a sparse head with its own label smoothing, which is that of softmax.
+def _evaluation_loop(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    states = [state_of(module) for module in self.model.modules()]
+    if self.label_smoother is not None and any(state is not None and state.config.head for state in states):
+        raise ValueError(
+            f"label_smoothing_factor={self.args.label_smoothing_factor} would report a dense loss for a sparse "
+            "head; leave it 0 where you evaluate, and train with SparseTrainer and sparse_label_smoothing"
+        )
+    return original(self, *args, **kwargs)
 
-    In training the model notices by itself that the labels were taken away. In evaluation nothing tells it, so that
-    this changes a method of ``Trainer``: when one first asks a sparse model, as it is too slow to import before.
-    """
-    from transformers import Trainer
 
-    loop: Any = Trainer.evaluation_loop
-    if hasattr(loop, _GUARDED):
-        return
-
-    @functools.wraps(loop)
-    def evaluation_loop(self: Trainer, *args: Any, **kwargs: Any) -> Any:
-        configs = [getattr(module, "_sparse_config", None) for module in self.model.modules()]
-        if self.label_smoother is not None and any(config is not None and config.head for config in configs):
-            raise ValueError(
-                f"label_smoothing_factor={self.args.label_smoothing_factor} would report a dense loss for a sparse "
-                "head; leave it 0 where you evaluate, and train with SparseTrainer and sparse_label_smoothing"
-            )
-        return loop(self, *args, **kwargs)
-
-    setattr(evaluation_loop, _GUARDED, True)
-    Trainer.evaluation_loop = evaluation_loop
+EVALUATION = Patch(
+    "transformers:Trainer",
+    "evaluation_loop",
+    _evaluation_loop,
+    reason="Its label smoothing is that of softmax. In training the model notices that the labels were taken away; in "
+    "evaluation nothing tells it.",
+    trigger="a Trainer first asks a sparse model whether it accepts loss keywords: Trainer is slow to import",
+)

@@ -10,9 +10,10 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from ..config import Learned, MapConfig, SparseConfig
-from ..model.settings import change_settings
-from ..model.sparsify import sparse_config
+from ..config import MapConfig, SparseConfig
+from ..model.attach import change_settings
+from ..model.state import sparse_config
+from ..settings import SettingValue
 
 # From the share of the annealing steps done, in [0, 1), to the share of the way gone; at 1 all of it is.
 SCHEDULES: dict[str, Callable[[float, int], float]] = {
@@ -102,11 +103,9 @@ class AnnealingCallback(TrainerCallback, ExportableState):
             ValueError: see the class.
         """
         default = SOFTMAX if self.attn is None and self.head is None else None
-        return replace(
-            target,
-            attn=_through(target.attn, self.attn or default, "attn", share),
-            head=_through(target.head, self.head or default, "head", share),
-        )
+        attn, head = self.attn or default, self.head or default
+        moved = target.replace_maps(lambda rule: _moved(rule.map, attn, rule.role, share))
+        return replace(moved, head=_moved(target.head, head, "head", share))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Find the target, check that it can be annealed to, and go to where the first step runs."""
@@ -162,41 +161,31 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         return self.over if isinstance(self.over, int) else max(1, math.ceil(self.over * max_steps))
 
 
-def _through(map_config: Any, starts: Mapping[str, float] | None, role: str, share: float) -> Any:
-    """``_moved`` of every map in the settings of attention or of the head."""
-    if isinstance(map_config, dict):
-        return {kind: _through(entry, starts, f"{role}[{kind!r}]", share) for kind, entry in map_config.items()}
-    if isinstance(map_config, tuple):
-        return tuple(_through(entry, starts, f"{role}[{layer}]", share) for layer, entry in enumerate(map_config))
+def _moved(
+    map_config: MapConfig | None, starts: Mapping[str, float] | None, role: str, share: float
+) -> MapConfig | None:
+    """A map with every setting of ``starts`` at ``start + share (target - start)``."""
     if map_config is None or starts is None or map_config.name == "softmax":
         return map_config
-    return _moved(map_config, starts, role, share)
-
-
-def _moved(map_config: MapConfig, starts: Mapping[str, float], role: str, share: float) -> MapConfig:
     family = map_config.spelled_out if "alpha" in starts else map_config
-    known = {**family.map_settings, "temperature": family.temperature}
+    known = [*family.map_settings, "temperature"]
     if starts is SOFTMAX and family.name != "entmax":
         raise ValueError(
             f"{role}: {map_config.name} does not begin at softmax; say what moves and from where, as in "
-            f'{role[:4]}={{"{next(iter(known))}": ...}}, or give only the other of attn and head'
+            f'{role[:4]}={{"{known[0]}": ...}}, or give only the other of attn and head'
         )
-    moved = {}
     for name, start in starts.items():
         if name not in known:
-            raise ValueError(
-                f"{role}: {map_config.name} has no {name!r} to anneal; it has {', '.join(map(repr, known))}"
-            )
-        if isinstance(known[name], Learned):
+            has = ", ".join(map(repr, known))
+            raise ValueError(f"{role}: {map_config.name} has no {name!r} to anneal; it has {has}")
+        if name in family.learned:
             raise ValueError(f"{role}: {name} is learned, so that training moves it already; anneal something else")
         family.setting(name).check(f"{role}: the start of {name}", start)
-        moved[name] = _between(start, known[name], share)
+    moved = {name: _between(start, family.value(name), share) for name, start in starts.items()}
     return map_config if share == 1 else family.with_settings(**moved)
 
 
-def _between(start: float, target: Any, share: float) -> Any:
-    """A number, or one for each head; one number again where all heads agree, as at the start."""
-    if not isinstance(target, tuple):
-        return start + share * (target - start)
-    several = tuple(start + share * (end - start) for end in target)
-    return several[0] if len(set(several)) == 1 else several
+def _between(start: float, target: SettingValue, share: float) -> float | tuple[float, ...]:
+    """A number, or one per head; one number again where all heads agree, as at the start."""
+    numbers = tuple(start + share * (end - start) for end in target.numbers)
+    return numbers[0] if len(set(numbers)) == 1 else numbers

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ..config import MapConfig
-from ..model.audit import quiet_evaluation
+from ..model.dry_run import quiet_evaluation
 from ..model.example import example_inputs
-from ..model.settings import densely
-from ..model.sparsify import is_sparse, sparse_config, transformers_model
+from ..model.state import dense_attention, is_sparse, sparse_config, transformers_model
 
 
 class Distillation:
@@ -140,5 +139,5 @@ def _check_is_its_own_teacher(model: Any) -> None:
 @contextmanager
 def _as_own_teacher(model: Any) -> Iterator[None]:
     """The model as it was before it was adapted and made sparse, on the same weights."""
-    with model.disable_adapter(), densely(model):
+    with model.disable_adapter(), dense_attention(model):
         yield

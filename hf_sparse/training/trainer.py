@@ -18,7 +18,7 @@ from ..config import MapConfig, SparseConfig
 from ..model.distribution import distribution
 from ..model.model_card import update_card
 from ..model.saved_config import BLOCK
-from ..model.sparsify import is_sparse, sparse_config, transformers_model
+from ..model.state import is_sparse, sparse_config, sparse_state
 from .annealing import AnnealingCallback
 from .distillation import Distillation
 
@@ -176,14 +176,14 @@ class SparseTrainer(Trainer):
         figures = self._sparsity.take(self.accelerator)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
         if figures:
-            cast(Any, transformers_model(self.model))._sparsity_figures = figures  # for the model card
+            sparse_state(self.model).figures = figures  # for the model card
         return output
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """``Trainer``'s own card, with a section on maps and the sparsity of the last evaluation."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
-            figures = cast(Any, transformers_model(self.model))._sparsity_figures
+            figures = sparse_state(self.model).figures
             update_card(self.args.output_dir, sparse_config(self.model), figures)
 
 

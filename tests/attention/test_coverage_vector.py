@@ -23,6 +23,7 @@ from hf_sparse.attention import SITE, AttentionSite, SpentLayer, attention_sites
 from hf_sparse.attention._coverage import covered_attention
 from hf_sparse.config import MapConfig, SparseConfig
 from hf_sparse.functional import get_map
+from hf_sparse.settings import CoverageVectors
 from tests.attention.test_constrained_models import BEAMS, forced, scores_of, step_by_step
 from tests.reference import clipped_by_bisection
 from tests.tiny_inline_models import tiny_inline_model
@@ -92,8 +93,8 @@ def problem(heads=2, key_heads=1, seed=0):
 
 def quickly(name, leaves, mask, spending, scaling):
     module = nn.Module()
-    map_config = MapConfig.parse({"name": name, "coverage": {"vector": list(leaves["vectors"].shape)}}, "attn")
-    module.__dict__[SITE] = AttentionSite("there", "cross", map_config)
+    coverage = CoverageVectors(*leaves["vectors"].shape)
+    module.__dict__[SITE] = AttentionSite("there", "cross", MapConfig.parse(name, "attn"), coverage=coverage)
     module.sparse_coverage = lambda scores: leaves["vectors"]
     return sparse_attention(
         module, leaves["q"], leaves["k"], leaves["v"], mask[:, None, None], scaling=scaling, target_mask=spending
@@ -424,7 +425,9 @@ def test_models_whose_attention_cannot_follow_it_are_refused():
 def test_capped_scores_and_ways_to_compute_without_weights_are_refused():
     leaves, mask, _ = problem()
     module = nn.Module()
-    module.__dict__[SITE] = AttentionSite("there", "cross", MapConfig.parse({"name": "softmax", **VECTOR}, "attn"))
+    module.__dict__[SITE] = AttentionSite(
+        "there", "cross", MapConfig.parse("softmax", "attn"), coverage=CoverageVectors(2, 3)
+    )
     with pytest.raises(ValueError, match="Module caps its scores, and coverage is no part of what it caps"):
         sparse_attention(module, leaves["q"], leaves["k"], leaves["v"], mask[:, None, None], softcap=5.0)
     model = covered("bart", {"name": "entmax15"})

@@ -25,7 +25,7 @@ def test_scored_gives_the_rows_of_the_models_own_loss(name):
     torch.testing.assert_close(nn.functional.cross_entropy(logits, target), output.loss)
     sparse = sparsify(model, head="sparsemax")
     assert torch.equal(scored(sparse, batch)[0], logits)
-    assert sparse._sparse_config.head.name == "sparsemax"
+    assert sparse._XX == "sparsemax"
 
 
 @torch.no_grad()

@@ -150,7 +150,7 @@ def test_auto_gives_a_head_whose_weights_sum_to_about_one(name):
     """T5 scales hidden states before its head and BERT adds a bias: both are seen."""
     model = tiny_model(name, vocab_size=400)
     sparsify(model, head={"name": "alpha_relu", "alpha": 1.5, "tau": "auto"})
-    settings = dict(sparse_config(model).head.settings)
+    settings = sparse_config(model).head.map_settings
     assert isinstance(settings["tau"], float)
     ids = torch.randint(3, 400, (8, 20), generator=torch.Generator().manual_seed(0))
     extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hf_sparse import Ensemble, compare_with_empty, score_sequences, sparsify
+from hf_sparse import Ensemble, compare_with_empty, is_sparse, score_sequences, sparse_config, sparsify
 from hf_sparse.functional import alpha_relu
 from tests.tiny_models import EOS, PAD, tiny_model
 
@@ -33,7 +33,7 @@ def step_weights(model, inputs, row, string):
     else:
         z = model(torch.cat([ids, torch.tensor([string], dtype=torch.long)], dim=1)).logits[0, -1]
     z = z.double()
-    head = model._sparse_config.head if hasattr(model, "_sparse_config") else None
+    head = sparse_config(model).head if is_sparse(model) else None
     if head is None:
         return z.softmax(-1)
     if head.name == "alpha_relu":

@@ -116,7 +116,7 @@ def test_no_weight_moves_and_everything_comes_back(name, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path)
     assert sparse_config(loaded) == sparse_config(model)
-    assert dict(sparse_config(loaded).head.settings)["centered"] is True
+    assert sparse_config(loaded).head.centered
     inputs = {**labelled(model), "log_probs": True}
     assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
     for each in (model, loaded):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_sparse import from_pretrained, is_sparse, sparsify
+from hf_sparse import from_pretrained, is_sparse, sparse_config, sparsify
 from hf_sparse.model.lazy_logits import LinearLogits
 from tests.tiny_models import ARCHITECTURES, labelled, tiny_model
 
@@ -52,7 +52,7 @@ def test_evaluation_has_its_logits_and_the_setting_is_saved(tmp_path):
     output = model(**labelled(model))
     assert torch.is_tensor(output.logits)
     model.save_pretrained(tmp_path)
-    assert from_pretrained(tmp_path)._sparse_config.fused_loss
+    assert sparse_config(from_pretrained(tmp_path)).fused_loss
 
 
 def test_what_cannot_be_fused_is_refused_by_name():

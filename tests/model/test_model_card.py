@@ -9,7 +9,7 @@ import transformers
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 
-from hf_sparse import SparseTrainer, save_pretrained, sparsify, unsparsify
+from hf_sparse import SparseTrainer, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.config import SparseConfig
 from hf_sparse.model.model_card import sparsity_section, update_card
 from tests.tiny_models import tiny_model
@@ -47,7 +47,7 @@ def test_saving_makes_a_card_with_tags_and_a_snippet_that_runs(tmp_path):
     card = card_in(tmp_path)
     assert card.data.library_name == "transformers"
     assert card.data.tags == ["hf_sparse", "alpha_relu", "entmax15"]
-    update_card(tmp_path, model._sparse_config, load_from=tmp_path.as_posix())
+    update_card(tmp_path, sparse_config(model), load_from=tmp_path.as_posix())
     code = card_in(tmp_path).text.partition("```python\n")[2].partition("```")[0]
     found = {}
     exec(code, found)

@@ -44,7 +44,7 @@ def anneal(model, path, callback, *more, trainer_class=SparseTrainer, resume=Non
 
 
 def alphas(seen):
-    return [dict(config.head.settings)["alpha"] for config in seen]
+    return [config.head.map_settings["alpha"] for config in seen]
 
 
 EXPECTED = {
@@ -63,7 +63,7 @@ def test_alpha_follows_the_schedule_from_exactly_one_to_exactly_the_target(sched
     seen, trainer = anneal(model, tmp_path, callback, trainer_class=trainer_class, max_steps=6)
     assert alphas(seen) == pytest.approx([*EXPECTED[schedule], 1.5, 1.5], abs=1e-12)
     assert seen[0] == SparseConfig.parse(attn={"name": "entmax", "alpha": 1}, head={"name": "entmax", "alpha": 1})
-    assert [config.attn.name for config in seen[:4]] == ["entmax"] * 4
+    assert [config.attention("decoder", 0).name for config in seen[:4]] == ["entmax"] * 4
     assert seen[4] == seen[5] == sparse_config(model) == SparseConfig.parse(**settings)
     shares = [log["annealed"] for log in trainer.state.log_history if "loss" in log]
     assert shares[-3:] == [1.0, 1.0, 1.0]
@@ -100,12 +100,12 @@ def test_any_setting_moves_where_it_is_asked_to(tmp_path):
     )
     callback = AnnealingCallback(2, attn={"alpha": 1.0}, head={"tau": 0.0, "alpha": 2})
     seen, _ = anneal(model, tmp_path, callback, max_steps=3)
-    assert [config.attn.to_dict()["alpha"] for config in seen] == [
+    assert [config.attention("decoder", 0).map_settings["alpha"] for config in seen] == [
         1.0,
         pytest.approx([1.1, 1.25, 1.5, 1.0]),
         [1.2, 1.5, 2.0, 1.0],
     ]
-    assert {config.attn.temperature for config in seen} == {2.0}
+    assert {config.attention("decoder", 0).temperature for config in seen} == {2.0}
     assert [config.head.map_settings for config in seen] == [
         {"alpha": 2.0, "tau": 0.0},
         {"alpha": 1.75, "tau": 0.2},
@@ -117,9 +117,11 @@ def test_only_the_part_that_is_named_moves(tmp_path):
     model = sparsify(tiny_model("bart"), attn={"decoder": ["sparsemax", None], "cross": "softmax"}, head="entmax15")
     seen, _ = anneal(model, tmp_path, AnnealingCallback(0.5, attn={"alpha": 1.0}))
     assert {config.head.name for config in seen} == {"entmax15"}
-    assert [layer and layer.to_dict() for layer in seen[1].attn["decoder"]] == [{"name": "entmax", "alpha": 1.5}, None]
-    assert seen[1].attn["cross"].name == "softmax"
-    assert sparse_config(model).attn["decoder"][0].name == "sparsemax"
+    assert seen[1].to_dict()["attn"] == {
+        "decoder": [{"name": "entmax", "alpha": 1.5}, None],
+        "cross": {"name": "softmax"},
+    }
+    assert sparse_config(model).attention("decoder", 0).name == "sparsemax"
 
 
 def test_attention_runs_with_the_settings_of_the_step(tmp_path):

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from hf_sparse import AnnealingCallback, SparseTrainer, is_sparse, sparse_config, sparsify, unsparsify
-from hf_sparse.model.settings import densely
+from hf_sparse.model.state import dense_attention
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import labelled, tiny_model, tokens
 from tests.training.test_trainer import arguments, largest_change, rows_of_uneven_length
@@ -250,7 +250,7 @@ def test_densely_gives_the_dense_logits_and_takes_nothing_away(name):
     dense, model = tiny_model(name), sparsify(tiny_model(name), **BOTH)
     inputs = labelled(model)
     before = model(**inputs).logits
-    with densely(model):
+    with dense_attention(model):
         assert torch.equal(model(**inputs).logits, dense(**inputs).logits)
     assert torch.equal(model(**inputs).logits, before)
     assert torch.equal(unsparsify(model)(**inputs).logits, dense(**inputs).logits)
@@ -260,9 +260,9 @@ def test_densely_reaches_attention_computed_inline():
     dense, model = tiny_inline_model("gptj"), sparsify(tiny_inline_model("gptj"), attn="sparsemax")
     ids = tokens()
     before = model(ids).logits
-    with densely(model):
+    with dense_attention(model):
         assert torch.equal(model(ids).logits, dense(ids).logits)
-    with pytest.raises(KeyError), densely(model):
+    with pytest.raises(KeyError), dense_attention(model):
         raise KeyError
     assert torch.equal(model(ids).logits, before)
     assert not torch.equal(before, dense(ids).logits)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
-from ...model.sparsify import is_sparse, sparse_config
+from ...model.state import is_sparse, sparse_config
 from .._inputs import num_sentences
 from .exact_search import exact_decoding, exact_search
 

@@ -1,0 +1,146 @@
+"""Attach and detach sparsity, and change its settings; ``sparsify`` validates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ..attention import (
+    NAME,
+    SITE,
+    AttentionSite,
+    add_learned,
+    attention_sites,
+    divert,
+    find_sites,
+    follow_cache,
+    remove_learned,
+    restore,
+)
+from ..attention.swap_class import change_class
+from ..config import SparseConfig
+from ..fertility.source import SourceFertility, drop_source, keep_source
+from .saved_config import mark, tags, unmark
+from .sparse_model import SparseModel, sparse_class
+from .state import PartAttention, SparseState, set_state, sparse_state, state_of, transformers_model
+from .visible_loss import restore_losses, show_losses
+
+
+def attach(
+    model: PreTrainedModel,
+    config: SparseConfig,
+    source: SourceFertility | None = None,
+    *,
+    saved: SparseConfig | None = None,
+) -> None:
+    """Make ``model`` sparse; its dense state is kept for ``detach``.
+
+    Args:
+        model: a dense model.
+        config: the maps, complete.
+        source: the source of the bounds of its cross-attention, where the model keeps that itself.
+        saved: the settings to save with the model, where they are not ``config``; see ``SparseState``.
+    """
+    dense: dict[int, str] = {}
+    for part in model.modules():
+        if isinstance(part, SparseModel):  # a part that was loaded, and made sparse, before the whole
+            dense |= {id(attention.config): attention.dense for attention in _remove_state(part)}
+    configs = _configs(model)
+    for each in configs:
+        dense.setdefault(id(each), _dense_attention(model, each))
+    _remove_sites(model)
+    sites = find_sites(model, config, model.config.is_encoder_decoder) if config.attn else []
+    _name_attention(model, configs, sites)
+    for site in sites:
+        module = model.get_submodule(site.path)
+        vars(module)[SITE] = site
+        add_learned(module, site)
+        follow_cache(module, site)
+    divert(model)
+    attention = [PartAttention(each, dense[id(each)], each._attn_implementation) for each in configs]
+    set_state(model, SparseState(config, saved or config, attention, model.model_tags))
+    show_losses(model)
+    model.model_tags = tags(model.model_tags, config)
+    dense_class: Any = type(model)
+    change_class(model, sparse_class(dense_class, frozenset(site.kind for site in sites if site.is_constrained)))
+    mark(model, saved or config)
+    keep_source(model, source)
+
+
+def detach(model: PreTrainedModel) -> None:
+    """Undo ``attach``."""
+    restore(model)
+    keep_source(model, None)
+    restore_losses(model)
+    _remove_sites(model)
+    for part in _remove_state(model):
+        if part.config._attn_implementation == part.sparse:  # else it was chosen since
+            part.name(part.dense)
+    unmark(model)
+
+
+def change_settings(model: nn.Module, config: SparseConfig) -> None:
+    """Give a sparse model other maps where it has maps already; its configuration, and what is saved, follow.
+
+    Args:
+        model: a sparse model. Changed in place.
+        config: sparse where the model is, with a fused loss and learned settings where the model has them.
+
+    Raises:
+        ValueError: the model is not sparse.
+    """
+    state, inner = sparse_state(model), transformers_model(model)
+    for _, site in attention_sites(inner):
+        site.map_config = config.attention(site.kind, site.layer)
+    state.config = state.saved = config
+    inner.model_tags = tags(state.dense_tags, config)
+    mark(inner, config)
+
+
+def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every configuration that modules of ``model`` read."""
+    configs = (vars(module).get("config") for module in model.modules())
+    return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
+
+
+def _dense_attention(model: PreTrainedModel, config: PreTrainedConfig) -> str:
+    """The attention to go back to. Built from a sparse configuration it was never dense: the default, then."""
+    current = config._attn_implementation
+    return current if current != NAME else model.get_correct_attn_implementation(None)
+
+
+def _name_attention(model: PreTrainedModel, configs: list[PreTrainedConfig], sites: list[AttentionSite]) -> None:
+    """Let the configurations that are read by modules with a site name our attention, and all others eager.
+
+    Where attention is computed inline, eager is the implementation that has weights to return.
+    """
+    if not sites:
+        return
+    if any(not site.inline for site in sites):
+        model.set_attn_implementation(NAME)
+    # Modules of a part that was put into the whole ready-made may read another configuration than the whole's.
+    read = {id(vars(model.get_submodule(site.path)).get("config")) for site in sites if not site.inline}
+    for config in configs:
+        if config._attn_implementation != NAME:
+            config._attn_implementation_internal = NAME if id(config) in read else "eager"
+
+
+def _remove_state(model: PreTrainedModel) -> list[PartAttention]:
+    """Give a model its dense class back; the attention its configurations named."""
+    state = state_of(model)
+    assert state is not None
+    drop_source(model)
+    change_class(model, type(model)._dense_class)
+    model.model_tags = state.dense_tags
+    set_state(model, None)
+    return state.attention
+
+
+def _remove_sites(model: nn.Module) -> None:
+    for module, site in attention_sites(model):
+        remove_learned(module, site)
+        if site.hook is not None:
+            site.hook.remove()
+        del vars(module)[SITE]

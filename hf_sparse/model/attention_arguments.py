@@ -1,0 +1,54 @@
+"""Arguments of a forward call that concern sparse attention: those it cannot read, and those it needs besides."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from ..attention import check_fertility
+from ..fertility.source import source_bounds
+from .state import sparse_config
+
+_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")  # where sequences begin in a row, for flash attention
+
+
+def check_packed(model: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse rows that hold several sequences, by the lengths that flash attention takes, where they would mix."""
+    if not sparse_config(model).attn or all(kwargs.get(name) is None for name in _PACKED):
+        return
+    call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
+    use_cache = call.get("use_cache")
+    if call.get("position_ids") is None or (model.config.use_cache if use_cache is None else use_cache):
+        raise ValueError(
+            "sparse attention does not read cu_seq_lens, so that packed sequences would attend to each other: give "
+            "position_ids that begin anew with every sequence, no attention_mask, and use_cache=False"
+        )
+
+
+def sequential_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What the model hands down to attention that follows what its keys received, besides its own arguments."""
+    if fertility is not None and not model._constrained:
+        raise ValueError(
+            f"fertility is for constrained attention, and {type(model).__name__} has none; "
+            'make it sparse with attn={"cross": {"name": "csparsemax", ...}}'
+        )
+    if not sparse_config(model).is_sequential:
+        return {}
+    arguments: dict[str, Any] = {}
+    call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
+    if fertility is None:
+        fertility = source_bounds(model, call.get("input_ids"), call.get("attention_mask"))
+    if fertility is not None:
+        check_fertility(fertility)
+        if torch.is_tensor(fertility) and "cross" not in model._constrained:
+            raise ValueError(
+                f"a tensor of fertilities is for cross-attention, which is not constrained in {type(model).__name__}; "
+                "give a number"
+            )
+        arguments["fertility"] = fertility
+    mask = call.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
+    if torch.is_tensor(mask) and mask.dim() == 2:
+        arguments["target_mask"] = mask
+    return arguments

@@ -1,0 +1,99 @@
+"""Methods by which ``generate`` of a sparse model decodes from the distribution of its head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation import logits_process
+
+from ..fertility.source import source_bounds
+from .distribution import OFF_SUPPORT
+from .state import sparse_config
+
+_GUIDANCE = tuple(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name)
+
+
+class KeptSupport(LogitsProcessorList):
+    """Processors in order, after which no token is likelier for having had probability zero before.
+
+    What they add or multiply acts on probabilities, and zero stays zero. The ``-10,000`` in the place of its logarithm
+    would not, under a penalty that grows with the length or a bias that is meant to be large. Only where constraints
+    leave no other token do scores of such tokens stand as the processors made them.
+
+    Args:
+        processors: of scores that are ``log_distribution``.
+
+    Raises:
+        ValueError: one for guidance, which needs the ratio of two distributions.
+    """
+
+    def __init__(self, processors: LogitsProcessorList) -> None:
+        for processor in processors:
+            if isinstance(processor, _GUIDANCE):
+                raise ValueError(
+                    "guidance_scale weighs ratios of probabilities, with and without the prompt, which zeros do not "
+                    "have; leave it out, or pass head=None"
+                )
+        super().__init__(processors)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """The processed scores (rows, V); see above for those of probability zero."""
+        zero = scores < OFF_SUPPORT / 2
+        for processor in self:
+            processed = LogitsProcessorList([processor])(input_ids, scores.clone(), **kwargs)
+            others_left = (~zero & (processed > -torch.inf)).any(-1, keepdim=True)
+            scores = torch.where(zero & others_left, processed.minimum(scores), processed)
+        return scores
+
+
+def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The model's own inputs for one decoding step, asking ``forward`` for log-probabilities."""
+    inputs = self._dense_class.prepare_inputs_for_generation(self, *args, **kwargs)
+    return inputs if sparse_config(self).head is None else {**inputs, "log_probs": True}
+
+
+def _get_logits_processor(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The model's own processors, which leave what has probability zero under a sparse head at zero."""
+    processors = self._dense_class._get_logits_processor(self, *args, **kwargs)
+    return processors if sparse_config(self).head is None else KeptSupport(processors)
+
+
+def _maybe_prepare_encoder_kwargs_for_generation(
+    self: Any, inputs_tensor: Tensor, model_kwargs: dict[str, Any], model_input_name: str | None, *args: Any
+) -> dict[str, Any]:
+    """The model's own, with the bounds it works out from its source, once for all steps; beams repeat them."""
+    reads_ids = model_input_name == "input_ids" and model_kwargs.get("encoder_outputs") is None
+    if reads_ids and model_kwargs.get("fertility") is None:
+        bounds = source_bounds(self, inputs_tensor, model_kwargs.get("attention_mask"))
+        model_kwargs |= {} if bounds is None else {"fertility": bounds}
+    return self._dense_class._maybe_prepare_encoder_kwargs_for_generation(
+        self, inputs_tensor, model_kwargs, model_input_name, *args
+    )
+
+
+def _get_candidate_generator(self: Any, *, assistant_model: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
+    """The model's own, for assisted decoding: an assistant without constrained attention is not given fertilities."""
+    if not getattr(assistant_model, "_constrained", None):
+        model_kwargs = {name: value for name, value in model_kwargs.items() if name != "fertility"}
+    return self._dense_class._get_candidate_generator(
+        self, assistant_model=assistant_model, model_kwargs=model_kwargs, **kwargs
+    )
+
+
+def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refused: continuous batching takes paths around attention and head that would decode from softmax."""
+    raise NotImplementedError("continuous batching is not supported for sparse models; use model.generate")
+
+
+# What sparse classes of models that can generate define in the place of their own; some models lack some of them.
+OVERRIDES: tuple[Callable[..., Any], ...] = (
+    prepare_inputs_for_generation,
+    _get_logits_processor,
+    init_continuous_batching,
+    _maybe_prepare_encoder_kwargs_for_generation,
+    _get_candidate_generator,
+)

@@ -1,0 +1,154 @@
+"""One forward call of a model under observation: where softmax is computed, by how many heads, what the head gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from ..attention import SupportCount, attention_call, is_softmax, observe
+
+_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+_Running = list[tuple[str, nn.Module]]
+
+
+@dataclass
+class DryRun:
+    """The record of one forward call.
+
+    Attributes:
+        model: the model that ran.
+        output: its output.
+        ran: the paths of all modules whose forward ran.
+        softmaxes: the modules that computed a softmax over a last axis, by path; the innermost whose forward was
+            running. A softmax that a sparse map replaces is not among them.
+        heads: by path of such a module, or of one that called torch's fused attention, the number of its heads and the
+            length of their queries; 0 for one that did not show.
+        counts: by path of each sparse attention, the supports of its weights.
+        hidden_rms: the root mean square of the last input of the output embeddings; None without a call of them.
+    """
+
+    model: PreTrainedModel
+    output: Any = None
+    ran: set[str] = field(default_factory=set)
+    softmaxes: dict[str, nn.Module] = field(default_factory=dict)
+    heads: dict[str, tuple[int, int]] = field(default_factory=dict)
+    counts: dict[str, SupportCount] = field(default_factory=dict)
+    hidden_rms: float | None = None
+
+
+def dry_run(model: PreTrainedModel, inputs: Mapping[str, Any], *, training: bool = False) -> DryRun:
+    """Run a model once in evaluation mode, without gradients, and record what happens. The model is left as it was.
+
+    Args:
+        model: dense or sparse.
+        inputs: keyword arguments for one forward call.
+        training: set the model's own flag, as a fused loss reads it; its modules, dropout among them, stay in
+            evaluation mode.
+    """
+    record = DryRun(model)
+    head = model.get_output_embeddings()
+    with (
+        _running_modules(model, record.ran) as running,
+        _hidden_states(head, record),
+        quiet_evaluation(model),
+        observe(model) as counts,
+        _AttentionWatch(running, record),
+    ):
+        model.training = training
+        record.output = model(**inputs)
+    record.counts = counts
+    return record
+
+
+@contextmanager
+def quiet_evaluation(model: nn.Module) -> Iterator[None]:
+    """Run the block in evaluation mode without gradients; leave modes and random state as they were."""
+    training = [(module, module.training) for module in model.modules()]
+    device = input_device(model) if isinstance(model, PreTrainedModel) else torch.device("cpu")
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for module, mode in training:
+            module.training = mode
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Where input for ``model`` goes; hooks of Accelerate, that keep its weights on disk, take it from anywhere."""
+    is_offloaded = model.device.type == "meta" and hasattr(model, "_hf_hook")
+    return torch.device("cpu") if is_offloaded else model.device
+
+
+class _AttentionWatch(TorchFunctionMode):
+    """Records softmaxes and torch's fused attention by the module they are computed in."""
+
+    def __init__(self, running: _Running, record: DryRun) -> None:
+        super().__init__()
+        self.running = running
+        self.record = record
+        self.product: tuple[torch.Size, int] = torch.Size(), 0  # shape of the last product, length of what it summed
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        call = attention_call(func, args, kwargs or {})
+        if call is not None:
+            self._look(**call)
+        output = func(*args, **(kwargs or {}))
+        if func in _PRODUCTS and torch.is_tensor(output):
+            self.product = output.shape, args[0].shape[-1]
+        return output
+
+    def _look(self, query: Tensor | None = None, input: Tensor | None = None, **_: Any) -> None:
+        """Record a call of torch's fused attention (``query``), or of softmax (``input``)."""
+        entry = next((entry for entry in reversed(self.running) if not is_softmax(entry[1])), None)
+        if entry is None:
+            return
+        path, module = entry
+        self.record.softmaxes[path] = module
+        if query is not None and query.dim() == 4:
+            self.record.heads[path] = query.shape[1], query.shape[-1]
+        elif input is not None and input.dim() == 4:
+            shape, summed = self.product
+            self.record.heads[path] = input.shape[1], summed if shape[:3] == input.shape[:3] else 0
+
+
+@contextmanager
+def _running_modules(model: nn.Module, ran: set[str]) -> Iterator[_Running]:
+    """The stack of modules whose forward is running, innermost last, while the block runs; all end up in ``ran``."""
+    running: _Running = []
+    handles = []
+    for path, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda m, _, path=path: running.append((path, m))))
+        handles.append(module.register_forward_pre_hook(lambda m, _, path=path: ran.add(path)))
+        handles.append(module.register_forward_hook(lambda m, *_: running.pop() and None, always_call=True))
+    try:
+        yield running
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _hidden_states(head: nn.Module | None, record: DryRun) -> Iterator[None]:
+    """Record the size of what enters the output embeddings while the block runs."""
+    if head is None:
+        yield
+        return
+
+    def look(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        record.hidden_rms = float(args[0].detach().double().pow(2).mean().sqrt())
+
+    handle = head.register_forward_pre_hook(look)
+    try:
+        yield
+    finally:
+        handle.remove()
