@@ -2,9 +2,8 @@
 
 from ._calibrate import calibrate
 from ._compare import compare
-from ._comparison import Comparison, SparseHead
 from ._measure import LayerQuality, Quality
-from ._report import CalibratedLayer, Calibration
+from ._results import CalibratedLayer, Calibration, Comparison, SparseHead
 from ._tau import estimate_tau_from_data
 
 __all__ = [

@@ -19,11 +19,11 @@ from ..model.dry_run import quiet_evaluation
 from ..model.example import example_inputs
 from ..model.state import is_sparse, sparse_config, transformers_model
 from ._batches import read_batches
-from ._choices import rules
 from ._fit import fit_attention, fit_head, head_data
 from ._measure import Trial, measure
-from ._report import CalibratedLayer, Calibration
-from ._search import ROUNDS
+from ._results import CalibratedLayer, Calibration
+from ._rules import rules
+from ._temperature import ROUNDS
 
 logger = logging.getLogger(__name__)
 

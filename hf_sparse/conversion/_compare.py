@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,10 @@ from ..model.sparse_model import SparseModel
 from ..model.sparsify import sparsify, unsparsify
 from ..model.state import sparse_config, transformers_model
 from ._batches import Batch, on_device, read_batches
-from ._choices import MapsByPath, rules
-from ._comparison import Comparison, SparseHead
 from ._fit import fit_attention, fit_head, head_data
-from ._greedy import greedy_order
 from ._measure import Trial, measure
+from ._results import Comparison, SparseHead
+from ._rules import MapsByPath, rules
 
 # Alphas to try below the one that was asked for.
 _ALPHAS = (1.25, 1.5)
@@ -185,3 +184,39 @@ def _within(
         _, ((quality, _),) = measure(model, batches, [Trial(_maps(after(steps)))], eps, advance)
         fit, too_many = (steps, too_many) if quality.divergence <= budget else (fit, steps)
     return after(fit)
+
+
+def greedy_order(costs: Sequence[Sequence[float]], gains: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
+    """Steps ``(item, level)``, each raising one item to a higher level at the least cost for what it gains.
+
+    Every item starts at level 0, which costs and gains nothing. Where costs and gains of items add up and every gain
+    of an item costs more than the one before, no choice of levels at the cost of the first n steps gains more.
+
+    Args:
+        costs: for each item, what levels 1, 2, ... cost.
+        gains: for each item, what they gain; levels that gain no more than a lower one are never taken.
+
+    Returns:
+        All steps, cheapest first.
+
+    >>> greedy_order(costs=[[1.0, 5.0], [2.0, 3.0]], gains=[[1.0, 2.0], [1.0, 2.0]])
+    [(0, 1), (1, 2), (0, 2)]
+    """
+    levels = [0] * len(costs)
+    order: list[tuple[int, int]] = []
+    while True:
+        best: tuple[float, int, int] | None = None
+        for item, level in enumerate(levels):
+            cost, gain = (0.0, 0.0) if level == 0 else (costs[item][level - 1], gains[item][level - 1])
+            for higher in range(level + 1, len(costs[item]) + 1):
+                gained = gains[item][higher - 1] - gain
+                if gained > 0:
+                    # A level that costs less than nothing by a rounding error is free.
+                    price = max(costs[item][higher - 1] - cost, 0.0) / gained
+                    # At the same price the larger step.
+                    best = min(best or (price, item, -higher), (price, item, -higher))
+        if best is None:
+            return order
+        _, item, minus_level = best
+        levels[item] = -minus_level
+        order.append((item, -minus_level))

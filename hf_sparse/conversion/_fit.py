@@ -13,9 +13,9 @@ from ..config import MapConfig
 from ..functional import softmax
 from ..metrics import threshold
 from ._batches import Batch, scored
-from ._choices import MapsByPath, all_softmax
-from ._divergence import squared_distance
-from ._search import ROUNDS, TemperatureSearch
+from ._measure import squared_distance
+from ._rules import MapsByPath, all_softmax
+from ._temperature import ROUNDS, TemperatureSearch
 
 # Logits of the head that are kept to fit it: 128 MiB in float32, and as much for the dense distribution.
 _KEPT_LOGITS = 2**25

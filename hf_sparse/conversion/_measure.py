@@ -16,8 +16,7 @@ from ..functional import softmax
 from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
 from ._batches import Batch, scored
-from ._choices import MapsByPath, all_softmax
-from ._divergence import squared_distance, support_divergence
+from ._rules import MapsByPath, all_softmax
 
 
 @dataclass(frozen=True)
@@ -158,3 +157,29 @@ def measure(
     if dense.targets == 0:
         raise ValueError("no target counts in the model's loss: every label is ignored once labels are shifted")
     return dense.quality(), [(its.quality(), its.layer_quality()) for its in sums]
+
+
+def support_divergence(q: Tensor, p: Tensor) -> Tensor:
+    """``KL(q || p) = sum_{q_i > 0} q_i log(q_i / p_i)``, in nats: finite however many zeros q has.
+
+    Args:
+        q: sparse weights (..., V).
+        p: dense weights (..., V), above zero where q is.
+
+    Returns:
+        Divergences (...), float32 (float64 for float64 weights); 0 where q is all zeros.
+
+    >>> support_divergence(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5]))  # log 2
+    tensor(0.6931)
+    """
+    smallest = torch.finfo(p.dtype).tiny
+    return (torch.xlogy(q, q) - torch.xlogy(q, p.clamp(min=smallest))).sum(-1)
+
+
+def squared_distance(q: Tensor, p: Tensor) -> Tensor:
+    """``||q - p||^2`` over the last axis: the error that weights q in place of p make in what they average.
+
+    Both sum to one, so the mean of the values drops out: for values with independent entries of variance s^2 the
+    expected squared error of ``sum_i (q_i - p_i) v_i`` is ``s^2 ||q - p||^2`` an entry.
+    """
+    return (q - p).square().sum(-1)

@@ -15,8 +15,7 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from ..config import MapConfig, SparseConfig
-from ..model.decoding import init_continuous_batching
-from ..model.kept_support import KeptSupport
+from ..model.decoding import KeptSupport, init_continuous_batching
 from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
 from ._continuations import start_token
 from ._ensemble_cache import join_caches, split_caches

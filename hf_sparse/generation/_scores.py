@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ..config import MapConfig
 from ..model.distribution import distribution
-from ..model.state import state_of, transformers_model
+from ..model.state import state_of
 from ._continuations import end_tokens
 from ._forced_decoding import forced_output
 
@@ -58,7 +58,7 @@ def score_sequences(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequen
     Cost: one forward pass.
     """
     _, targets, logits = forced_output(model, inputs, sequences)
-    state = state_of(transformers_model(model))
+    state = state_of(model)
     map_config = MapConfig("softmax") if state is None else state.head
     weights = map_config(logits.double())
     end = torch.tensor(end_tokens(model), device=targets.device)

@@ -67,9 +67,7 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     Raises:
         TypeError: neither of the two.
     """
-    inner: Any = model
-    if hasattr(inner, "get_base_model"):  # PEFT
-        inner = inner.get_base_model()
+    inner = _inside_peft(model)
     if not isinstance(inner, PreTrainedModel):
         raise TypeError(
             f"a Transformers model (PreTrainedModel) is needed, was {type(model).__name__}; "
@@ -78,9 +76,13 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     return inner
 
 
-def state_of(module: nn.Module) -> SparseState | None:
-    """The state of a sparse model, None for any other module."""
-    return vars(module).get(_STATE)
+def _inside_peft(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def state_of(model: object) -> SparseState | None:
+    """The state of a sparse model, or of the one inside a PEFT model; None for anything else."""
+    return getattr(_inside_peft(model), "__dict__", {}).get(_STATE)
 
 
 def set_state(model: nn.Module, state: SparseState | None) -> None:

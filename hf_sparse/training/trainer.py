@@ -87,39 +87,22 @@ class SparseTrainer(Trainer):
     """
 
     def __init__(self, model: Any = None, args: Any = None, *rest: Any, teacher: Any = None, **kwargs: Any) -> None:
-        if args is None:
-            args = SparseTrainingArguments("trainer_output")
-        if not isinstance(args, SparseTrainingArguments):
-            raise TypeError(f"args must be SparseTrainingArguments, was {type(args).__name__}")
-        if args.label_smoothing_factor:
-            raise ValueError(
-                f"label_smoothing_factor={args.label_smoothing_factor} would train with dense cross-entropy; "
-                "use sparse_label_smoothing"
-            )
-        if args.use_liger_kernel and (args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True):
-            raise ValueError(
-                "use_liger_kernel=True would train with dense cross-entropy; leave it False, or pass "
-                'liger_kernel_config={"fused_linear_cross_entropy": False, "cross_entropy": False}'
-            )
-        if not 0 <= args.sparse_label_smoothing <= 1:
-            raise ValueError(f"sparse_label_smoothing must be in [0, 1], was {args.sparse_label_smoothing}")
-        if not 0 <= args.distillation_weight <= 1:
-            raise ValueError(f"distillation_weight must be in [0, 1], was {args.distillation_weight}")
-        if teacher is not None and not args.distillation_weight:
-            raise ValueError("a teacher is given but distillation_weight is 0; set it above 0")
+        args = SparseTrainingArguments("trainer_output") if args is None else args
+        _check_arguments(args, teacher)
         super().__init__(model, args, *rest, **kwargs)
         if self.compute_loss_func is not None:
             raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")
         if not is_sparse(self.model):
             raise ValueError(f"{type(self.model).__name__} is dense; call sparsify(model, ...) before training it")
         self._sparsity = _Sparsity()
-        self._distillation = None
-        if args.distillation_weight:
-            if args.n_gpu > 1:
-                raise ValueError("distillation does not support several GPUs in one process; start one for each")
-            if teacher is not None:
-                teacher.to(args.device)
-            self._distillation = Distillation(self.model, teacher, args.distillation_weight, self._loss_shifts_labels)
+        self._distillation = self._distillation_from(teacher) if args.distillation_weight else None
+
+    def _distillation_from(self, teacher: Any) -> Distillation:
+        if self.args.n_gpu > 1:
+            raise ValueError("distillation does not support several GPUs in one process; start one for each")
+        if teacher is not None:
+            teacher.to(self.args.device)
+        return Distillation(self.model, teacher, self.args.distillation_weight, self._loss_shifts_labels)
 
     def compute_loss(self, model: Any, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The model's own loss, with the teacher's part; counts supports on the way where they will be logged."""
@@ -185,6 +168,32 @@ class SparseTrainer(Trainer):
         if self.is_world_process_zero():
             figures = sparse_state(self.model).figures
             update_card(self.args.output_dir, sparse_config(self.model), figures)
+
+
+def _check_arguments(args: Any, teacher: Any) -> None:
+    """Refuse arguments that would train past the sparse loss, or are out of range.
+
+    Raises:
+        TypeError: other training arguments than ``SparseTrainingArguments``.
+        ValueError: such an argument.
+    """
+    if not isinstance(args, SparseTrainingArguments):
+        raise TypeError(f"args must be SparseTrainingArguments, was {type(args).__name__}")
+    if args.label_smoothing_factor:
+        raise ValueError(
+            f"label_smoothing_factor={args.label_smoothing_factor} would train with dense cross-entropy; "
+            "use sparse_label_smoothing"
+        )
+    if args.use_liger_kernel and (args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True):
+        raise ValueError(
+            "use_liger_kernel=True would train with dense cross-entropy; leave it False, or pass "
+            'liger_kernel_config={"fused_linear_cross_entropy": False, "cross_entropy": False}'
+        )
+    for name in ("sparse_label_smoothing", "distillation_weight"):
+        if not 0 <= getattr(args, name) <= 1:
+            raise ValueError(f"{name} must be in [0, 1], was {getattr(args, name)}")
+    if teacher is not None and not args.distillation_weight:
+        raise ValueError("a teacher is given but distillation_weight is 0; set it above 0")
 
 
 class SparseSeq2SeqTrainer(SparseTrainer, Seq2SeqTrainer):

@@ -385,12 +385,12 @@ REFUSED = [
     ("llama", {"name": "entmax15", **VECTOR}, ValueError, "LlamaAttention at .* is self-attention"),
     ("llama", CROSS, ValueError, "LlamaForCausalLM has no cross attention"),
     ("bart", {"cross": {"name": "csparsemax", **VECTOR}}, ValueError, "csparsemax follows .* by its bounds"),
-    ("bart", {"cross": {"name": "softmax", "coverage": True}}, TypeError, '"none" or "vector", was True'),
-    ("bart", {"cross": {"name": "softmax", "coverage": 2}}, ValueError, '"none" or "vector", was 2'),
-    ("bart", {"cross": {"name": "softmax", "coverage": "vectors"}}, TypeError, "was 'vectors'"),
-    ("bart", {"cross": {"name": "softmax", "coverage": "learned"}}, ValueError, "coverage cannot be learned"),
-    ("bart", {"cross": {"name": "softmax", "coverage": {"vector": [4]}}}, ValueError, r"coverage must be \"vector\""),
-    ("bart", {"cross": {"name": "softmax", "coverage": {"vector": [4, 0]}}}, ValueError, r"was \[4, 0\]"),
+    ("bart", {"cross": {"name": "softmax", "coverage": True}}, ValueError, '"none" or "vector" .*, was True'),
+    ("bart", {"cross": {"name": "softmax", "coverage": 2}}, ValueError, '"none" or "vector" .*, was 2'),
+    ("bart", {"cross": {"name": "softmax", "coverage": "vectors"}}, ValueError, "was 'vectors'"),
+    ("bart", {"cross": {"name": "softmax", "coverage": "learned"}}, ValueError, "coverage must be .*, was 'learned'"),
+    ("bart", {"cross": {"name": "softmax", "coverage": {"vector": [4]}}}, ValueError, r"coverage must be .*\[4\]"),
+    ("bart", {"cross": {"name": "softmax", "coverage": {"vector": [4, 0]}}}, ValueError, r"was .*\[4, 0\]"),
 ]
 
 

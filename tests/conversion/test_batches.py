@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from hf_sparse import calibrate, compare, estimate_tau_from_data, sparsify
+from hf_sparse import calibrate, compare, estimate_tau_from_data, sparse_config, sparsify
 from hf_sparse.conversion._batches import _CrossEntropyWatch, read_batches, scored
 from tests.conversion.data import loader
 from tests.model.test_head import scored as by_hand
@@ -25,7 +25,7 @@ def test_scored_gives_the_rows_of_the_models_own_loss(name):
     torch.testing.assert_close(nn.functional.cross_entropy(logits, target), output.loss)
     sparse = sparsify(model, head="sparsemax")
     assert torch.equal(scored(sparse, batch)[0], logits)
-    assert sparse._XX == "sparsemax"
+    assert sparse_config(sparse).head.name == "sparsemax"
 
 
 @torch.no_grad()

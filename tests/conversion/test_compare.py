@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_sparse import compare, is_sparse, plot_head_errors, sparse_config, sparsify
-from hf_sparse.conversion._greedy import greedy_order
+from hf_sparse.conversion._compare import greedy_order
 from tests.conversion.data import loader
 from tests.model.test_head import scored as by_hand
 from tests.tiny_models import labelled, tiny_model

@@ -7,10 +7,10 @@ import hf_sparse.functional as F
 from hf_sparse import sparsify
 from hf_sparse.attention import attention_sites, trial
 from hf_sparse.config import MapConfig
-from hf_sparse.conversion._choices import all_softmax
-from hf_sparse.conversion._divergence import squared_distance, support_divergence
 from hf_sparse.conversion._fit import fit_attention, fit_head, head_data
-from hf_sparse.conversion._search import ROUNDS, TemperatureSearch
+from hf_sparse.conversion._measure import squared_distance, support_divergence
+from hf_sparse.conversion._rules import all_softmax
+from hf_sparse.conversion._temperature import ROUNDS, TemperatureSearch
 from tests.conversion.data import loader
 from tests.tiny_models import tiny_model
 

@@ -127,9 +127,9 @@ def test_tension_maximizes_the_expected_log_likelihood():
         return total
 
     best = max((0.1 + 0.01 * k for k in range(1391)), key=expected)
-    from hf_sparse.fertility import _candidates, _word_aligner
+    from hf_sparse.fertility import _links, aligner
 
-    links = _candidates.CandidateLinks.of(
+    links = _links.CandidateLinks.of(
         [[before.source_words[w] for w in s] for s in sources], [[before.target_words[w] for w in s] for s in targets]
     )
     posterior = [
@@ -139,7 +139,7 @@ def test_tension_maximizes_the_expected_log_likelihood():
         for joint in [scores(before, source, target, i)]
         for score in joint
     ]
-    found = _word_aligner._best_tension(links, torch.tensor(posterior, dtype=torch.float64), 0.1)
+    found = aligner._best_tension(links, torch.tensor(posterior, dtype=torch.float64), 0.1)
     assert 0.2 < best < 13.9
     assert found == pytest.approx(best, abs=0.011)
     assert step.tension == before.tension == 2.0
