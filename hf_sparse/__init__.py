@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import config, hub, model
-from ._version import __version__
+from ._version import __version__ as __version__
 from .config import *
 from .hooks import install
 from .hub import *
