@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..generation import token_labels
-from ..generation._forced_decoding import beginning, forced_output
+from ..generation.forced import beginning, forced_output
+from ..generation.labels import token_labels
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..generation import enumerate_support, hypothesis_tree, step_supports
-from ..generation._continuations import head_map
-from ..generation._suggest import encode
+from ..generation.inputs import encode, head_map
 from ..model.sparsify import sparse_config
 from ._attention_maps import attention_maps
 from ._page import attention_section, hypotheses_section, page, steps_section

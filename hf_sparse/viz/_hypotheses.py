@@ -6,7 +6,8 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-from ..generation import Branch, percent, token_labels
+from ..generation import Branch
+from ..generation.labels import percent, token_labels
 from ._figure import new_figure, save_figure
 
 # Inches.

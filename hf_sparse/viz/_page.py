@@ -8,7 +8,8 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from ..generation import Branch, StepSupport, percent, token_labels
+from ..generation import Branch, StepSupport
+from ..generation.labels import percent, token_labels
 from ._attention_heatmap import plot_attention
 from ._attention_maps import AttentionMap
 from ._figure import svg_text

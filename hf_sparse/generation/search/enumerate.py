@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
 from ...model.sparsify import is_sparse, sparse_config
-from .._inputs import num_sentences
+from ..inputs import num_sentences
 from .exact_search import exact_decoding, exact_search
 
 # How many prefixes are expanded in one forward pass: more do not go faster.

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from .._inputs import num_sentences
+from ..inputs import num_sentences
 from ._lattice import Lattice
 from ._sweeps import Sweeps
 from .result import Hypothesis, SearchResult

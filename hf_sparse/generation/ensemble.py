@@ -18,8 +18,8 @@ from ..config import MapConfig, SparseConfig
 from ..model.kept_support import KeptSupport
 from ..model.sparse_model import SparseModel, init_continuous_batching
 from ..model.sparsify import transformers_model
-from ._continuations import start_token
-from ._ensemble_cache import join_caches, split_caches
+from ._ensemble_parts import join_caches, split_caches
+from .inputs import start_token
 
 
 class EnsembleConfig(PreTrainedConfig):
