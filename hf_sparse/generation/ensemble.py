@@ -6,24 +6,31 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    Cache,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from ..config import MapConfig, SparseConfig
 from ..model.kept_support import KeptSupport
 from ..model.sparse_model import SparseModel, init_continuous_batching
 from ..model.sparsify import transformers_model
-from ._ensemble_parts import join_caches, split_caches
+from ._ensemble_checks import check_members, check_tokenizers
+from ._ensemble_parts import JoinedEncoders, join_caches, split_caches, split_states
 from .inputs import start_token
 
 
 class EnsembleConfig(PreTrainedConfig):
-    """What ``generate`` asks of an ensemble's configuration."""
+    """The configuration that ``generate`` reads from an ensemble."""
 
     model_type = "hf_sparse_ensemble"
 
@@ -31,10 +38,10 @@ class EnsembleConfig(PreTrainedConfig):
 class Ensemble(PreTrainedModel, GenerationMixin):
     """``p(y | x) = (1 / n) sum_i p_i(y | x)`` at every step, over models with one vocabulary.
 
-    All of ``generate`` works as for one model, ``enumerate_support`` and the other functions of this package too.
-    ``output.logits`` are the logarithm of the averaged distribution: a token has probability zero where it has in
-    every member. Members may differ in architecture, size, maps and head; a member with an alpha-ReLU head takes
-    part with its weights divided by their sum, a dense member makes every probability positive.
+    Every mode of ``generate`` works as for one model; so do ``enumerate_support`` and the other functions of this
+    package. ``output.logits`` are the logarithm of the averaged distribution: a token has probability zero where it
+    has in every member. Members may differ in architecture, size, maps and head. A member with an alpha-ReLU head
+    takes part with its weights divided by their sum; a dense member makes every probability positive.
 
     Args:
         members: language models, all encoder-decoders or all decoders only, with the same vocabulary, start and end
@@ -69,13 +76,15 @@ class Ensemble(PreTrainedModel, GenerationMixin):
     config_class = EnsembleConfig
     init_continuous_batching = init_continuous_batching
 
-    members: Any  # a ModuleList of models
+    members: Iterable[PreTrainedModel]  # a ModuleList
 
-    def __init__(self, members: Sequence[nn.Module], tokenizers: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self, members: Sequence[nn.Module], tokenizers: Sequence[PreTrainedTokenizerBase] | None = None
+    ) -> None:
         models = [transformers_model(member) for member in members]
-        _check_members(models)
+        check_members(models)
         if tokenizers is not None:
-            _check_tokenizers(tokenizers, len(models))
+            check_tokenizers(tokenizers, len(models))
         first = models[0]
         super().__init__(
             EnsembleConfig(
@@ -98,12 +107,12 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: Any = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: Cache | None = None,
         logits_to_keep: int = 0,
-        member_inputs: list[dict[str, Any]] | None = None,
-        **kwargs: Any,
-    ) -> Any:
+        member_inputs: list[dict[str, object]] | None = None,
+        **kwargs: object,
+    ) -> CausalLMOutputWithPast | Seq2SeqLMOutput:
         """Log-probabilities of the averaged distribution.
 
         Args:
@@ -111,20 +120,20 @@ class Ensemble(PreTrainedModel, GenerationMixin):
             attention_mask: (B, T), 0 at padding.
             position_ids: (B, T), for members that take them.
             decoder_input_ids: (B, T) of encoder-decoders.
-            encoder_outputs: what ``get_encoder()`` returned, in place of ``input_ids``.
+            encoder_outputs: the output of ``get_encoder()``, in place of ``input_ids``.
             past_key_values: a cache that an earlier call returned.
-            logits_to_keep: only the last so many positions; 0 for all.
+            logits_to_keep: number of last positions to compute; 0 for all.
             member_inputs: keyword arguments for each member, in place of all others, as ``generate`` makes them.
-            **kwargs: for every member, as ``use_cache``.
+            **kwargs: for every member, such as ``use_cache``.
 
         Returns:
             A ``CausalLMOutputWithPast`` or ``Seq2SeqLMOutput`` with ``logits`` (B, T, V), float32 (float64 if a
             member's are), and ``past_key_values``.
 
         Raises:
-            TypeError: a cache that is not an ensemble's.
-            ValueError: labels, attention weights or hidden states asked for, which are those of single members; a
-                member whose logits at the last position are NaN.
+            TypeError: a cache that does not come from an ensemble.
+            ValueError: labels, attention weights or hidden states asked for, which only members have; a member whose
+                logits at the last position are NaN.
         """
         if member_inputs is None:
             given = {
@@ -133,43 +142,41 @@ class Ensemble(PreTrainedModel, GenerationMixin):
                 "position_ids": position_ids,
                 "decoder_input_ids": decoder_input_ids,
             }
-            given = {name: value for name, value in given.items() if value is not None} | kwargs
-            member_inputs = self._shared(given, encoder_outputs, past_key_values)
-        log_ps, caches = [], []
-        for number, (member, inputs) in enumerate(zip(self.members, member_inputs)):
-            asked: dict[str, Any] = {"log_probs": True} if isinstance(member, SparseModel) else {}
-            if "logits_to_keep" in _takes(member):
-                asked["logits_to_keep"] = logits_to_keep
-            output = member(**{**inputs, **asked, "return_dict": True})
-            logits = output.logits[:, -logits_to_keep:]
-            if logits[:, -1].isnan().any():
-                raise ValueError(f"member {number} of the ensemble ({type(member).__name__}) has NaN in its logits")
-            log_ps.append(logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)))
-            caches.append(output.get("past_key_values"))
-        result = Seq2SeqLMOutput if self.config.is_encoder_decoder else CausalLMOutputWithPast
-        remembered = None if any(cache is None for cache in caches) else join_caches(caches)
-        log_mean = functools.reduce(torch.logaddexp, log_ps) - math.log(len(log_ps))
-        return result(logits=log_mean, past_key_values=remembered)
+            given = {name: value for name, value in given.items() if value is not None}
+            member_inputs = self._inputs_of_members(given | kwargs, encoder_outputs, past_key_values)
+        outputs = [
+            _member_output(number, member, inputs, logits_to_keep)
+            for number, (member, inputs) in enumerate(zip(self.members, member_inputs))
+        ]
+        log_mean = functools.reduce(torch.logaddexp, [log_p for log_p, _ in outputs]) - math.log(len(outputs))
+        caches = [cache for _, cache in outputs if cache is not None]
+        output_class = Seq2SeqLMOutput if self.config.is_encoder_decoder else CausalLMOutputWithPast
+        return output_class(
+            logits=log_mean, past_key_values=join_caches(caches) if len(caches) == len(outputs) else None
+        )
 
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, past_key_values: Any = None, encoder_outputs: Any = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """What each member makes of one decoding step."""
-        logits_to_keep = kwargs.pop("logits_to_keep", 0)
-        shared = self._shared(kwargs, encoder_outputs, past_key_values)
-        steps = [
-            member.prepare_inputs_for_generation(input_ids, **inputs) for member, inputs in zip(self.members, shared)
-        ]
+        self,
+        input_ids: Tensor,
+        past_key_values: Cache | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        *,
+        logits_to_keep: int = 0,
+        **kwargs: object,
+    ) -> dict[str, object]:
+        """The inputs of one decoding step, prepared by each member."""
+        inputs = self._inputs_of_members(kwargs, encoder_outputs, past_key_values)
+        steps = [member.prepare_inputs_for_generation(input_ids, **own) for member, own in zip(self.members, inputs)]
         return {"member_inputs": steps, "logits_to_keep": logits_to_keep}
 
-    def _get_logits_processor(self, *args: Any, **kwargs: Any) -> KeptSupport:
+    def _get_logits_processor(self, *args: object, **kwargs: object) -> KeptSupport:
         return KeptSupport(super()._get_logits_processor(*args, **kwargs))
 
-    def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+    def get_encoder(self, *args: object, **kwargs: object) -> nn.Module:
         """All encoders as one: ``last_hidden_state`` holds theirs side by side."""
-        return _Encoders(member.get_encoder(*args, **kwargs) for member in self.members)
+        return JoinedEncoders(member.get_encoder(*args, **kwargs) for member in self.members)
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(self, *args: object, **kwargs: object) -> None:
         """Refused: an ensemble has no weights of its own.
 
         Raises:
@@ -178,101 +185,62 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         raise NotImplementedError("an ensemble is not saved as one; save each of ensemble.members")
 
     def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, object], *args: object, **kwargs: object
     ) -> None:
         if model_kwargs.get("past_key_values") is not None:
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
             return
         caches = []
-        for member, inputs in zip(self.members, self._shared(model_kwargs, model_kwargs.get("encoder_outputs"), None)):
-            member._prepare_cache_for_generation(generation_config, inputs, *args, **kwargs)
-            caches.append(inputs.get("past_key_values"))
+        inputs = self._inputs_of_members(model_kwargs, model_kwargs.get("encoder_outputs"), None)
+        for member, own in zip(self.members, inputs):
+            member._prepare_cache_for_generation(generation_config, own, *args, **kwargs)
+            caches.append(own.get("past_key_values"))
             if generation_config.use_cache and caches[-1] is None:
                 raise ValueError(
-                    f"{type(member).__name__} does not keep what it has read in past_key_values, by which an ensemble "
-                    "goes; pass use_cache=False"
+                    f"{type(member).__name__} keeps its cache elsewhere than in past_key_values, where an ensemble "
+                    "needs it; pass use_cache=False"
                 )
         if generation_config.use_cache:
             model_kwargs["past_key_values"] = join_caches(caches)
 
-    def _shared(self, inputs: dict[str, Any], encoder_outputs: Any, cache: Any) -> list[dict[str, Any]]:
-        """One call's inputs as each member takes them, with its own part of what was encoded and remembered."""
+    def _inputs_of_members(
+        self, inputs: dict[str, object], encoder_outputs: BaseModelOutput | None, cache: Cache | None
+    ) -> list[dict[str, object]]:
+        """One call's inputs as each member takes them, with its own part of encoder states and cache."""
         for name in ("labels", "output_attentions", "output_hidden_states"):
             if inputs.get(name) is not None and inputs[name] is not False:
                 raise ValueError(f"an ensemble has no {name} of its own; ask each of ensemble.members for them")
-        caches = None if cache is None else split_caches(cache)
-        shared = []
-        for number, member in enumerate(self.members):
-            takes_positions = "position_ids" in _takes(member)
-            own = {name: value for name, value in inputs.items() if name != "position_ids" or takes_positions}
-            if encoder_outputs is not None:
-                widths = [_width(each) for each in self.members]
-                hidden = encoder_outputs.last_hidden_state.split(widths, dim=-1)[number]
-                own["encoder_outputs"] = BaseModelOutput(last_hidden_state=hidden.to(member.dtype))
-            if caches is not None:
-                own["past_key_values"] = caches[number]
-            shared.append(own)
-        return shared
+        members = list(self.members)
+        nothing = [None] * len(members)
+        states = nothing if encoder_outputs is None else split_states(encoder_outputs, members)
+        caches = nothing if cache is None else split_caches(cache)
+        return [_inputs_of_member(inputs, *own) for own in zip(members, states, caches)]
 
 
-class _Encoders(nn.Module):
-    """Several encoders that read the same input."""
-
-    def __init__(self, encoders: Any) -> None:
-        super().__init__()
-        self.encoders = nn.ModuleList(encoders)
-
-    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutput:
-        states = [encoder(*args, **kwargs).last_hidden_state for encoder in self.encoders]
-        lengths = [state.shape[1] for state in states]
-        if len(set(lengths)) > 1:
-            raise ValueError(f"the members' encoders turn one input into different lengths: {lengths}")
-        return BaseModelOutput(last_hidden_state=torch.cat(states, dim=-1))
+def _inputs_of_member(
+    inputs: dict[str, object], member: PreTrainedModel, states: BaseModelOutput | None, cache: Cache | None
+) -> dict[str, object]:
+    takes_positions = "position_ids" in inspect.signature(member.forward).parameters
+    own = {name: value for name, value in inputs.items() if name != "position_ids" or takes_positions}
+    if states is not None:
+        own["encoder_outputs"] = states
+    if cache is not None:
+        own["past_key_values"] = cache
+    return own
 
 
-def _takes(member: Any) -> Any:
-    return inspect.signature(member.forward).parameters
-
-
-def _width(model: Any) -> int:
-    return model.get_encoder().config.hidden_size
-
-
-def _check_members(models: Sequence[PreTrainedModel]) -> None:
-    if not models:
-        raise ValueError("an ensemble needs at least one member, was given none")
-    for number, model in enumerate(models):
-        if not model.can_generate() or model.get_output_embeddings() is None:
-            raise TypeError(f"member {number} of the ensemble ({type(model).__name__}) is not a model that generates")
-    _check_same("is_encoder_decoder", [model.config.is_encoder_decoder for model in models], models)
-    sizes = [len(model.get_output_embeddings().weight) for model in models]
-    _check_same("the size of the vocabulary", sizes, models)
-    _check_same("the end token", [model.generation_config.eos_token_id for model in models], models)
-    if models[0].config.is_encoder_decoder:
-        _check_same("the decoder's start token", [start_token(model) for model in models], models)
-    _check_same("main_input_name", [model.main_input_name for model in models], models)
-    _check_same("device", [str(model.device) for model in models], models)
-
-
-def _check_same(what: str, values: list[Any], models: Sequence[PreTrainedModel]) -> None:
-    for number, value in enumerate(values):
-        if value != values[0]:
-            raise ValueError(
-                f"members of an ensemble must share their vocabulary and kind, but {what} is {values[0]} for member 0 "
-                f"({type(models[0]).__name__}) and {value} for member {number} ({type(models[number]).__name__})"
-            )
-
-
-def _check_tokenizers(tokenizers: Sequence[Any], num_members: int) -> None:
-    if len(tokenizers) != num_members:
-        raise ValueError(f"one tokenizer for each of the {num_members} members is needed, were {len(tokenizers)}")
-    first = tokenizers[0].get_vocab()
-    for number, tokenizer in enumerate(tokenizers):
-        other = tokenizer.get_vocab()
-        differ = sorted(token for token in first.keys() | other.keys() if first.get(token) != other.get(token))
-        if differ:
-            shown = "; ".join(f"{token!r} is {first.get(token)} and {other.get(token)}" for token in differ[:3])
-            raise ValueError(
-                f"the tokenizers of members 0 and {number} differ in {len(differ)} of {len(first)} and {len(other)} "
-                f"tokens: {shown}"
-            )
+def _member_output(
+    number: int, member: PreTrainedModel, inputs: dict[str, object], logits_to_keep: int
+) -> tuple[Tensor, Cache | None]:
+    """A member's log-probabilities (B, T, V), at least float32, and its cache."""
+    options: dict[str, object] = {"return_dict": True}
+    if isinstance(member, SparseModel):
+        options["log_probs"] = True
+    if "logits_to_keep" in inspect.signature(member.forward).parameters:
+        options["logits_to_keep"] = logits_to_keep
+    output = member(**{**inputs, **options})
+    logits = output.logits[:, -logits_to_keep:]
+    if logits[:, -1].isnan().any():
+        raise ValueError(f"member {number} of the ensemble ({type(member).__name__}) has NaN in its logits")
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return logits.log_softmax(-1, dtype=dtype), output.get("past_key_values")
