@@ -1,4 +1,4 @@
-"""Decoding that sparse outputs make possible: finite sets of candidates, and proofs of what a search found."""
+"""Decoding with sparse outputs: finite sets of candidates, search with proofs, ensembles, logits processors."""
 
 from .coverage_penalty import CoveragePenalty
 from .ensemble import Ensemble

@@ -36,7 +36,7 @@ class JoinedEncoders(nn.Module):
 
 
 def split_states(joined: BaseModelOutput, members: Iterable[PreTrainedModel]) -> list[BaseModelOutput]:
-    """Each member's part of what ``JoinedEncoders`` returned, in the member's dtype."""
+    """Each member's part of the output of ``JoinedEncoders``, in the member's dtype."""
     models = list(members)
     widths = [model.get_encoder().config.hidden_size for model in models]
     parts = joined.last_hidden_state.split(widths, dim=-1)

@@ -1,4 +1,4 @@
-"""Forced decoding: run a model over given strings, and read off what else was possible at every step."""
+"""Forced decoding: run a model over given strings, and list the alternatives at every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what decoding starts from: the model's head and special tokens, its inputs, its logits."""
+"""The inputs of decoding, checked: head and special tokens of the model, sentences, texts, logits."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def check_logits(logits: Tensor) -> Tensor:
 def encode(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prefix: str, source: str | None
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Tokenize what the model reads and what its output begins with.
+    """Tokenize the text that the model reads and the beginning of its output.
 
     Args:
         model: an encoder-decoder or a decoder.

@@ -1,4 +1,4 @@
-"""Log-probabilities of given strings, and of the empty string beside what beam search finds."""
+"""Log-probabilities of given strings, and of the empty string beside the hypothesis of beam search."""
 
 from __future__ import annotations
 

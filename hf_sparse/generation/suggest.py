@@ -1,4 +1,4 @@
-"""Suggestions of what comes next: the few tokens or words that a sparse model holds possible."""
+"""Suggestions for the next token or word: the few of nonzero probability, each with what follows for certain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Suggestions:
-    """Candidates for what comes next; they exclude each other.
+    """Candidates for the next token or word; they exclude each other.
 
     Attributes:
         candidates: likeliest first.

@@ -46,7 +46,7 @@ def plot_attention(
 
     for row, column in zip(*cells.nonzero()):
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="tab:orange", linewidth=1.2))
-    # A token may hold dollar signs, which start no formula.
+    # Dollar signs in a token are text, not mathematics.
     axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 2 else 0, parse_math=False)
     axes.set_yticks(range(len(queries)), queries, parse_math=False)
     axes.xaxis.tick_top()

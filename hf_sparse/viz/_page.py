@@ -35,12 +35,12 @@ def page(text: str, model_name: str, map_names: Sequence[str], sections: Sequenc
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>What the model holds possible: {escape(text)}</title>
+<title>Possible outputs: {escape(text)}</title>
 <style>{_STYLE}</style>
 </head>
 <body>
 <main>
-<h1>What the model holds possible</h1>
+<h1>Possible outputs</h1>
 <p>{escape(model_name)}{maps} read:</p>
 <blockquote dir="auto">{escape(text)}</blockquote>
 {"".join(sections)}
@@ -150,7 +150,7 @@ def attention_section(maps: Sequence[AttentionMap]) -> str:
     return f"""<section>
 <h2>Attention</h2>
 <p>Weights of the last layer, averaged over heads. Rows: the token being written, or in an encoder the token itself.
-Columns: the token looked at.</p>
+Columns: the token attended to.</p>
 {"".join(parts)}
 </section>
 """

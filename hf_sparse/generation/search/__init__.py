@@ -1,1 +1,1 @@
-"""Search over all strings a model can write, with proofs of what was found."""
+"""Search over all strings of a model, with proofs of its results."""

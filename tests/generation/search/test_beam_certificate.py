@@ -1,4 +1,4 @@
-"""What beam search proves about its result, against enumeration."""
+"""The proofs of beam search, against enumeration."""
 
 import math
 
