@@ -16,13 +16,13 @@ from ..attention import SupportCount, attention_sites
 
 @dataclass(frozen=True)
 class CoveragePenalty:
-    """A way of decoding, ``model.generate(..., num_beams=k, custom_generate=CoveragePenalty(...))``, that scores
+    """Beam search in which the score of a finished hypothesis is
 
     ``log p(y | x) / lp(y) + beta sum_j log max(epsilon, min(1, sum_t a_tj))``, ``lp(y) = ((5 + |y|) / 6)^alpha``
 
-    for a finished hypothesis, with ``a_tj`` the attention of target word t to source word j, averaged over heads and
-    layers of cross-attention, and ``|y|`` the number of generated tokens, end included. Open hypotheses are compared
-    by ``log p`` alone.
+    with ``a_tj`` the attention of target word t to source word j, averaged over heads and layers of cross-attention,
+    and ``|y|`` the number of generated tokens, end included. Open hypotheses are compared by ``log p`` alone. It runs
+    inside ``generate``: ``model.generate(..., num_beams=k, custom_generate=CoveragePenalty(...))``.
 
     The model must be one that ``sparsify`` made, with any map in its cross-attention; for plain softmax use
     ``sparsify(model, attn={"cross": "softmax"})``. ``output_scores`` then shows these scores.
