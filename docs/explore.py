@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_sparse
+from hf_sparse.generation.labels import token_labels
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "recipes"))
@@ -77,8 +78,8 @@ def example(model: Any, tokenizer: Any) -> dict[str, Any]:
         ],
         "steps": [
             {
-                "written": hf_sparse.generation.token_labels([step.chosen], tokenizer)[0],
-                "candidates": list(zip(hf_sparse.generation.token_labels(step.tokens, tokenizer), step.probabilities)),
+                "written": token_labels([step.chosen], tokenizer)[0],
+                "candidates": list(zip(token_labels(step.tokens, tokenizer), step.probabilities)),
             }
             for step in hf_sparse.step_supports(model, inputs, support.sequences[0])
         ],

@@ -1,19 +1,16 @@
-"""What only sparse outputs allow: finite sets of candidates, and decoding that proves what it found. And a search that
-heeds coverage."""
+"""Decoding with sparse outputs: finite sets of candidates, search with proofs, ensembles, logits processors."""
 
-from ._coverage_penalty import CoveragePenalty
-from ._empty_string import EmptyComparison, compare_with_empty
-from ._ensemble import Ensemble
-from ._hypothesis_tree import Branch, hypothesis_tree, tree_text
-from ._processors import AlphaReluLogitsProcessor, EntmaxLogitsProcessor, SparseLogitsProcessor, TopHLogitsProcessor
-from ._scores import SequenceScores, score_sequences
-from ._step_supports import StepSupport, step_supports
-from ._suggest import Suggestion, Suggestions, suggest
-from ._token_labels import percent, token_labels
+from .coverage_penalty import CoveragePenalty
+from .ensemble import Ensemble
+from .forced import StepSupport, step_supports
+from .processors import AlphaReluLogitsProcessor, EntmaxLogitsProcessor, SparseLogitsProcessor, TopHLogitsProcessor
+from .scores import EmptyComparison, SequenceScores, compare_with_empty, score_sequences
 from .search.beam_certificate import beam_certificate
 from .search.enumerate import SupportSet, enumerate_support
 from .search.exact_search import ExactSearchOutput, exact_decoding, exact_search
 from .search.result import Hypothesis, SearchResult
+from .suggest import Suggestion, Suggestions, suggest
+from .tree import Branch, hypothesis_tree, tree_text
 
 __all__ = [
     "AlphaReluLogitsProcessor",
@@ -38,10 +35,8 @@ __all__ = [
     "exact_decoding",
     "exact_search",
     "hypothesis_tree",
-    "percent",
     "score_sequences",
     "step_supports",
     "suggest",
-    "token_labels",
     "tree_text",
 ]

@@ -1,4 +1,4 @@
-"""Pictures of sparse models, and a page with all of them."""
+"""Pictures of sparse models, and an HTML report that shows them for one input."""
 
 from ._attention_heatmap import plot_attention
 from ._head_errors import plot_head_errors

@@ -1,34 +1,37 @@
-"""A picture of attention weights in which exact zeros look different from small weights."""
+"""Heat maps of attention weights that tell exact zeros from small weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ._figure import new_figure, save_figure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def plot_attention(
     weights: Tensor, keys: Sequence[str], queries: Sequence[str], *, title: str = "", path: str | Path | None = None
-) -> Any:
+) -> Figure:
     """Draw attention weights as a heat map with every nonzero cell outlined.
 
     Args:
-        weights: (queries, keys), as of one head or averaged over heads.
+        weights: (queries, keys), of one head or averaged over heads.
         keys: labels of the columns.
         queries: labels of the rows.
-        title: written above.
-        path: where to save the picture (PNG, SVG, PDF by its suffix); None does not save.
+        title: above the picture.
+        path: file to save it to (PNG, SVG or PDF, by its suffix); None does not save.
 
     Returns:
         The matplotlib figure.
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: weights and labels disagree in size.
+        ValueError: the shape of the weights does not fit the labels.
     """
     if tuple(weights.shape) != (len(queries), len(keys)):
         raise ValueError(
@@ -43,7 +46,7 @@ def plot_attention(
 
     for row, column in zip(*cells.nonzero()):
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="tab:orange", linewidth=1.2))
-    # A token may hold dollar signs, which are no formula.
+    # Dollar signs in a token are text, not mathematics.
     axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 2 else 0, parse_math=False)
     axes.set_yticks(range(len(queries)), queries, parse_math=False)
     axes.xaxis.tick_top()
@@ -54,6 +57,5 @@ def plot_attention(
     if title:
         axes.set_title(title, parse_math=False)
     figure.colorbar(image, shrink=0.8, label="weight")
-    if path is not None:
-        save_figure(figure, path)
+    save_figure(figure, path)
     return figure

@@ -1,16 +1,14 @@
-"""Everything a sparse model holds possible for one input, as one HTML file."""
+"""An HTML report on one input: all hypotheses, the choices at every step, the attention."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation import enumerate_support, hypothesis_tree, step_supports
-from ..generation._continuations import head_map
-from ..generation._suggest import encode
+from ..generation.inputs import encode, head_map
 from ..model.state import sparse_config
 from ._attention_maps import attention_maps
 from ._page import attention_section, hypotheses_section, page, steps_section
@@ -19,24 +17,24 @@ from ._page import attention_section, hypotheses_section, page, steps_section
 @torch.no_grad()
 def html_report(
     model: PreTrainedModel,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     text: str,
     *,
     path: str | Path | None = None,
     max_hypotheses: int = 50,
     max_new_tokens: int = 64,
 ) -> str:
-    """A self-contained page on one input: all hypotheses as a tree, the candidates at every step, the attention.
+    """A self-contained HTML page on one input: all hypotheses as a tree, the candidates at every step, the attention.
 
-    The page needs no server, no network and no script; it can be read on a phone, by a screen reader and on paper.
+    The page needs no server, no network and no script; it works on a phone, with a screen reader and on paper.
 
     Args:
         model: a model with a sparse head, or an ensemble, in evaluation mode.
         tokenizer: the model's.
-        text: what an encoder-decoder reads, or the prompt of another model.
-        path: where to save the page; None does not save.
-        max_hypotheses: how many hypotheses are looked for and shown.
-        max_new_tokens: the longest hypothesis, in tokens.
+        text: the text that an encoder-decoder reads, or the prompt of another model.
+        path: file to save the page to; None does not save.
+        max_hypotheses: most hypotheses found and shown.
+        max_new_tokens: longest hypothesis, in tokens.
 
     Returns:
         The page. Steps and attention are those of the likeliest hypothesis; attention is that of the last layer,
@@ -44,12 +42,12 @@ def html_report(
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: a dense head, an empty prompt, a budget out of range, NaN in the logits, or no hypothesis found
-            within the budget.
+        ValueError: a dense head, an empty prompt, a budget out of range, NaN in the logits, or no hypothesis within
+            the budget.
 
     Cost: that of ``enumerate_support``, and two forward passes.
     """
-    head_map(model)  # refuses a dense one
+    head_map(model)  # refuse a dense head first
     source, prefix = (text, "") if model.config.is_encoder_decoder else (None, text)
     inputs, _ = encode(model, tokenizer, prefix, source)
     if inputs["input_ids"].shape[1] == 0:

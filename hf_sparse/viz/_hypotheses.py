@@ -1,13 +1,20 @@
-"""A picture of all hypotheses: where they part, and how likely each way is."""
+"""A picture of all hypotheses: where they branch, and the probability of each branch."""
 
 from __future__ import annotations
 
 import unicodedata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ..generation import Branch, percent, token_labels
+from transformers import PreTrainedTokenizerBase
+
+from ..generation import Branch
+from ..generation.labels import percent, token_labels
 from ._figure import new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Inches.
 CHARACTER, PADDING, BOX_HEIGHT = 0.085, 0.1, 0.22
@@ -15,17 +22,23 @@ ROW, EDGE, STEM, MARGIN = 0.34, 0.85, 0.12, 0.15
 MOST_HYPOTHESES = 100
 
 
-def plot_hypotheses(tree: Branch, tokenizer: Any = None, *, title: str = "", path: str | Path | None = None) -> Any:
-    """Draw hypotheses from left to right, a box a token, with the probability of each way at every parting.
+def plot_hypotheses(
+    tree: Branch,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    title: str = "",
+    path: str | Path | None = None,
+) -> Figure:
+    """Draw hypotheses from left to right, one box per token, with the probability of every branch.
 
     Args:
         tree: from ``hypothesis_tree``.
         tokenizer: writes tokens as text; None for their ids.
-        title: written above.
-        path: where to save the picture (PNG, SVG, PDF by its suffix); None does not save.
+        title: above the picture.
+        path: file to save it to (PNG, SVG or PDF, by its suffix); None does not save.
 
     Returns:
-        The matplotlib figure. Numbers are the probabilities of all hypotheses through that place.
+        The matplotlib figure. A number is the probability of all hypotheses through that branch.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -39,7 +52,7 @@ def plot_hypotheses(tree: Branch, tokenizer: Any = None, *, title: str = "", pat
             f"hypothesis_tree(sequences[:{MOST_HYPOTHESES}], probabilities[:{MOST_HYPOTHESES}])"
         )
     labels = {id(branch): token_labels(branch.tokens, tokenizer) for _, branch in tree.walk()}
-    width = 2 * MARGIN + _length(tree, labels)
+    width = 2 * MARGIN + _drawn_width(tree, labels)
     height = 2 * MARGIN + ROW * tree.leaves
     figure = new_figure(width, height)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -49,19 +62,18 @@ def plot_hypotheses(tree: Branch, tokenizer: Any = None, *, title: str = "", pat
     if title:
         axes.set_title(title, parse_math=False, fontsize=10)
     _draw(axes, tree, labels, MARGIN, MARGIN + ROW / 2)
-    if path is not None:
-        save_figure(figure, path)
+    save_figure(figure, path)
     return figure
 
 
-def _draw(axes: Any, branch: Branch, labels: dict[int, list[str]], x: float, top: float) -> float:
-    """Draw a branch whose highest hypothesis is at ``top``; the height of the branch's own tokens."""
+def _draw(axes: Axes, branch: Branch, labels: dict[int, list[str]], x: float, top: float) -> float:
+    """Draw a branch whose first hypothesis is at height ``top``; return the height of its own tokens."""
     end = x + sum(map(_box_width, labels[id(branch)]))
     y, child_top = top, top
     for number, child in enumerate(branch.children):
         child_y = _draw(axes, child, labels, end + EDGE, child_top)
         if number == 0:
-            y = child_y  # the likeliest way goes straight on
+            y = child_y  # the likeliest child is on the same line
         _draw_edge(axes, (end, y), (end + EDGE, child_y), child.probability)
         child_top += ROW * child.leaves
     for label in labels[id(branch)]:
@@ -70,7 +82,7 @@ def _draw(axes: Any, branch: Branch, labels: dict[int, list[str]], x: float, top
     return y
 
 
-def _draw_edge(axes: Any, start: tuple[float, float], end: tuple[float, float], probability: float) -> None:
+def _draw_edge(axes: Axes, start: tuple[float, float], end: tuple[float, float], probability: float) -> None:
     corner = start[0] + STEM
     axes.plot([start[0], corner, corner], [start[1], start[1], end[1]], color="0.5", linewidth=1)
     arrow = {"arrowstyle": "->", "color": "0.5", "shrinkA": 0, "shrinkB": 0}
@@ -80,7 +92,7 @@ def _draw_edge(axes: Any, start: tuple[float, float], end: tuple[float, float], 
     axes.text(middle, end[1], percent(probability, 1), ha="center", va="center", fontsize=7, bbox=background)
 
 
-def _draw_box(axes: Any, label: str, x: float, y: float) -> None:
+def _draw_box(axes: Axes, label: str, x: float, y: float) -> None:
     from matplotlib.patches import Rectangle
 
     corner = (x, y - BOX_HEIGHT / 2)
@@ -94,6 +106,6 @@ def _box_width(label: str) -> float:
     return PADDING + CHARACTER * (len(label) + wide)
 
 
-def _length(branch: Branch, labels: dict[int, list[str]]) -> float:
+def _drawn_width(branch: Branch, labels: dict[int, list[str]]) -> float:
     own = sum(map(_box_width, labels[id(branch)]))
-    return own + max((EDGE + _length(child, labels) for child in branch.children), default=0.0)
+    return own + max((EDGE + _drawn_width(child, labels) for child in branch.children), default=0.0)

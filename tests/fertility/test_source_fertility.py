@@ -32,7 +32,7 @@ from hf_sparse import (
     unsparsify,
 )
 from hf_sparse.fertility.source import source_of
-from hf_sparse.generation._continuations import Continuations
+from hf_sparse.generation.suggest import Continuations
 from tests.test_hub import LocalHub
 from tests.tiny_models import PAD, tiny_model, tokens
 

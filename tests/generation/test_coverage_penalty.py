@@ -1,10 +1,12 @@
 """Beam search with a coverage penalty against the formula on every string, and on what stock generate returns."""
 
+import copy
 import itertools
 import math
 
 import pytest
 import torch
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from hf_sparse import CoveragePenalty, sparsify
 from tests.tiny_models import BOS, EOS, PAD, tiny_model
@@ -107,12 +109,23 @@ def test_counting_of_supports_goes_on_afterwards():
     [
         ({"num_beams": 1}, "needs num_beams >= 2 and do_sample=False, was 1 and False"),
         ({"num_beams": 2, "do_sample": True}, "was 2 and True"),
-        ({"num_beams": 2, "length_penalty": 0.5}, "has its own length penalty, alpha; was 0.5 besides"),
+        ({"num_beams": 2, "length_penalty": 0.5}, "has its own length penalty, alpha; leave out length_penalty=0.5"),
     ],
 )
 def test_other_searches_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         generated(model_with(), CoveragePenalty(), **options)
+
+
+def test_an_end_token_and_a_source_mask_are_needed():
+    model = model_with()
+    config = copy.deepcopy(model.generation_config)
+    config.num_beams, config._eos_token_tensor = 2, torch.tensor([EOS])
+    with pytest.raises(ValueError, match="needs the attention_mask of the source; pass it to generate"):
+        CoveragePenalty()(model, SOURCE, LogitsProcessorList(), StoppingCriteriaList(), config)
+    model.generation_config.eos_token_id = None
+    with pytest.raises(ValueError, match="eos_token_id is None: no hypothesis ever ends"):
+        generated(model, CoveragePenalty(), num_beams=2)
 
 
 def test_models_without_cross_attention_sites_are_refused():

@@ -9,8 +9,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
+from transformers.modeling_outputs import BaseModelOutput
 
 from hf_sparse import Ensemble, enumerate_support, is_sparse, probabilities, sparsify, unsparsify
+from hf_sparse.generation._ensemble_parts import JoinedEncoders
 from tests.model.test_generate import strings_of
 from tests.tiny_models import EOS, PAD, tiny_model
 
@@ -285,3 +287,26 @@ def test_nan_names_the_member():
     members[1].lm_head.weight.fill_(torch.nan)
     with pytest.raises(ValueError, match=r"member 1 of the ensemble \(GPT2LMHeadModel\) has NaN in its logits"):
         ensemble.generate(**inputs, max_new_tokens=2)
+
+
+def test_a_member_that_keeps_its_cache_elsewhere_is_refused_unless_no_cache_is_used(monkeypatch):
+    members, ensemble, inputs = make("llama+gpt2")
+    expected = ensemble.generate(**inputs, max_new_tokens=2)
+    monkeypatch.setattr(members[1], "_prepare_cache_for_generation", lambda *args: None)
+    with pytest.raises(ValueError, match=r"GPT2LMHeadModel keeps its cache elsewhere .* pass use_cache=False"):
+        ensemble.generate(**inputs, max_new_tokens=2)
+    assert torch.equal(ensemble.generate(**inputs, max_new_tokens=2, use_cache=False), expected)
+
+
+def test_encoders_that_disagree_on_the_length_are_refused():
+    class Encoder(torch.nn.Module):
+        def __init__(self, length):
+            super().__init__()
+            self.length = length
+
+        def forward(self):
+            return BaseModelOutput(last_hidden_state=torch.zeros(1, self.length, 2))
+
+    assert JoinedEncoders([Encoder(3), Encoder(3)])().last_hidden_state.shape == (1, 3, 4)
+    with pytest.raises(ValueError, match=r"turn one input into different lengths: \[3, 5\]"):
+        JoinedEncoders([Encoder(3), Encoder(5)])()

@@ -1,4 +1,4 @@
-"""What the searches are not given in the right form is asked for in the right form."""
+"""Inputs in the wrong form are refused with the form that is needed."""
 
 import pytest
 

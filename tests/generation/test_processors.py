@@ -83,7 +83,7 @@ def test_settings_and_scores_are_checked():
         EntmaxLogitsProcessor(0.5)
     with pytest.raises(ValueError, match='tau must be a number, was "auto"'):
         SparseLogitsProcessor("alpha_relu")
-    with pytest.raises(ValueError, match="does not take scores of any sign"):
+    with pytest.raises(ValueError, match="restricts the sign or the sum of its scores"):
         SparseLogitsProcessor("sum_normalization")
     nan = torch.tensor([[0.0, math.nan]])
     for processor in (EntmaxLogitsProcessor(), TopHLogitsProcessor()):

@@ -123,7 +123,7 @@ def test_sequences_must_be_those_of_generate():
     with pytest.raises(ValueError, match="the model's logits are NaN"):
         compare_with_empty(bart, inputs, max_new_tokens=3)
     bart.generation_config.decoder_start_token_id = bart.generation_config.bos_token_id = None
-    with pytest.raises(ValueError, match="what does the decoder start with"):
+    with pytest.raises(ValueError, match="set it to the token the decoder starts with"):
         score_sequences(bart, inputs, torch.full((2, 2), EOS))
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hf_sparse import Ensemble, sparsify, suggest
+from tests.enumeration import all_strings, next_distribution
 from tests.generation.spaced_tokenizer import spaced_tokenizer
-from tests.model.test_generate import all_strings, next_distribution
 from tests.tiny_models import EOS, tiny_model
 
 VOCAB = 7

@@ -1,4 +1,4 @@
-"""The report: what it says is what the model holds possible, nothing in it is code, and a browser shows it."""
+"""The report: it lists the possible outputs of the model, nothing in it is code, and a browser shows it."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ def inputs_of(tokenizer, model, text):
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order, and collects what a reader and a machine find."""
+    """Checks that tags are closed in order, and collects texts and attributes."""
 
     def __init__(self, html):
         super().__init__()
@@ -165,7 +165,7 @@ onload = () => {{
 
 
 def browse(tmp_path, html, width):
-    """What a real browser makes of a page in a window of some width."""
+    """Facts that a real browser reports of a page in a window of some width."""
     harness = tmp_path / "harness.html"
     harness.write_text(HARNESS.format(width=width, page=escape(html, quote=True)), encoding="utf-8")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
@@ -183,7 +183,7 @@ def test_a_browser_shows_it_on_a_phone_and_a_desk_and_runs_nothing_in_it(tmp_pat
     model, tokenizer = make("bart", words=EVIL_WORDS, seed=9)
     seen = browse(tmp_path, html_report(model, tokenizer, EVIL + "long" * 50, max_new_tokens=5), width)
     assert seen["pwned"] is None
-    assert seen["title"].startswith("What the model holds possible")
+    assert seen["title"].startswith("Possible outputs: ")
     assert seen["scrollWidth"] <= seen["clientWidth"] <= width
     assert seen["images"]
     for complete, natural_width, right in seen["images"]:

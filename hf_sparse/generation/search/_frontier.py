@@ -1,4 +1,4 @@
-"""The prefixes a search has still to expand, and a record of those it left."""
+"""The open prefixes of a search, and a record of those it left unexpanded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Prefixes:
     """Prefixes of one length, not yet expanded.
 
     Attributes:
-        sentence: which sentence each belongs to (n,).
-        log_mass: logarithm of its probability (n,), float64.
-        parent: number of the expanded prefix it is one token longer than (n,).
-        token: its last token (n,).
+        sentence: (n,) index of the sentence.
+        log_mass: (n,) log-probability in nats, float64.
+        parent: (n,) number of the expanded prefix that it is one token longer than.
+        token: (n,) last token.
     """
 
     sentence: Tensor
@@ -35,12 +35,12 @@ class Prefixes:
         return Prefixes(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
 
 
-class Left:
-    """How much probability, and how likely a string, was left unseen in each sentence, and why.
+class LeftPrefixes:
+    """The prefixes that were left unexpanded: their mass, their likeliest, and why they were left.
 
     Attributes:
-        mass: total probability of the prefixes left (B,), float64.
-        log_bound: log-probability of the likeliest (B,) by the reason for leaving it: ``"pruned"`` or a budget.
+        mass: (B,) total probability, float64.
+        log_bound: (B,) log-probability of the likeliest, by reason: ``"pruned"`` or a budget.
     """
 
     def __init__(self, num_sentences: int) -> None:
@@ -55,12 +55,16 @@ class Left:
 
 
 class Frontier:
-    """Open prefixes by length, at most ``max_open`` a sentence: beyond that the least likely are left.
+    """Open prefixes by length, at most ``max_open`` per sentence: beyond that the least likely are left.
 
     Args:
-        num_sentences: number of sentences.
-        max_length: prefixes of this length are left, not opened.
-        max_open: most open prefixes a sentence.
+        num_sentences: number of sentences, B.
+        max_length: prefixes of this many tokens are left, not opened.
+        max_open: most open prefixes per sentence.
+
+    Attributes:
+        num_open: (B,) number of open prefixes.
+        left: the prefixes that were left.
     """
 
     def __init__(self, num_sentences: int, max_length: int, max_open: int) -> None:
@@ -69,14 +73,14 @@ class Frontier:
         self._levels = [root, *(root[:0] for _ in range(max_length - 1))]
         self._max_open = max_open
         self.num_open = torch.ones(num_sentences, dtype=torch.long)
-        self.left = Left(num_sentences)
+        self.left = LeftPrefixes(num_sentences)
 
     def take(self, length: int, count: int) -> Prefixes:
         """Take out the ``count`` likeliest prefixes of ``length`` tokens of each sentence."""
         level = self._levels[length]
-        chosen = likeliest(level, count)
-        self._replace(length, level[~chosen])
-        return level[chosen]
+        taken = among_likeliest(level, count)
+        self._replace(length, level[~taken])
+        return level[taken]
 
     def push(self, length: int, prefixes: Prefixes) -> None:
         """Open ``prefixes`` of ``length`` tokens."""
@@ -85,23 +89,23 @@ class Frontier:
             return
         self._replace(length, self._levels[length] + prefixes)
         if (self.num_open > self._max_open).any():
-            kept = likeliest(sum(self._levels[1:], self._levels[0]), self._max_open)
+            kept = among_likeliest(sum(self._levels[1:], self._levels[0]), self._max_open)
             for length, mask in enumerate(kept.split([len(level) for level in self._levels])):
                 self._keep(length, mask, "max_open")
 
-    def prune(self, length: int, beaten: Tensor, least: float) -> None:
-        """Leave the prefixes of ``length`` tokens that are no likelier than ``beaten`` or less likely than ``least``.
+    def prune(self, length: int, to_beat: Tensor, least: float) -> None:
+        """Leave the prefixes of ``length`` tokens that are no likelier than ``to_beat`` or less likely than ``least``.
 
         Args:
             length: number of tokens.
-            beaten: a log-probability for each sentence (B,).
-            least: a log-probability.
+            to_beat: (B,) log-probability.
+            least: log-probability, for all sentences.
         """
         level = self._levels[length]
-        self._keep(length, (level.log_mass > beaten[level.sentence]) & (level.log_mass >= least), "pruned")
+        self._keep(length, (level.log_mass > to_beat[level.sentence]) & (level.log_mass >= least), "pruned")
 
     def leave(self, sentences: Tensor, reason: str) -> None:
-        """Leave all open prefixes of the sentences where ``sentences`` (B,) is true."""
+        """Leave all open prefixes of some sentences, given as a bool mask (B,)."""
         for length, level in enumerate(self._levels):
             self._keep(length, ~sentences[level.sentence], reason)
 
@@ -118,8 +122,8 @@ class Frontier:
         self._levels[length] = prefixes
 
 
-def likeliest(prefixes: Prefixes, count: int) -> Tensor:
-    """Which prefixes are among the ``count`` likeliest of their sentence: bool (n,), exactly ``count`` on ties."""
+def among_likeliest(prefixes: Prefixes, count: int) -> Tensor:
+    """Mask (n,) of the ``count`` likeliest prefixes of each sentence: exactly ``count`` on ties."""
     if len(prefixes) <= count:
         return torch.ones(len(prefixes), dtype=torch.bool)
     order = prefixes.log_mass.argsort(descending=True, stable=True)

@@ -1,15 +1,14 @@
-"""The tree of all strings as a model weighs it: the log-probabilities of every continuation of some prefixes."""
+"""The lattice of all strings: the log-probabilities of every continuation of some prefixes."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
+from ...functional.rows import upcast
 from ._prefix_tree import PrefixCache, PrefixTree
 
 
@@ -17,19 +16,19 @@ class Lattice:
     """Continuations of prefixes of several sentences, computed with a cache that all prefixes share.
 
     Args:
-        model: the model.
-        input_ids: prompts (B, length), or the decoder's first tokens.
-        logits_processor: applied to log-probabilities, as beam search does.
-        model_kwargs: what ``generate`` prepared for the model, one row a sentence.
-        max_length: length of the longest prefix, in tokens.
+        model: a model with ``generate``.
+        input_ids: (B, length) prompts, or the decoder's start tokens.
+        logits_processor: applied to log-probabilities, as in beam search.
+        model_kwargs: the model's keyword arguments as ``generate`` prepared them, one row per sentence.
+        max_length: number of tokens of the longest prefix.
     """
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel,
         input_ids: Tensor,
         logits_processor: LogitsProcessorList,
-        model_kwargs: dict[str, Any],
+        model_kwargs: dict[str, object],
         max_length: int,
     ) -> None:
         self._model = model
@@ -37,29 +36,35 @@ class Lattice:
         self._logits_processor = logits_processor
         self._tree = PrefixTree(max_length)
         self._cache: PrefixCache | None = None
-        self._kwargs = [model_kwargs]  # for prefixes of 0, 1, 2, ... tokens; without cache, one row a sentence
+        self._kwargs = [model_kwargs]  # for prefixes of 0, 1, 2, ... tokens; without cache, one row per sentence
 
     @property
     def num_sentences(self) -> int:
-        """How many sentences are searched."""
+        """Number of sentences, B."""
         return len(self._prompts)
 
     def strings(self, nodes: Tensor, length: int) -> list[list[int]]:
-        """The tokens of expanded prefixes (n,), all of them of ``length`` tokens."""
+        """The tokens of expanded prefixes (n,), all of ``length`` tokens."""
         return self._tree.strings(nodes, length).tolist()
 
     def start(self) -> Tensor:
-        """Log-probabilities (B, V) of the first tokens."""
+        """Log-probabilities (B, V) of the first token.
+
+        Raises:
+            ValueError: a cache that is filled already, that the model does not return, or that prefixes cannot share;
+                NaN; or a processor that raised a probability above 1.
+        """
         kwargs = self._kwargs[0]
         cache = kwargs.get("past_key_values")
-        if cache is not None and cache.get_seq_length() > 0:
+        if isinstance(cache, Cache) and cache.get_seq_length() > 0:
             raise ValueError("exact search starts from the prompt; pass past_key_values=None, not a filled cache")
         inputs = self._model.prepare_inputs_for_generation(self._prompts, is_first_iteration=True, **kwargs)
         output = self._model(**inputs, return_dict=True)
         filled = kwargs.pop("past_key_values", None)
         if kwargs.get("use_cache"):
             if not isinstance(filled, Cache):
-                raise ValueError(f"the cache of {type(self._model).__name__} is its own; pass use_cache=False")
+                name = type(self._model).__name__
+                raise ValueError(f"{name} keeps its cache elsewhere than in past_key_values; pass use_cache=False")
             self._cache = PrefixCache(filled)
         return self._log_probabilities(output, self._prompts)
 
@@ -68,12 +73,15 @@ class Lattice:
 
         Args:
             length: number of tokens of each prefix.
-            sentences: the sentences (n,) they belong to.
-            parents: the prefixes (n,) they are one token longer than; not read where ``length`` is 1.
-            tokens: their last tokens (n,).
+            sentences: (n,) indices of their sentences.
+            parents: (n,) numbers of the prefixes that they are one token longer than; not read where ``length`` is 1.
+            tokens: (n,) their last tokens.
 
         Returns:
             The numbers (n,) of the prefixes, and the log-probabilities (n, V) of the next token.
+
+        Raises:
+            ValueError: NaN, or a processor that raised a probability above 1.
         """
         nodes = self._tree.add(parents, tokens, length)
         device = self._prompts.device
@@ -89,7 +97,7 @@ class Lattice:
             self._cache.append(kwargs["past_key_values"])
         return nodes, self._log_probabilities(output, ids)
 
-    def _kwargs_at(self, length: int) -> dict[str, Any]:
+    def _kwargs_at(self, length: int) -> dict[str, object]:
         while len(self._kwargs) <= length:
             longer = self._model._update_model_kwargs_for_generation(
                 {}, dict(self._kwargs[-1]), is_encoder_decoder=self._model.config.is_encoder_decoder
@@ -97,14 +105,16 @@ class Lattice:
             self._kwargs.append(longer)
         return self._kwargs[length]
 
-    def _log_probabilities(self, output: Any, ids: Tensor) -> Tensor:
-        logits = output.logits[:, -1]
-        logits = (logits if logits.dtype == torch.float64 else logits.float()).to(ids.device)
-        # A sparse model gives log-probabilities here, which log_softmax leaves as they are.
+    def _log_probabilities(self, output: ModelOutput, ids: Tensor) -> Tensor:
+        logits = upcast(output.logits[:, -1]).to(ids.device)
+        # A sparse model returns log-probabilities here, a fixed point of log_softmax.
         scores = self._logits_processor(ids, logits.log_softmax(-1))
         if scores.isnan().any():
             row = int(scores.isnan().any(-1).nonzero()[0])
-            raise ValueError(f"the model gave NaN after the tokens {ids[row].tolist()}: nothing can be proved")
+            raise ValueError(
+                f"the model gave NaN after the tokens {ids[row].tolist()}, so nothing can be proved; look at "
+                "its weights and inputs"
+            )
         if (scores > 1e-5).any():
             raise ValueError(
                 "a logits processor raised a probability above 1, so that a string may be likelier than its prefix: "
@@ -113,9 +123,9 @@ class Lattice:
         return scores.clamp(max=0)
 
 
-def _select(kwargs: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+def _select(kwargs: dict[str, object], rows: Tensor) -> dict[str, object]:
     """The arguments for some of the sentences, with repetitions."""
-    selected = {}
+    selected: dict[str, object] = {}
     for name, value in kwargs.items():
         if isinstance(value, Tensor) and value.dim() > 0:
             batch_axis = 1 if name == "position_ids" and value.dim() == 3 else 0

@@ -1,4 +1,4 @@
-"""The prefixes a search has expanded, with their keys and values: what several share is stored once."""
+"""The prefixes that a search has expanded, with their keys and values: a shared beginning is stored once."""
 
 from __future__ import annotations
 
@@ -15,42 +15,55 @@ from transformers.cache_utils import (
 )
 
 
-class Rows:
+class GrowingRows:
     """A tensor that grows along its first axis, in amortized linear time."""
 
     def __init__(self) -> None:
-        self._room: Tensor | None = None
+        self._buffer: Tensor | None = None
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        assert self._room is not None
-        return self._room[index]
+        assert self._buffer is not None
+        return self._buffer[index]
 
     def append(self, rows: Tensor) -> None:
         """Add ``rows`` (n, ...) at the end."""
         end = self._length + len(rows)
-        if self._room is None or end > len(self._room):
-            room = rows.new_empty(max(end, 2 * self._length), *rows.shape[1:])
-            if self._room is not None:
-                room[: self._length] = self._room[: self._length]
-            self._room = room
-        self._room[self._length : end] = rows
+        if self._buffer is None or end > len(self._buffer):
+            larger = rows.new_empty(max(end, 2 * self._length), *rows.shape[1:])
+            if self._buffer is not None:
+                larger[: self._length] = self._buffer[: self._length]
+            self._buffer = larger
+        self._buffer[self._length : end] = rows
         self._length = end
 
 
 class PrefixTree:
-    """Every expanded prefix but the empty one, under a number: its last token and the way to it from the root."""
+    """Every expanded prefix but the empty one, numbered: its last token and its path from the root.
+
+    Args:
+        max_length: number of tokens of the longest prefix.
+    """
 
     def __init__(self, max_length: int) -> None:
         self._max_length = max_length
-        self._tokens = Rows()
-        self._paths = Rows()
+        self._tokens = GrowingRows()
+        self._paths = GrowingRows()
 
     def add(self, parents: Tensor, tokens: Tensor, length: int) -> Tensor:
-        """Number new prefixes of ``length`` tokens (n,), each one token longer than its parent (n,)."""
+        """Number new prefixes of ``length`` tokens.
+
+        Args:
+            parents: (n,) numbers of the prefixes that they are one token longer than.
+            tokens: (n,) their last tokens.
+            length: number of tokens.
+
+        Returns:
+            Their numbers (n,).
+        """
         nodes = torch.arange(len(tokens)) + len(self._tokens)
         paths = torch.full((len(tokens), self._max_length), -1)
         paths[:, : length - 1] = self.path(parents, length - 1)
@@ -60,7 +73,7 @@ class PrefixTree:
         return nodes
 
     def path(self, nodes: Tensor, length: int) -> Tensor:
-        """The prefixes (n, length) on the way to prefixes (n,) of ``length`` tokens, themselves last."""
+        """The prefixes (n, length) from the root to prefixes (n,) of ``length`` tokens, which come last."""
         return self._paths[nodes][:, :length] if length else torch.empty(len(nodes), 0, dtype=torch.long)
 
     def strings(self, nodes: Tensor, length: int) -> Tensor:
@@ -71,8 +84,14 @@ class PrefixTree:
 class PrefixCache:
     """The key-value cache of a ``PrefixTree``.
 
-    The prompt's keys and values are stored once a sentence, those of a prefix's last token once a prefix. Memory:
+    The prompt's keys and values are stored once per sentence, those of a prefix's last token once per prefix. Memory:
     that of a cache whose length is the number of prefixes.
+
+    Args:
+        prompts: the model's cache after the prompts.
+
+    Raises:
+        ValueError: a kind of cache layer that prefixes cannot share.
     """
 
     def __init__(self, prompts: Cache) -> None:
@@ -84,11 +103,16 @@ class PrefixCache:
                     f"exact search cannot share a cache with layers of type {type(layer).__name__} between prefixes; "
                     "pass use_cache=False"
                 )
-        self._keys = [Rows() for _ in self._prompts.layers]
-        self._values = [Rows() for _ in self._prompts.layers]
+        self._keys = [GrowingRows() for _ in self._prompts.layers]
+        self._values = [GrowingRows() for _ in self._prompts.layers]
 
     def gather(self, sentences: Tensor, paths: Tensor) -> Cache:
-        """The cache, of n rows, of the prompts of ``sentences`` (n,) and the prefixes on ``paths`` (n, length)."""
+        """The cache of some prefixes, one row per prefix.
+
+        Args:
+            sentences: (n,) indices of their sentences.
+            paths: (n, length) their paths in the ``PrefixTree``.
+        """
         cache = _with_layers(self._prompts, [self._layer(i, sentences, paths) for i in range(len(self._keys))])
         if self._cross is None:
             return cache
@@ -96,7 +120,7 @@ class PrefixCache:
         return EncoderDecoderCache(cache, _with_layers(self._cross, cross))
 
     def append(self, cache: Cache) -> None:
-        """Store the last position of each row of ``cache``, as many new prefixes."""
+        """Store the last position of each row of ``cache``, one new prefix per row."""
         cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         for layer, keys, values in zip(cache.layers, self._keys, self._values):
             if _holds_states(layer):

@@ -1,4 +1,4 @@
-"""The sweeps of an exact search: beam search through all lengths, again and again, over what is still open."""
+"""The sweeps of an exact search: beam search through all lengths, repeated over the prefixes still open."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .result import Hypothesis, SearchResult
 
 
 class Sweeps:
-    """The state of a search: what is open, and what was found.
+    """The state of a search: the open prefixes, and the strings found.
 
     Args:
         lattice: the strings of all sentences.
-        ends: the tokens that end a string.
+        ends: (E,) the tokens that end a string.
         max_new_tokens: see ``exact_search``, as for all that follow.
         num_hypotheses: see there.
         min_probability: see there.
@@ -50,13 +50,21 @@ class Sweeps:
         self.num_expanded = torch.zeros(num_sentences, dtype=torch.long)
 
     @property
-    def beaten(self) -> Tensor:
-        """The log-probability (B,) a string must exceed to be one of the hypotheses."""
+    def to_beat(self) -> Tensor:
+        """The log-probability (B,) that a string must exceed to become one of the hypotheses."""
         full = [-found[-1][0] if len(found) == self.num_hypotheses else -math.inf for found in self.found]
         return torch.tensor(full, dtype=torch.float64)
 
     def run(self, max_seconds: float | None, progress: bool) -> list[SearchResult]:
-        """Sweep until no prefix is open; one result a sentence."""
+        """Sweep until no prefix is open.
+
+        Args:
+            max_seconds: time for all sentences; None for no limit.
+            progress: whether to show a progress bar.
+
+        Returns:
+            One result per sentence.
+        """
         deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
         num_open = self.frontier.num_open
         with tqdm(total=len(num_open), desc="exact search", unit="sentence", disable=not progress) as bar:
@@ -67,9 +75,9 @@ class Sweeps:
         return [self.result(i) for i in range(len(num_open))]
 
     def sweep(self, deadline: float) -> None:
-        """Expand the likeliest open prefixes of every length, the short ones first."""
+        """Expand the likeliest open prefixes of every length, short ones first; ``deadline`` is a monotonic time."""
         for length in range(self.max_new_tokens):
-            self.frontier.prune(length, self.beaten, self.least)
+            self.frontier.prune(length, self.to_beat, self.least)
             prefixes = self.frontier.take(length, self.width)
             if len(prefixes):
                 self.expand(length, prefixes)
@@ -79,10 +87,10 @@ class Sweeps:
                 if time.monotonic() >= deadline:
                     self.frontier.leave(torch.ones_like(spent), "max_seconds")
         for length in range(self.max_new_tokens):
-            self.frontier.prune(length, self.beaten, self.least)
+            self.frontier.prune(length, self.to_beat, self.least)
 
     def expand(self, length: int, prefixes: Prefixes) -> None:
-        """Find the continuations of ``prefixes`` of ``length`` tokens; keep those that ended, open the others."""
+        """Continue ``prefixes`` of ``length`` tokens; keep the strings that ended, open the others."""
         self.num_expanded += torch.bincount(prefixes.sentence, minlength=len(self.num_expanded))
         if length == 0:
             nodes, log_p = prefixes.parent, self.lattice.start()
@@ -96,26 +104,26 @@ class Sweeps:
         self.frontier.push(length + 1, longer[~ended])
 
     def finish(self, length: int, ended: Prefixes) -> None:
-        """Remember the strings that ended, as far as they are among the likeliest."""
+        """Add strings that ended, of ``length`` tokens before the end, if they are among the likeliest."""
         self.finished_mass.index_add_(0, ended.sentence, ended.log_mass.exp())
-        ended = ended[(ended.log_mass > self.beaten[ended.sentence]) & (ended.log_mass >= self.least)]
+        ended = ended[(ended.log_mass > self.to_beat[ended.sentence]) & (ended.log_mass >= self.least)]
         strings = self.lattice.strings(ended.parent, length)
         for i, log_mass, string, end in zip(ended.sentence.tolist(), ended.log_mass.tolist(), strings, ended.token):
             bisect.insort(self.found[i], (-log_mass, [*string, int(end)]))
             del self.found[i][self.num_hypotheses :]
 
     def result(self, i: int) -> SearchResult:
-        """What was found for sentence ``i``, and what is proved."""
+        """The hypotheses of sentence ``i`` and their proof."""
         left = self.frontier.left
         bounds = {reason: float(bound[i]) for reason, bound in left.log_bound.items()}
-        likeliest = max(bounds, key=bounds.__getitem__, default=None)
-        log_bound = -math.inf if likeliest is None else bounds[likeliest]
-        proved = likeliest in (None, "pruned") or log_bound <= self.beaten[i] or log_bound < self.least
+        reason = max(bounds, key=bounds.__getitem__, default=None)
+        log_bound = -math.inf if reason is None else bounds[reason]
+        proved = reason in (None, "pruned") or log_bound <= self.to_beat[i] or log_bound < self.least
         return SearchResult(
             hypotheses=[Hypothesis(tokens, -negative) for negative, tokens in self.found[i]],
             finished_mass=float(self.finished_mass[i]),
             left_mass=float(left.mass[i]),
             log_bound=log_bound,
             num_expanded=int(self.num_expanded[i]),
-            ended_by=None if proved else likeliest,
+            ended_by=None if proved else reason,
         )

@@ -1,45 +1,47 @@
-"""What beam search can prove about its own result, read off the scores ``generate`` returns."""
+"""The proof that beam search can give of its own result, from the scores that ``generate`` returns."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
+from ..inputs import end_tokens
 from .result import Hypothesis, SearchResult
 
-# What Transformers' beam search adds to a score that must not be chosen.
+# Transformers' beam search adds this to a score that must not be chosen.
 NEVER = -1e9
 
 
 @torch.no_grad()
-def beam_certificate(model: Any, output: Any, num_beams: int) -> list[SearchResult]:
-    """Replay a beam search and say what it proves: for the seed's certificate, whether it covered all strings.
+def beam_certificate(model: PreTrainedModel, output: ModelOutput, num_beams: int) -> list[SearchResult]:
+    """Replay a beam search and prove how good its result is.
 
-    Beam search is exact where its beam never had to drop a prefix of nonzero probability; an entmax model often
-    leaves few enough. Where something was dropped, the likeliest prefix dropped bounds what was missed.
+    Beam search is exact if it never dropped a prefix of nonzero probability; an entmax model often leaves few enough.
+    Otherwise the likeliest prefix dropped bounds the strings that were missed.
 
     Args:
         model: the model that generated, for its end tokens.
         output: of ``model.generate(..., num_beams=num_beams, do_sample=False, return_dict_in_generate=True,
             output_scores=True)``.
-        num_beams: as given to ``generate``.
+        num_beams: as passed to ``generate``.
 
     Returns:
-        One ``SearchResult`` a sentence. Its hypotheses are all strings of nonzero probability that the beam ended,
+        One ``SearchResult`` per sentence. Its hypotheses are all strings of nonzero probability that the beam ended,
         likeliest first: under a length penalty ``output.sequences`` may prefer another. ``ended_by`` is
-        ``"num_beams"`` if a dropped prefix stands in the way of a proof, ``"max_new_tokens"`` if prefixes still open
-        when ``generate`` stopped do.
+        ``"num_beams"`` if a dropped prefix prevents the proof, ``"max_new_tokens"`` if a prefix does that was still
+        open when ``generate`` stopped.
 
     Raises:
-        ValueError: no scores in ``output``, a number of beams or sentences that does not fit, sampled beams or
-            another way to stop than end tokens and length, NaN, or a processor that raised a probability above 1.
+        ValueError: no scores in ``output``, no end token, another number of beams or sentences, sampled beams, another
+            stopping criterion than end tokens and length, NaN, or a processor that raised a probability above 1.
 
     Source: Peters et al. 2019, Section 4.1.
 
-    Cost: one pass over the scores; no forward pass of the model.
+    Cost: one pass over the scores, no forward pass.
     """
     if getattr(output, "scores", None) is None or getattr(output, "beam_indices", None) is None:
         raise ValueError(
@@ -48,21 +50,27 @@ def beam_certificate(model: Any, output: Any, num_beams: int) -> list[SearchResu
         )
     rows = len(output.scores[0])
     if num_beams < 1 or rows % num_beams or len(output.sequences) % (rows // num_beams):
-        raise ValueError(f"the scores are for {rows} beams in all: that is not num_beams={num_beams} a sentence")
-    ends = torch.tensor(model.generation_config.eos_token_id, device=output.scores[0].device).view(-1)
+        raise ValueError(f"the scores are for {rows} beams in all: that is not num_beams={num_beams} per sentence")
+    ends = torch.tensor(end_tokens(model), device=output.scores[0].device)
     beams = _Beams(rows // num_beams, num_beams, ends)
     for scores in output.scores:
         if scores.isnan().any():
-            raise ValueError("the scores hold NaN: nothing can be proved")
+            raise ValueError("the scores hold NaN, so nothing can be proved; look at the model's weights and inputs")
         if (scores > 1e-5).any():
-            raise ValueError("a logits processor raised a probability above 1: no bound holds")
+            raise ValueError("a logits processor raised a probability above 1: no bound holds; leave it out")
         beams.step(scores)
     _check_returned(output, beams)
     return beams.results()
 
 
 class _Beams:
-    """Beam search as in Transformers, step by step with the same float32 scores, keeping account of what it drops."""
+    """Beam search as in Transformers, with the same float32 scores, and an account of the prefixes it drops.
+
+    Args:
+        num_sentences: number of sentences, B.
+        num_beams: beams per sentence.
+        ends: (E,) the tokens that end a string.
+    """
 
     def __init__(self, num_sentences: int, num_beams: int, ends: Tensor) -> None:
         self.num_beams, self.ends = num_beams, ends
@@ -76,7 +84,7 @@ class _Beams:
         self.num_expanded = torch.zeros(num_sentences, dtype=torch.long, device=ends.device)
 
     def step(self, log_p: Tensor) -> None:
-        """Go on with the log-probabilities (sentences * beams, V) of the next token."""
+        """Continue by the log-probabilities (sentences * beams, V) of the next token."""
         num_sentences, num_beams = self.scores.shape
         log_p = log_p.view(num_sentences, num_beams, -1)
         self.num_expanded += (self.log_mass.exp() > 0).sum(-1)
@@ -86,7 +94,7 @@ class _Beams:
         kept_scores, kept = longer.topk(num_kept)
         parents, tokens = kept // log_p.shape[-1], kept % log_p.shape[-1]
         ended = torch.isin(tokens, self.ends)
-        # Ended strings beyond the first num_beams are passed over.
+        # As in Transformers, strings that end beyond the first num_beams are skipped.
         found = ended & (torch.arange(num_kept, device=ended.device) < num_beams)
         kept_mass = log_mass.gather(1, kept)
         found &= kept_mass.exp() > 0
@@ -108,7 +116,7 @@ class _Beams:
         self.dropped_bound = self.dropped_bound.maximum(log_mass.amax(-1))
 
     def results(self) -> list[SearchResult]:
-        """One result a sentence; what is still open is left."""
+        """One result per sentence; prefixes still open are left."""
         still_open = self.log_mass.where(self.log_mass.exp() > 0, -math.inf)
         open_bound, open_mass = still_open.amax(-1), still_open.exp().sum(-1)
         results = []
@@ -130,8 +138,8 @@ class _Beams:
         return results
 
 
-def _check_returned(output: Any, beams: _Beams) -> None:
-    """The strings ``generate`` returned, ended or cut at the longest length, must be among those of the replay."""
+def _check_returned(output: ModelOutput, beams: _Beams) -> None:
+    """Refuse strings, ended or cut at the longest length, that the replay does not have."""
     lengths = (output.beam_indices >= 0).sum(-1).tolist()
     strings = output.sequences[:, output.sequences.shape[1] - output.beam_indices.shape[1] :].tolist()
     for row, (string, length) in enumerate(zip(strings, lengths)):
@@ -140,11 +148,11 @@ def _check_returned(output: Any, beams: _Beams) -> None:
         if _has_probability(output, row, string[:length]) and string[:length] not in known:
             raise ValueError(
                 "the sequences are not those of a beam search over these scores: they were sampled (do_sample=True), "
-                "or stopped by something else than end tokens and length; nothing can be proved"
+                "or stopped by something else than end tokens and length, so nothing can be proved"
             )
 
 
-def _has_probability(output: Any, row: int, string: list[int]) -> bool:
-    """Whether this is a string at all: beam search fills up with strings of probability zero."""
+def _has_probability(output: ModelOutput, row: int, string: list[int]) -> bool:
+    """Whether a returned string has nonzero probability: beam search fills up with others."""
     steps = zip(output.scores, output.beam_indices[row].tolist(), string)
     return bool(string) and math.exp(sum(float(scores[beam, token]) for scores, beam, token in steps)) > 0

@@ -1,4 +1,4 @@
-"""All strings a sparse model gives nonzero probability."""
+"""All strings of nonzero probability under a sparse model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
 from ...model.state import is_sparse, sparse_config
-from .._inputs import num_sentences
-from .exact_search import exact_decoding, exact_search
+from ..inputs import check_one_sentence
+from .exact_search import ExactSearchOutput, exact_decoding, exact_search
+from .result import SearchResult
 
-# How many prefixes are expanded in one forward pass: more do not go faster.
+# Prefixes expanded in one forward pass: more are no faster.
 WIDTH = 128
 
 
@@ -25,10 +26,10 @@ class SupportSet:
 
     Attributes:
         sequences: token ids of each finished string, without start token, with the end token; likeliest first.
-        probabilities: their probabilities.
-        complete: whether nothing of nonzero probability (or, if a least probability was given, nothing that likely)
-            was left out. If not, the set is not finite within the budget, and ``mass`` says how much was found.
-        left_mass: the probability of everything left out; exactly 0 where nothing of nonzero probability was.
+        probabilities: of ``sequences``, in the same order.
+        complete: whether nothing of nonzero probability (or, with a ``min_probability``, nothing that likely) was left
+            out. If not, the set is larger than the budget, and ``mass`` is the probability found.
+        left_mass: the probability of everything left out; exactly 0 if nothing of nonzero probability was.
     """
 
     sequences: list[list[int]]
@@ -51,40 +52,38 @@ def enumerate_support(
 ) -> SupportSet:
     """Every string to which ``model`` gives nonzero probability, by exhaustive search of its sparse lattice.
 
-    The model's own distribution is enumerated: what the generation config forbids or forces does not count.
+    The model's own distribution is enumerated: constraints of the generation config do not apply.
 
     ``complete`` is a fact about the strings, not about the search: it is true if and only if at most
-    ``max_hypotheses`` strings have nonzero probability and none has more than ``max_new_tokens`` tokens. Which tokens
-    have nonzero probability is decided by float32 scores, though. A token whose score is at the threshold up to
-    rounding has probability 0 on one machine and 1e-13 (entmax15) or 1e-7 (sparsemax) on another, and below it may
-    hang more strings than the budget holds, or one that does not end. Then ``complete`` differs and ``left_mass``
-    shows how little is at stake. With a ``min_probability`` well above rounding such strings do not count.
+    ``max_hypotheses`` strings have nonzero probability and none has more than ``max_new_tokens`` tokens. But float32
+    scores decide which tokens have nonzero probability. A token whose score is at the threshold up to rounding has
+    probability 0 on one machine and 1e-13 (entmax15) or 1e-7 (sparsemax) on another, and may be followed by more
+    strings than the budget holds, or by one that does not end. Then ``complete`` differs, and ``left_mass`` shows how
+    little is at stake. With a ``min_probability`` well above rounding such strings do not count.
 
     Args:
         model: a model with a sparse head, in evaluation mode; any head with a ``min_probability`` above 0.
-        inputs: what ``model.generate`` takes, for one sentence: (1, length) tensors.
-        max_hypotheses: how many strings, finished and not, are kept; beyond it the least likely are dropped.
-        max_new_tokens: the longest string looked at, in tokens.
+        inputs: keyword inputs of ``model.generate`` for one sentence, (1, length) tensors.
+        max_hypotheses: most strings kept, finished or not; beyond it the least likely are dropped.
+        max_new_tokens: longest string, in tokens.
         min_probability: strings less likely than this are left out.
 
     Returns:
         A ``SupportSet``.
 
     Raises:
-        TypeError: inputs that are no mapping to tensors.
+        TypeError: ``inputs`` is not a mapping to tensors.
         ValueError: a dense head and no ``min_probability``, more than one sentence, no end token, or a budget below 1.
 
     Cost: that of ``exact_search``: one token's forward pass for each prefix of nonzero probability.
     """
-    batch = num_sentences(inputs)
+    check_one_sentence(inputs)
     dense = not is_sparse(model) or sparse_config(model).head is None
     if dense and min_probability == 0:
         raise ValueError(
             "the model's head is dense: every string has nonzero probability; sparsify(model, head=...), or give a "
             "min_probability above 0"
         )
-    if batch != 1:
-        raise ValueError(f"inputs must be for one sentence, were for {batch}")
     if max_hypotheses < 1 or max_new_tokens < 1:
         raise ValueError(
             f"max_hypotheses and max_new_tokens must be at least 1, were {max_hypotheses} and {max_new_tokens}"
@@ -100,6 +99,11 @@ def enumerate_support(
         max_expanded=max_hypotheses * max_new_tokens,
         custom_generate=_unconstrained,
     )
+    return _support_set(found, max_hypotheses, min_probability)
+
+
+def _support_set(found: SearchResult, max_hypotheses: int, min_probability: float) -> SupportSet:
+    """The first ``max_hypotheses`` strings of a search for one more."""
     kept = found.hypotheses[:max_hypotheses]
     probabilities = [hypothesis.probability for hypothesis in kept]
     all_kept = len(kept) == len(found.hypotheses)
@@ -117,5 +121,7 @@ def enumerate_support(
 
 
 @functools.wraps(exact_decoding)  # generate reads the names of the search's arguments off the signature
-def _unconstrained(model: Any, input_ids: Tensor, logits_processor: LogitsProcessorList, **kwargs: Any) -> Any:
-    return exact_decoding(model, input_ids, LogitsProcessorList(), **kwargs)
+def _unconstrained(
+    model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList, **options: Any
+) -> ExactSearchOutput | Tensor:
+    return exact_decoding(model, input_ids, LogitsProcessorList(), **options)

@@ -1,4 +1,4 @@
-"""Search for the likeliest strings that proves what it found."""
+"""Search for the likeliest strings, with a proof that they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from .._inputs import num_sentences
+from ..inputs import num_sentences
 from ._lattice import Lattice
 from ._sweeps import Sweeps
 from .result import Hypothesis, SearchResult
@@ -28,13 +27,13 @@ from .result import Hypothesis, SearchResult
 
 @dataclass
 class ExactSearchOutput(ModelOutput):
-    """What ``generate`` returns with ``custom_generate=exact_decoding, return_dict_in_generate=True``.
+    """Output of ``generate`` with ``custom_generate=exact_decoding, return_dict_in_generate=True``.
 
     Attributes:
-        sequences: prompt or start token and hypothesis (B * num_hypotheses, length), padded at the end.
-        sequences_scores: log-probabilities (B * num_hypotheses,) float64 without length penalty; ``-inf`` for a row
-            that holds no hypothesis because there are fewer.
-        results: one ``SearchResult`` a sentence.
+        sequences: (B * num_hypotheses, length) prompt or start token and hypothesis, padded at the end.
+        sequences_scores: (B * num_hypotheses,) log-probabilities, float64, without length penalty; ``-inf`` for a row
+            without a hypothesis, where fewer were found.
+        results: one ``SearchResult`` per sentence.
     """
 
     sequences: Tensor
@@ -44,7 +43,7 @@ class ExactSearchOutput(ModelOutput):
 
 def exact_search(
     model: PreTrainedModel,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, Tensor],
     num_hypotheses: int = 1,
     *,
     max_new_tokens: int = 64,
@@ -54,45 +53,45 @@ def exact_search(
     max_expanded: int = 10_000,
     max_seconds: float | None = None,
     progress: bool = False,
-    **generate_options: Any,
+    **generate_options: object,
 ) -> list[SearchResult]:
-    """The likeliest strings of each sentence, with a proof that they are, or how far from one the budgets ended.
+    """The likeliest strings of each sentence, with a proof that they are, or the gap that the budgets left.
 
-    Repeated sweeps of beam search: each goes once through all lengths and expands the ``width`` likeliest open
-    prefixes of each, where beam search would forget the others. The first sweep is beam search. A prefix that is no
-    likelier than the hypotheses already found is pruned, for no string is likelier than its prefix; when none is open
+    Repeated sweeps of beam search: each passes once through all lengths and expands the ``width`` likeliest open
+    prefixes of each, where beam search would forget the others. The first sweep is beam search. A string is never
+    likelier than its prefix, so a prefix no likelier than the hypotheses already found is pruned; when none is open,
     the hypotheses are proved to be the likeliest strings. On the sparse lattice of an entmax model that often takes
-    one sweep; a softmax model gives every string nonzero probability, but many sentences are proved all the same.
+    one sweep. A softmax model gives every string nonzero probability, but many sentences are proved all the same.
 
     Args:
         model: a model with a language-model head, sparse or not, in evaluation mode.
-        inputs: what ``model.generate`` takes, (B, length) tensors; prompts of decoder-only models padded on the left.
-        num_hypotheses: how many of the likeliest strings are looked for.
-        max_new_tokens: the longest string, its end token included; longer ones are left.
-        min_probability: strings less likely than this are not looked for.
-        width: how many prefixes of a sentence are expanded at once. It changes speed, not what is found.
-        max_open: memory: how many prefixes of a sentence are remembered.
-        max_expanded: work and memory: how many prefixes of a sentence are expanded (less than ``width`` more, for it
-            is looked at after each forward pass).
-        max_seconds: time for all sentences; the forward pass under way is finished.
-        progress: whether to show a progress bar, one step for each sentence that is done.
+        inputs: keyword inputs of ``model.generate``, (B, length) tensors; decoder-only prompts padded on the left.
+        num_hypotheses: number of likeliest strings to find.
+        max_new_tokens: longest string, in tokens, its end token included; longer ones are left.
+        min_probability: least probability of a string to find.
+        width: number of prefixes per sentence that are expanded at once. It changes speed, not the result.
+        max_open: memory: most open prefixes per sentence.
+        max_expanded: work and memory: most expanded prefixes per sentence (up to ``width - 1`` more, as it is checked
+            after each forward pass).
+        max_seconds: time for all sentences; the forward pass under way is finished. None for no limit.
+        progress: whether to show a progress bar, one step per finished sentence.
         **generate_options: for ``model.generate``: ``logits_processor``, ``prefix_allowed_tokens_fn``,
             ``suppress_tokens``, ``use_cache``, ... Constraints set a probability to 0 and leave the others, as in
-            beam search; the generation config's own count too.
+            beam search; so do those of the generation config.
 
     Returns:
-        One ``SearchResult`` a sentence, in order.
+        One ``SearchResult`` per sentence, in order.
 
     Raises:
-        TypeError: inputs that are no mapping to tensors.
+        TypeError: ``inputs`` is not a mapping to tensors.
         ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
-            processor that makes a string likelier than its prefix, sampling or beams asked for, or other ways to stop.
+            processor that makes a string likelier than its prefix, sampling, beams, or another stopping criterion.
 
     Source: the certificates are those of Peters et al. 2019, Section 4.1, and Stahlberg and Byrne 2019; the order of
     search is that of cyclic best-first search (Kao et al. 2009).
 
-    Cost: one forward pass of one token for ``width`` prefixes a sentence, for each length in each sweep. The keys and
-    values of a prefix's last token are stored once, whatever the number of its continuations.
+    Cost: one forward pass of one token for ``width`` prefixes per sentence, for each length in each sweep. The keys
+    and values of a prefix's last token are stored once, whatever the number of its continuations.
 
     >>> import torch
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -109,7 +108,7 @@ def exact_search(
     ('bound', 2, 39)
     """
     num_sentences(inputs)
-    # Over what the model's generation config says; under what the user asks for, which may then be refused.
+    # These override the model's generation config, and the user's options override them and may be refused.
     mode = {"custom_generate": exact_decoding, "num_beams": 1, "do_sample": False, "num_return_sequences": 1}
     output = model.generate(
         **inputs,
@@ -142,17 +141,17 @@ def exact_decoding(
     max_expanded: int = 10_000,
     max_seconds: float | None = None,
     progress: bool = False,
-    **model_kwargs: Any,
+    **model_kwargs: object,
 ) -> ExactSearchOutput | Tensor:
     """``exact_search`` as a way of decoding: ``model.generate(**inputs, custom_generate=exact_decoding)``.
 
     Args:
-        model: given by ``generate``, as are ``input_ids``, ``logits_processor``, ``stopping_criteria``,
-            ``generation_config`` and ``model_kwargs``. The others are given to ``generate`` and are those of
+        model: from ``generate``, as are ``input_ids``, ``logits_processor``, ``stopping_criteria``,
+            ``generation_config`` and ``model_kwargs``. The others are passed to ``generate`` and are those of
             ``exact_search``.
-        input_ids: (B, length).
+        input_ids: (B, length) prompts or start tokens.
         logits_processor: applied to log-probabilities.
-        stopping_criteria: those of length and end token only.
+        stopping_criteria: of length and end token only.
         generation_config: for its token ids and length.
         num_hypotheses: see ``exact_search``, as for all that follow.
         min_probability: see there.
@@ -175,16 +174,10 @@ def exact_decoding(
         raise ValueError("the batch is empty: give at least one sentence")
     budgets = {"num_hypotheses": num_hypotheses, "width": width, "max_open": max_open, "max_expanded": max_expanded}
     max_new_tokens = generation_config.max_length - input_ids.shape[1]
-    for name, value in {**budgets, "max_new_tokens": max_new_tokens}.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, was {value}")
-    if not 0 <= min_probability <= 1:
-        raise ValueError(f"min_probability must be in [0, 1], was {min_probability}")
-    if max_seconds is not None and not max_seconds > 0:
-        raise ValueError(f"max_seconds must be above 0, or None, was {max_seconds}")
+    _check_budgets({**budgets, "max_new_tokens": max_new_tokens}, min_probability, max_seconds)
     ends = generation_config._eos_token_tensor
     if ends is None:
-        raise ValueError("there is no end token (generation_config.eos_token_id is None): no string ever ends")
+        raise ValueError("generation_config.eos_token_id is None: no string ever ends; set it to the end token")
     lattice = Lattice(model, input_ids, logits_processor, model_kwargs, max_new_tokens)
     search = Sweeps(lattice, ends.cpu(), max_new_tokens, min_probability=min_probability, **budgets)
     results = search.run(max_seconds, progress)
@@ -204,8 +197,8 @@ def exact_decoding(
 def _check_mode(generation_config: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> None:
     if generation_config.do_sample or generation_config.num_beams > 1:
         raise ValueError(
-            "exact search neither samples nor takes beams; pass do_sample=False and num_beams=1 (width is how many "
-            "prefixes are expanded at once, num_hypotheses how many strings are returned)"
+            "exact search neither samples nor takes beams; pass do_sample=False and num_beams=1 (width is the number "
+            "of prefixes expanded at once, num_hypotheses the number of strings returned)"
         )
     others = [type(c).__name__ for c in stopping_criteria if not isinstance(c, EosTokenCriteria | MaxLengthCriteria)]
     if others:
@@ -213,6 +206,16 @@ def _check_mode(generation_config: GenerationConfig, stopping_criteria: Stopping
             f"exact search stops a string at its end token or at max_new_tokens only, not by {', '.join(others)}; "
             "for a time limit pass max_seconds"
         )
+
+
+def _check_budgets(budgets: dict[str, int], min_probability: float, max_seconds: float | None) -> None:
+    for name, value in budgets.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, was {value}")
+    if not 0 <= min_probability <= 1:
+        raise ValueError(f"min_probability must be in [0, 1], was {min_probability}")
+    if max_seconds is not None and not max_seconds > 0:
+        raise ValueError(f"max_seconds must be above 0, or None, was {max_seconds}")
 
 
 def _as_sequences(

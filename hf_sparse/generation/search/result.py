@@ -1,4 +1,4 @@
-"""What a search found for one sentence, and what it can prove about it."""
+"""The result of a search for one sentence: its hypotheses, and the proof that they are the likeliest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Hypothesis:
     """A string that ended.
 
     Attributes:
-        tokens: its token ids, with the end token, without prompt or start token.
-        log_probability: the logarithm of its probability under the model, in nats; no length penalty.
+        tokens: token ids, with the end token, without prompt or start token.
+        log_probability: under the model, in nats; no length penalty.
     """
 
     tokens: list[int]
@@ -20,28 +20,28 @@ class Hypothesis:
 
     @property
     def probability(self) -> float:
-        """Its probability under the model."""
+        """Probability under the model."""
         return math.exp(self.log_probability)
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found for one sentence, and how much of the distribution it did not look at.
+    """The hypotheses of one sentence, and the share of the distribution that the search did not see.
 
-    Every string that was not seen hangs below a prefix that the search left: pruned, because no continuation could
-    become one of the hypotheses asked for, or given up because a budget ended. A string is never likelier than its
-    prefix, so the likeliest prefix left bounds all strings not seen, and together they have ``left_mass``.
+    Every string not seen continues a prefix that the search left: pruned, because no continuation could become one of
+    the hypotheses, or dropped because a budget ended. A string is never likelier than its prefix, so the likeliest
+    prefix left bounds all strings not seen, and together they have ``left_mass``.
 
     Attributes:
-        hypotheses: the likeliest strings seen, as many as were asked for, likeliest first.
+        hypotheses: the likeliest strings seen, at most as many as requested, likeliest first.
         finished_mass: total probability of all strings seen, hypotheses or not.
         left_mass: total probability of the prefixes left. Both masses sum to 1 up to rounding, unless logits
             processors took some away.
         log_bound: log-probability of the likeliest prefix left, in nats; ``-inf`` if none was left.
         num_expanded: number of prefixes whose continuations were computed.
-        ended_by: None if the search ended because no string left can be among the hypotheses asked for; else the
-            budget that ended it and would have to be raised: ``"max_new_tokens"``, ``"max_open"``,
-            ``"max_expanded"``, ``"max_seconds"``, ``"num_beams"``.
+        ended_by: None if the search ended because no string left can be among the hypotheses; else the budget that
+            ended it, to be raised: ``"max_new_tokens"``, ``"max_open"``, ``"max_expanded"``, ``"max_seconds"`` or
+            ``"num_beams"``.
 
     >>> best = Hypothesis([5, 2], math.log(0.5))
     >>> found = SearchResult([best], finished_mass=0.5, left_mass=0.5, log_bound=math.log(0.25), num_expanded=3)
@@ -68,17 +68,17 @@ class SearchResult:
 
     @property
     def outweighs(self) -> bool:
-        """The best hypothesis is at least as likely as all strings not seen taken together."""
+        """The best hypothesis is at least as likely as all strings not seen together."""
         return self.exhausted or (self.best is not None and self.best.probability >= self.left_mass)
 
     @property
     def bounded(self) -> bool:
-        """No string that was not seen can be likelier than the best hypothesis."""
+        """No string not seen can be likelier than the best hypothesis."""
         return self.outweighs or self.num_proved > 0
 
     @property
     def certificate(self) -> str | None:
-        """The strongest proof that the best hypothesis is the likeliest string of all.
+        """The strongest proof that the best hypothesis is the likeliest string.
 
         ``"exhaustion"`` implies ``"mass"``, which implies ``"bound"``; None where there is no proof.
         """
@@ -90,12 +90,12 @@ class SearchResult:
 
     @property
     def num_proved(self) -> int:
-        """How many of the hypotheses are proved to be the likeliest strings of all, in their order."""
+        """Number of hypotheses, from the first on, that are proved to be the likeliest strings in this order."""
         return sum(hypothesis.log_probability >= self.log_bound for hypothesis in self.hypotheses)
 
     @property
     def gap(self) -> float:
-        """How much likelier than the best hypothesis a string not seen could be, as a difference of logs, in nats.
+        """Largest log-probability by which a string not seen could exceed the best hypothesis, in nats.
 
         0 where there is a certificate, infinite where nothing was found.
         """

@@ -1,4 +1,4 @@
-"""Exact search: what it finds against enumeration and against depth-first search without cache; what it can prove."""
+"""Exact search: its strings against enumeration and depth-first search without cache, and its proofs."""
 
 import math
 import warnings

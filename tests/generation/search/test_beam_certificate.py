@@ -1,4 +1,4 @@
-"""What beam search proves about its result, against enumeration."""
+"""The proofs of beam search, against enumeration."""
 
 import math
 
@@ -113,4 +113,7 @@ def test_refuses_what_is_not_a_beam_search():
         beam_certificate(model, output, 4)
     output.scores[1][0, 0] = 1.0
     with pytest.raises(ValueError, match="above 1"):
+        beam_certificate(model, output, 4)
+    model.generation_config.eos_token_id = None
+    with pytest.raises(ValueError, match="no string ever ends; set it to the end token"):
         beam_certificate(model, output, 4)

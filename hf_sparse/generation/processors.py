@@ -1,9 +1,8 @@
-"""Logits processors that make a dense model decode through a sparse map."""
+"""Logits processors: decode a dense model through a sparse map, or cut its distribution by entropy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,54 +15,57 @@ from ..model.distribution import OFF_SUPPORT, log_distribution
 class SparseLogitsProcessor(LogitsProcessor):
     """Decode a dense model through a sparse map: ``generate(logits_processor=[SparseLogitsProcessor("entmax15")])``.
 
-    It turns logits into log-probabilities of the map, as ``sparsify(model, head=...)`` would, but for one call of
-    ``generate`` and without touching the model. A model trained with softmax was not trained for the map: its logits
-    differ more than those of an entmax model, so that few tokens keep probability. Perplexities need the model's own
-    map.
+    Logits become log-probabilities of the map, as with ``sparsify(model, head=...)``, but for one call of ``generate``
+    and without a change to the model. A model trained with softmax was not trained for the map: its logits differ more
+    than those of an entmax model, so few tokens keep probability. Perplexities need the model's own map.
 
-    Limits. Beam search hands its processors ``log_softmax(logits)``. That is fine for maps that do not care about a
-    constant added to all logits, those of the entmax family; alpha-ReLU does, needs the logits themselves, and is
-    refused there. The refusal looks for scores whose exponentials sum to one, so it cannot see log-probabilities that
-    another processor changed first. Temperature and truncation come after and act on the map's probabilities:
-    ``temperature=T`` samples from ``p ** (1 / T)``, with the same support.
+    Limits. Beam search hands its processors ``log_softmax(logits)``. The entmax family is invariant to a constant
+    added to all logits, so nothing changes; alpha-ReLU is not and is refused there. The refusal looks for scores whose
+    exponentials sum to one, so it misses log-probabilities that another processor changed first. Temperature and
+    truncation come later and act on the map's probabilities: ``temperature=T`` samples from ``p ** (1 / T)``, with the
+    same support.
 
     Args:
         head: a map's name or a mapping with its settings, as for ``sparsify``; settings must be numbers.
 
     Raises:
-        ValueError: an unknown map or setting, or a map that does not take scores of any sign. When called: NaN,
-            log-probabilities for a map that needs logits, or a model whose head is sparse already.
+        ValueError: an unknown map or setting, or a map that restricts the sign or the sum of its scores. When called:
+            NaN, log-probabilities for a map that needs logits, or a model whose head is sparse already.
 
     >>> scores = torch.tensor([[2.0, 1.5, -1.0]])
     >>> SparseLogitsProcessor("sparsemax")(None, scores).exp()
     tensor([[0.7500, 0.2500, 0.0000]])
     """
 
-    def __init__(self, head: str | Mapping[str, Any]) -> None:
-        self._choice = MapConfig.parse(head, "head")
-        if self._choice.open_settings:
-            raise ValueError(f'{self._choice.name}: {self._choice.open_settings[0]} must be a number, was "auto"')
-        if not self._choice.map.any_scores:
-            raise ValueError(f"{self._choice.name} does not take scores of any sign, which logits have")
+    def __init__(self, head: str | Mapping[str, object]) -> None:
+        map_config = MapConfig.parse(head, "head")
+        if map_config.open_settings:
+            raise ValueError(f'{map_config.name}: {map_config.open_settings[0]} must be a number, was "auto"')
+        if not map_config.map.any_scores:
+            raise ValueError(
+                f"{map_config.name} restricts the sign or the sum of its scores, which logits do not meet; choose "
+                "another map"
+            )
+        self._map_config = map_config
 
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
         """Log-probabilities (rows, V), float32, for logits or log-probabilities (rows, V).
 
-        Tokens without probability get about -10,000 (exactly zero after exp), in the order of their scores.
+        Tokens of probability zero get about -10,000 (exactly zero after exp), in the order of their scores.
         """
         if scores.isnan().any():
-            raise ValueError("the scores hold NaN")
+            raise ValueError("the scores hold NaN; look at the model's weights and inputs")
         total = scores.logsumexp(-1)
         if (total.abs() < 1e-3).all():
-            if not self._choice.map.shift_invariant:
+            if not self._map_config.map.shift_invariant:
                 raise ValueError(
-                    f"{self._choice.name} needs the logits themselves and got log-probabilities, from which a "
-                    "constant is missing: beam search gives them to every processor. Decode without beams, or with "
-                    f"sparsify(model, head={self._choice.to_dict()}), which works in every mode"
+                    f"{self._map_config.name} needs the logits themselves and got log-probabilities, which have lost "
+                    "an additive constant: beam search gives them to every processor. Decode without beams, or with "
+                    f"sparsify(model, head={self._map_config.to_dict()}), which works in every mode"
                 )
             if ((scores < OFF_SUPPORT / 2) & (scores > 2 * OFF_SUPPORT)).any():
                 raise ValueError("the model's head is sparse already; decode without a sparse logits processor")
-        return log_distribution(self._choice, scores)
+        return log_distribution(self._map_config, scores)
 
 
 class EntmaxLogitsProcessor(SparseLogitsProcessor):
@@ -80,8 +82,8 @@ class EntmaxLogitsProcessor(SparseLogitsProcessor):
 class AlphaReluLogitsProcessor(SparseLogitsProcessor):
     """Decode a dense model through alpha-ReLU, in every mode but beam search; see ``SparseLogitsProcessor``.
 
-    The logits of a softmax model carry an offset that training never saw and alpha-ReLU sees, so ``tau`` must be
-    estimated from this model's logits; weights are divided by their sum.
+    The logits of a softmax model carry an arbitrary offset, to which softmax is invariant and alpha-ReLU is not, so
+    ``tau`` must be estimated from this model's logits. Weights are divided by their sum.
 
     Args:
         tau: threshold on ``(alpha - 1) * logits``.
@@ -93,15 +95,14 @@ class AlphaReluLogitsProcessor(SparseLogitsProcessor):
 
 
 class TopHLogitsProcessor(LogitsProcessor):
-    """Keep the likeliest tokens whose distribution has at most a given share of the entropy of all.
+    """Keep the largest set of likeliest tokens with ``H(q) <= alpha * H(p)``, and at least one token.
 
-    With tokens sorted by probability, the most are kept for which ``H(q) <= alpha * H(p)``, where ``q`` is ``p``
-    restricted to them and divided by its sum; at least one is. ``H(q)`` grows with every token added, so the first
-    one too many decides. The ``top_h`` of Transformers 5.23 bounds the sum of ``-p log p`` of the tokens kept instead,
-    without dividing by their sum, and looks at the first 100 tokens only.
+    ``q`` is ``p`` restricted to the tokens kept and divided by its sum. ``H(q)`` grows with every token added, so the
+    cut is where it first exceeds the bound. The ``top_h`` of Transformers 5.23 bounds the sum of ``-p log p`` over the
+    tokens kept instead, without dividing by their mass, and reads the first 100 tokens only.
 
     Args:
-        alpha: share of the entropy, in (0, 1].
+        alpha: share of the entropy of ``p``, in (0, 1].
 
     Raises:
         ValueError: ``alpha`` out of range, or NaN scores when called.
@@ -122,7 +123,7 @@ class TopHLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
         """The scores (rows, V), ``-inf`` where a token is not kept."""
         if scores.isnan().any():
-            raise ValueError("the scores hold NaN")
+            raise ValueError("the scores hold NaN; look at the model's weights and inputs")
         log_p, order = scores.double().log_softmax(-1).sort(dim=-1, descending=True, stable=True)
         mass = log_p.exp().cumsum(-1)
         # H(q) = log Z - (sum of p log p) / Z over the tokens kept, Z their mass.

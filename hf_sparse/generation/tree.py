@@ -1,13 +1,14 @@
-"""All hypotheses as one tree: what they share is written once, and so is what follows without a choice."""
+"""Hypotheses as one tree: a common beginning is written once, and a run of tokens without a choice as one branch."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ._token_labels import percent, token_labels
+from transformers import PreTrainedTokenizerBase
+
+from .labels import percent, token_labels
 
 
 @dataclass(frozen=True)
@@ -15,10 +16,10 @@ class Branch:
     """Hypotheses with a common beginning.
 
     Attributes:
-        tokens: what they have in common after their parent's tokens: a run of tokens between which there is no
-            choice. Empty at the root if the hypotheses differ from the start.
+        tokens: the tokens they share after those of the parent: a run without a choice. Empty at the root if the
+            hypotheses differ from the start.
         probability: of all of them together.
-        children: how they go on, likeliest first; none where they end.
+        children: the ways they continue, likeliest first; none where they end.
     """
 
     tokens: tuple[int, ...]
@@ -41,15 +42,15 @@ def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[
     """The tree of several hypotheses.
 
     Args:
-        sequences: token ids of each, with the end token, as in ``SupportSet.sequences``.
-        probabilities: theirs. Where a search left hypotheses out, a branch has the probability of those given: a lower
-            bound of its own.
+        sequences: token ids of each hypothesis, with the end token, as in ``SupportSet.sequences``.
+        probabilities: one per hypothesis. If a search left hypotheses out, the probability of a branch is that of the
+            hypotheses given: a lower bound.
 
     Returns:
         The root.
 
     Raises:
-        ValueError: no hypotheses, not as many probabilities, or a hypothesis that is the beginning of another one.
+        ValueError: no hypotheses, another number of probabilities, or a hypothesis that is the beginning of another.
 
     Source: Peters et al. 2019, Figure 1.
 
@@ -66,10 +67,11 @@ def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[
     for (one, _), (other, _) in itertools.pairwise(strings):
         if other[: len(one)] == one:
             raise ValueError(f"hypothesis {list(one)} is the beginning of {list(other)}: it needs an end token")
-    return _branch(strings)
+    return _subtree(strings)
 
 
-def _branch(strings: list[tuple[tuple[int, ...], float]]) -> Branch:
+def _subtree(strings: list[tuple[tuple[int, ...], float]]) -> Branch:
+    """The tree of sorted strings, each with its probability."""
     mass = sum(p for _, p in strings)
     first = strings[0][0]
     if len(strings) == 1:
@@ -80,12 +82,12 @@ def _branch(strings: list[tuple[tuple[int, ...], float]]) -> Branch:
     groups: dict[int, list[tuple[tuple[int, ...], float]]] = {}
     for ids, p in strings:
         groups.setdefault(ids[shared], []).append((ids[shared:], p))
-    children = sorted(map(_branch, groups.values()), key=lambda branch: -branch.probability)
+    children = sorted(map(_subtree, groups.values()), key=lambda branch: -branch.probability)
     return Branch(first[:shared], mass, tuple(children))
 
 
-def tree_text(tree: Branch, tokenizer: Any = None) -> str:
-    """The tree as text: a line a branch, with the probability of all hypotheses through it.
+def tree_text(tree: Branch, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
+    """The tree as text: one line per branch, with the probability of all hypotheses through it.
 
     Args:
         tree: from ``hypothesis_tree``.

@@ -1,20 +1,21 @@
-"""Tokens and probabilities as a reader wants to see them."""
+"""Tokens and probabilities as text for a reader."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 
-def token_labels(ids: Sequence[int], tokenizer: Any = None) -> list[str]:
-    """What each token stands for, with visible white space.
+def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
+    """The text of each token, with visible white space.
 
     Args:
         ids: token ids.
         tokenizer: the model's; None writes the ids.
 
     Returns:
-        One label a token: a space is ``␣``, a line break ``⏎``. A token that is part of a character stays as the
+        One label per token: a space is ``␣``, a line break ``⏎``. A token that is part of a character stays as the
         vocabulary has it.
 
     >>> token_labels([5, 2])
@@ -34,7 +35,7 @@ def token_labels(ids: Sequence[int], tokenizer: Any = None) -> list[str]:
 
 
 def percent(probability: float, digits: int = 2) -> str:
-    """A probability in percent, which never shows a nonzero one as zero.
+    """A probability in percent that never shows a nonzero one as zero.
 
     >>> percent(0.25), percent(0.000001), percent(0.0)
     ('25.00%', '<0.01%', '0.00%')

@@ -1,13 +1,11 @@
-"""The tree of hypotheses and the supports at every step."""
+"""The tree of hypotheses, and its text."""
 
 import pytest
 import torch
 
-from hf_sparse import enumerate_support, hypothesis_tree, sparsify, step_supports, tree_text
-from hf_sparse.generation import token_labels
+from hf_sparse import enumerate_support, hypothesis_tree, tree_text
+from tests.enumeration import model_and_inputs, next_distribution
 from tests.generation.spaced_tokenizer import spaced_tokenizer
-from tests.model.test_generate import model_and_inputs, next_distribution
-from tests.tiny_models import tiny_model
 
 # The past participle of "draw" as in Figure 1 of Peters et al. 2019: drawed, drawn, draw.
 SEQUENCES = [[5, 6, 7, 8, 9, 5, 2], [5, 6, 7, 8, 10, 2], [5, 6, 7, 8, 2]]
@@ -67,18 +65,6 @@ def test_the_text_has_a_line_a_branch():
     ]
 
 
-def test_labels_show_spaces_and_keep_parts_of_characters():
-    class Tokenizer:
-        def convert_ids_to_tokens(self, ids):
-            return ["▁view", "a\n", "Ã", "", "▁"][: len(ids)]
-
-        def convert_tokens_to_string(self, tokens):
-            return {"▁view": "view", "a\n": "a\n", "Ã": "\ufffd", "": "", "▁": ""}[tokens[0]]
-
-    assert token_labels(range(5), Tokenizer()) == ["␣view", "a⏎", "Ã", "", "␣"]
-    assert token_labels([4, 0]) == ["4", "0"]
-
-
 def test_a_tree_needs_hypotheses_that_end():
     with pytest.raises(ValueError, match="there were 0 hypotheses and 0 probabilities"):
         hypothesis_tree([], [])
@@ -90,30 +76,3 @@ def test_a_tree_needs_hypotheses_that_end():
         hypothesis_tree([[1, 3, 4], [1, 3]], [0.5, 0.5])
     with pytest.raises(ValueError, match=r"hypothesis \[1\] is the beginning of \[1\]"):
         hypothesis_tree([[1], [1]], [0.5, 0.5])
-
-
-@pytest.mark.parametrize("head", ["entmax15", {"name": "alpha_relu", "tau": "auto"}], ids=str)
-@pytest.mark.parametrize("name", ["llama", "bart"])
-@torch.no_grad()
-def test_step_supports_are_the_nonzero_tokens_at_every_step(name, head):
-    model, inputs = model_and_inputs(name, head)
-    string = [5, 3, 6, 2]
-    steps = step_supports(model, inputs, string)
-    assert [step.chosen for step in steps] == string
-    for position, step in enumerate(steps):
-        p = next_distribution(model, inputs, string[:position])
-        found = torch.zeros_like(p).index_put((torch.tensor(step.tokens),), torch.tensor(step.probabilities).double())
-        torch.testing.assert_close(found, p, rtol=1e-4, atol=1e-7)
-        assert min(step.probabilities) > 0
-        assert step.probabilities == sorted(step.probabilities, reverse=True)
-        assert step.forced == (step.tokens == [step.chosen])
-
-
-def test_step_supports_refuse_what_has_none():
-    model, inputs = model_and_inputs("llama", "entmax15")
-    with pytest.raises(ValueError, match="at least one more token"):
-        step_supports(model, inputs, [])
-    with pytest.raises(ValueError, match="inputs must be for one sentence, were for 2"):
-        step_supports(model, {"input_ids": torch.ones(2, 3, dtype=torch.long)}, [3])
-    with pytest.raises(ValueError, match="head is dense"):
-        step_supports(sparsify(tiny_model("llama"), attn="entmax15"), inputs, [3])

@@ -1,34 +1,35 @@
-"""Beam search that charges each finished hypothesis for the source words it did not attend to."""
+"""Beam search with a penalty on source words that a finished hypothesis did not attend to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers.utils import ModelOutput
 
 from ..attention import SupportCount, attention_sites
 
 
 @dataclass(frozen=True)
 class CoveragePenalty:
-    """For ``model.generate(..., num_beams=k, custom_generate=CoveragePenalty(...))``: a finished hypothesis scores
+    """Beam search in which the score of a finished hypothesis is
 
     ``log p(y | x) / lp(y) + beta sum_j log max(epsilon, min(1, sum_t a_tj))``, ``lp(y) = ((5 + |y|) / 6)^alpha``
 
     with ``a_tj`` the attention of target word t to source word j, averaged over heads and layers of cross-attention,
-    and ``|y|`` the number of generated tokens, end included. Hypotheses still open are compared by ``log p`` alone.
+    and ``|y|`` the number of generated tokens, end included. Open hypotheses are compared by ``log p`` alone. It runs
+    inside ``generate``: ``model.generate(..., num_beams=k, custom_generate=CoveragePenalty(...))``.
 
     The model must be one that ``sparsify`` made, with any map in its cross-attention; for plain softmax use
     ``sparsify(model, attn={"cross": "softmax"})``. ``output_scores`` then shows these scores.
 
     Attributes:
         beta: weight of the coverage penalty, at least 0.
-        alpha: exponent of the length penalty, at least 0; it takes the place of ``length_penalty``.
+        alpha: exponent of the length penalty, at least 0; it replaces ``length_penalty``.
         epsilon: least coverage, in (0, 1], so that words without any attention cost a finite amount.
 
     Source: Wu et al. 2016, "Google's Neural Machine Translation System", Eq. 14, with the epsilon of Malaviya et al.
@@ -57,7 +58,7 @@ class CoveragePenalty:
         """``beta sum_j log max(epsilon, min(1, attended_j))``, at most 0.
 
         Args:
-            attended: (..., sources) attention each source word received from all target words.
+            attended: (..., sources) attention that each source word received from all target words.
             source_mask: (..., sources), 0 at padding.
 
         Returns:
@@ -67,18 +68,18 @@ class CoveragePenalty:
 
     def __call__(
         self,
-        model: Any,
+        model: PreTrainedModel,
         input_ids: Tensor,
         logits_processor: LogitsProcessorList,
-        stopping_criteria: Any,
-        generation_config: Any,
-        **model_kwargs: Any,
-    ) -> Any:
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: object,
+    ) -> Tensor | ModelOutput:
         """Decode; called by ``generate``.
 
         Raises:
-            ValueError: no beams, sampling, a length penalty of Transformers' own, no end token, or a model without
-                cross-attention sites or a source mask.
+            ValueError: no beams, sampling, Transformers' own length penalty, no end token, no source mask, or a model
+                without sparse cross-attention.
         """
         config = generation_config
         if config.num_beams < 2 or config.do_sample:
@@ -87,77 +88,80 @@ class CoveragePenalty:
                 f"{config.do_sample}"
             )
         if config.length_penalty not in (None, 0.0, 1.0):
-            raise ValueError(f"CoveragePenalty has its own length penalty, alpha; was {config.length_penalty} besides")
+            raise ValueError(
+                f"CoveragePenalty has its own length penalty, alpha; leave out length_penalty={config.length_penalty}"
+            )
         if config._eos_token_tensor is None:
-            raise ValueError("generation_config.eos_token_id is None: no hypothesis ever finishes")
+            raise ValueError("generation_config.eos_token_id is None: no hypothesis ever ends; set it")
         mask = model_kwargs.get("attention_mask")
-        if mask is None:
+        if not isinstance(mask, Tensor):
             raise ValueError("CoveragePenalty needs the attention_mask of the source; pass it to generate")
         # GenerationConfig's own defaults (early_stopping=False, length_penalty=1) stop early and divide by length.
         config.length_penalty, config.early_stopping = 0.0, "never"
-        with _recorded(model) as attention:
-            scorer = _Scorer(self, attention, mask, config)
+        with _recorded_attention(model) as received:
+            scorer = _Scorer(self, received, mask, config)
             processors = LogitsProcessorList([*logits_processor, scorer])
             return model._beam_search(input_ids, processors, stopping_criteria, config, **model_kwargs)
 
 
 @dataclass
-class _Recorded(SupportCount):
-    """Sums attention weights of the newest query over the sites that report here, until they are taken."""
+class _ReceivedAttention(SupportCount):
+    """Collects the attention weights of the last query from every site, until they are taken."""
 
-    total: Any = 0.0
-    taken_from: int = 0
+    reports: list[Tensor] = field(default_factory=list)
 
-    def add(self, weights: Tensor, head_dim: int = 0, **brought: Any) -> None:
-        """Add (batch, heads, queries, keys) weights, averaged over heads, of the last query."""
-        self.total = self.total + weights[:, :, -1].float().mean(1)
-        self.taken_from += 1
+    def add(self, weights: Tensor, head_dim: int = 0, **brought: object) -> None:
+        """Record the last query's weights, (batch, heads, queries, keys) averaged over heads."""
+        self.reports.append(weights[:, :, -1].float().mean(1))
 
     def take(self) -> Tensor:
-        """The mean over the sites that reported since the last call: (batch, keys)."""
-        mean = self.total / self.taken_from
-        self.total, self.taken_from = 0.0, 0
+        """The mean (batch, keys) over the sites that reported since the last call."""
+        mean = sum(self.reports[1:], self.reports[0]) / len(self.reports)
+        self.reports.clear()
         return mean
 
 
 @contextmanager
-def _recorded(model: PreTrainedModel) -> Iterator[_Recorded]:
+def _recorded_attention(model: PreTrainedModel) -> Iterator[_ReceivedAttention]:
+    """Have every site of cross-attention report here instead of counting its supports."""
     sites = [site for _, site in attention_sites(model) if site.kind == "cross"]
     if not sites:
         raise ValueError(
-            f"{type(model).__name__} has no cross-attention to read: it must be an encoder-decoder made by "
+            f"{type(model).__name__} has no cross-attention to read; give an encoder-decoder made by "
             'sparsify(model, attn={"cross": ...}), where "softmax" keeps it as it is'
         )
-    recorded, before = _Recorded(), [site.counts for site in sites]
+    received, before = _ReceivedAttention(), [site.counts for site in sites]
     for site in sites:
-        site.counts = recorded
+        site.counts = received
     try:
-        yield recorded
+        yield received
     finally:
         for site, counts in zip(sites, before):
             site.counts = counts
 
 
 class _Scorer(LogitsProcessor):
-    """Makes the log-probability of ending such that its sum with the others is the score of the finished hypothesis.
+    """Replaces the log-probability of ending, so that a finished hypothesis sums to its score.
 
-    Beam search hands on prefixes and not where they came from. Open hypotheses of one sentence differ, so each one's
-    parent is the hypothesis of the step before that it extends; copies are possible only in beams that search has
-    given a score of -1e9, and those come after the one that counts.
+    Beam search passes prefixes without their parents. Open hypotheses of one sentence differ, so the parent of each is
+    the hypothesis of the last step that it extends; only beams that search has given a score of -1e9 may hold copies,
+    and those come after the hypothesis that counts.
     """
 
-    start: int  # tokens before the first generated one
+    start: int  # number of tokens before the first generated one
     log_probs: Tensor  # of the last step
     running: Tensor  # log p of each open hypothesis
-    attended: Tensor  # what its source tokens have received
+    attended: Tensor  # attention that its source tokens have received
 
-    def __init__(self, penalty: CoveragePenalty, attention: _Recorded, source_mask: Tensor, config: Any) -> None:
-        self.penalty, self.attention, self.source_mask, self.config = penalty, attention, source_mask, config
+    def __init__(
+        self, penalty: CoveragePenalty, received: _ReceivedAttention, source_mask: Tensor, config: GenerationConfig
+    ) -> None:
+        self.penalty, self.received, self.source_mask, self.config = penalty, received, source_mask, config
         self.prefixes: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Log-probabilities of the next tokens, those that finish a hypothesis replaced."""
-        attended = self.attention.take()
+        """Log-probabilities of the next tokens, replaced for tokens that finish a hypothesis."""
+        attended = self.received.take()
         if self.prefixes is None:
             self.start = input_ids.shape[1]
             running = scores.new_zeros(len(scores))
@@ -177,7 +181,7 @@ class _Scorer(LogitsProcessor):
 
 
 def _parents(prefixes: Tensor, earlier: Tensor, beams: int) -> Tensor:
-    """For each of (rows, length) prefixes the first row of ``earlier``, of the same sentence, that is equal to it."""
+    """The first row of ``earlier``, of the same sentence, that equals each of the prefixes (rows, length)."""
     now, before = (ids.unflatten(0, (-1, beams)) for ids in (prefixes, earlier))
     equal = (now[:, :, None] == before[:, None]).all(-1)  # (sentences, beams now, beams before)
     first = torch.arange(len(now), device=now.device) * beams

@@ -1,0 +1,119 @@
+"""Forced decoding: run a model over given strings, and list the alternatives at every step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from ..model.distribution import distribution
+from .inputs import check_logits, check_one_sentence, head_map, num_sentences, start_token
+
+
+@dataclass(frozen=True)
+class StepSupport:
+    """The choices of a sparse model at one step of a given string.
+
+    Attributes:
+        chosen: the token of the string; it need not be among ``tokens``.
+        tokens: the tokens of nonzero probability, likeliest first.
+        probabilities: of ``tokens``, in the same order; their sum is one.
+    """
+
+    chosen: int
+    tokens: list[int]
+    probabilities: list[float]
+
+    @property
+    def forced(self) -> bool:
+        """Whether the token of the string is the only one possible."""
+        return self.tokens == [self.chosen]
+
+
+@torch.no_grad()
+def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: Sequence[int]) -> list[StepSupport]:
+    """The tokens of nonzero probability at every step of a given string.
+
+    Args:
+        model: a model with a sparse head, or an ensemble, in evaluation mode.
+        inputs: keyword inputs of ``model.generate`` for one sentence, (1, length) tensors.
+        tokens: the string, without start token and prompt, as in ``SupportSet.sequences``.
+
+    Returns:
+        One ``StepSupport`` per token.
+
+    Raises:
+        TypeError: ``inputs`` is not a mapping to tensors.
+        ValueError: a dense head, more than one sentence, no tokens, or NaN in the logits.
+
+    Source: Peters et al. 2019, Figure 2.
+    Cost: one forward pass.
+    """
+    map_config = head_map(model)
+    check_one_sentence(inputs)
+    start = beginning(model, inputs, 1)
+    string = torch.tensor([list(tokens)], dtype=torch.long, device=start.device)
+    _, _, logits = forced_output(model, inputs, torch.cat([start, string], dim=1))
+    steps = []
+    for token, p in zip(tokens, distribution(map_config, logits)[0].double()):
+        order = p.argsort(descending=True, stable=True)[: int((p > 0).sum())]
+        steps.append(StepSupport(int(token), order.tolist(), p[order].tolist()))
+    return steps
+
+
+def forced_output(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences: Tensor, **options: object
+) -> tuple[ModelOutput, Tensor, Tensor]:
+    """Run a model once over whole sequences.
+
+    Args:
+        model: a model with ``generate``.
+        inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left.
+        sequences: token ids (k B, L) as ``model.generate`` returns them, with the start token or the prompt. Rows
+            k b to k b + k - 1 belong to input b.
+        **options: for the forward pass.
+
+    Returns:
+        The model's output; the scored tokens (k B, S), those after the start token or the prompt; and the logits
+        (k B, S, V) that predict them.
+
+    Raises:
+        TypeError: ``inputs`` is not a mapping to tensors.
+        ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
+            the start token or the prompt, no token is left to score, or a logit is NaN.
+    """
+    rows = num_sentences(inputs)
+    if len(sequences) == 0 or len(sequences) % rows:
+        raise ValueError(f"sequences must be a multiple of the {rows} inputs, were {len(sequences)}")
+    repeated = {name: value.repeat_interleave(len(sequences) // rows, dim=0) for name, value in inputs.items()}
+    start = beginning(model, repeated, len(sequences))
+    length = start.shape[1]
+    if sequences.shape[1] <= length or not torch.equal(sequences[:, :length], start):
+        expected = "the decoder's start token" if model.config.is_encoder_decoder else "the prompt"
+        raise ValueError(f"sequences must be {expected} and at least one more token, as generate returns them")
+    output = model(**_forced_inputs(model, repeated, sequences), **options)
+    return output, sequences[:, length:], check_logits(output.logits[:, length - 1 : -1])
+
+
+def beginning(model: PreTrainedModel, inputs: Mapping[str, Tensor], rows: int) -> Tensor:
+    """The beginning (rows, T) of the sequences that ``generate`` returns: start tokens, or the prompts."""
+    if model.config.is_encoder_decoder:
+        return torch.full((rows, 1), start_token(model), device=model.device)
+    return inputs["input_ids"]
+
+
+def _forced_inputs(model: PreTrainedModel, inputs: dict[str, Tensor], sequences: Tensor) -> dict[str, Tensor]:
+    if model.config.is_encoder_decoder:
+        return {**inputs, "decoder_input_ids": sequences}
+    prompt = inputs["input_ids"]
+    mask = inputs.get("attention_mask", torch.ones_like(prompt))
+    mask = torch.cat([mask, mask.new_ones(len(sequences), sequences.shape[1] - prompt.shape[1])], dim=1)
+    forced = {"input_ids": sequences, "attention_mask": mask}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        forced["position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
+    return forced

@@ -1,0 +1,129 @@
+"""The inputs of decoding, checked: head and special tokens of the model, sentences, texts, logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..config import MapConfig
+from ..model.state import sparse_config
+
+
+def head_map(model: PreTrainedModel) -> MapConfig:
+    """The map of a sparse head.
+
+    Raises:
+        ValueError: the model is not sparse, or its head is dense.
+    """
+    map_config = sparse_config(model).head
+    if map_config is None:
+        raise ValueError("the model's head is dense: every token has nonzero probability; sparsify(model, head=...)")
+    return map_config
+
+
+def start_token(model: PreTrainedModel) -> int:
+    """The first token of an encoder-decoder's output.
+
+    Raises:
+        ValueError: the generation config has none.
+    """
+    settings = model.generation_config
+    start = settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
+    if start is None:
+        raise ValueError(
+            "model.generation_config.decoder_start_token_id is None: set it to the token the decoder starts with"
+        )
+    return start
+
+
+def end_tokens(model: PreTrainedModel) -> list[int]:
+    """The tokens that end a string.
+
+    Raises:
+        ValueError: the generation config has none.
+    """
+    end = model.generation_config.eos_token_id
+    if end is None:
+        raise ValueError("model.generation_config.eos_token_id is None: no string ever ends; set it to the end token")
+    return end if isinstance(end, list) else [end]
+
+
+def num_sentences(inputs: object) -> int:
+    """The batch size of inputs for ``model.generate``.
+
+    Args:
+        inputs: (B, length) tensors by name.
+
+    Raises:
+        TypeError: not a mapping to tensors.
+    """
+    named = inputs if isinstance(inputs, Mapping) else {}
+    tensors = [value for value in named.values() if isinstance(value, Tensor)]
+    lists = [name for name, value in named.items() if isinstance(value, list)]
+    if not tensors or lists:
+        was = f"{lists[0]} was a list" if lists else f"was {type(inputs).__name__}"
+        raise TypeError(
+            "inputs must be a mapping from names to (B, length) tensors, as "
+            f'tokenizer(text, return_tensors="pt") gives; {was}'
+        )
+    return len(tensors[0])
+
+
+def check_one_sentence(inputs: object) -> None:
+    """Refuse a batch of more or fewer than one sentence.
+
+    Raises:
+        TypeError: not a mapping to tensors.
+        ValueError: another batch size than 1.
+    """
+    rows = num_sentences(inputs)
+    if rows != 1:
+        raise ValueError(f"inputs must be for one sentence, were for {rows}")
+
+
+def check_logits(logits: Tensor) -> Tensor:
+    """The logits themselves, if none is NaN.
+
+    Raises:
+        ValueError: a logit is NaN.
+    """
+    if logits.isnan().any():
+        raise ValueError("the model's logits are NaN; look at its weights and inputs")
+    return logits
+
+
+def encode(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prefix: str, source: str | None
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Tokenize the text that the model reads and the beginning of its output.
+
+    Args:
+        model: an encoder-decoder or a decoder.
+        tokenizer: the model's.
+        prefix: the prompt of a decoder, or the beginning of an encoder-decoder's output.
+        source: the text an encoder-decoder reads; None for a decoder.
+
+    Returns:
+        Inputs (1, length) by name, and the ids (T,) of the output's beginning: empty for a decoder, whose prompt is
+        an input.
+
+    Raises:
+        ValueError: an encoder-decoder without ``source``, or a decoder with one.
+    """
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        if source is None:
+            raise ValueError(f"{name} reads a source text: pass source=...")
+        inputs = tokenizer(source, return_tensors="pt").to(model.device)
+        ids = tokenizer(text_target=prefix, add_special_tokens=False).input_ids if prefix else []
+        return dict(inputs), torch.tensor(ids, dtype=torch.long, device=model.device)
+    if source is not None:
+        raise ValueError(f"{name} has no encoder; put all of the text in prefix and pass source=None")
+    ids = tokenizer(prefix).input_ids
+    if ids and ids[-1] in end_tokens(model):  # some tokenizers end every text
+        ids = ids[:-1]
+    prompt = torch.tensor([ids], dtype=torch.long, device=model.device)
+    return {"input_ids": prompt}, prompt.new_empty(0)

@@ -1,0 +1,147 @@
+"""Log-probabilities of given strings, and of the empty string beside the hypothesis of beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..config import MapConfig
+from ..model.distribution import distribution
+from ..model.state import is_sparse, sparse_config
+from .forced import beginning, forced_output
+from .inputs import end_tokens, num_sentences
+
+
+@dataclass(frozen=True)
+class SequenceScores:
+    """Scores of strings in nats, in the order of the strings.
+
+    Attributes:
+        normalized: (rows,) log-probability under the distribution that ``generate`` decodes from, which sums to one at
+            every step; -inf for a string of probability zero.
+        unnormalized: (rows,) sum of the logarithms of the head's own weights. alpha-ReLU weights are not divided by
+            their sum here, so this is no log-probability; for every other map it equals ``normalized``.
+        sums: (rows, steps) sum of the head's own weights at every step, 1 for normalized maps; NaN after a string's
+            end. ``unnormalized - normalized`` is the sum of their logarithms.
+        lengths: (rows,) number of tokens scored, the end token included.
+    """
+
+    normalized: Tensor
+    unnormalized: Tensor
+    sums: Tensor
+    lengths: Tensor
+
+
+@torch.no_grad()
+def score_sequences(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences: Tensor) -> SequenceScores:
+    """Score strings under a model, sparse or dense.
+
+    Args:
+        model: a model with ``generate``, in evaluation mode.
+        inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left.
+        sequences: token ids (k B, L) as ``model.generate`` returns them: with the start token or the prompt; tokens
+            after the end token are ignored. Rows k b to k b + k - 1 belong to input b.
+
+    Returns:
+        ``SequenceScores``, float64.
+
+    Raises:
+        TypeError: ``inputs`` is not a mapping to tensors.
+        ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
+            the start token or the prompt, no token is left to score, no end token, or NaN in the logits.
+
+    Source: Tezekbayev et al. 2022, Section 4 (self-normalization of alpha-ReLU).
+    Cost: one forward pass.
+    """
+    _, targets, logits = forced_output(model, inputs, sequences)
+    head = sparse_config(model).head if is_sparse(model) else None
+    map_config = head or MapConfig("softmax")
+    weights = map_config(logits.double())
+    end = torch.tensor(end_tokens(model), device=targets.device)
+    ended = torch.isin(targets, end)
+    counted = ended.cumsum(-1) - ended.long() == 0
+
+    def score(p: Tensor) -> Tensor:
+        log_p = p.gather(-1, targets[..., None])[..., 0].log()
+        return torch.where(counted, log_p, 0.0).sum(-1)
+
+    return SequenceScores(
+        normalized=score(distribution(map_config, logits.double())),
+        unnormalized=score(weights),
+        sums=torch.where(counted, weights.sum(-1), torch.nan),
+        lengths=counted.sum(-1),
+    )
+
+
+@dataclass(frozen=True)
+class EmptyComparison:
+    """The empty string beside the beam hypothesis, for each input.
+
+    Attributes:
+        hypotheses: token ids (B, L) as ``generate`` returned them.
+        found_empty: (B,) whether the hypothesis is itself empty, so that nothing can be preferred to it.
+        hypothesis_scores: scores of the hypotheses, without any length penalty.
+        empty_scores: scores of the empty string, which is the end token alone; where several tokens end a string,
+            the sum over them. ``sums`` has the one step.
+    """
+
+    hypotheses: Tensor
+    found_empty: Tensor
+    hypothesis_scores: SequenceScores
+    empty_scores: SequenceScores
+
+    @property
+    def preferred(self) -> Tensor:
+        """(B,) whether the empty string is the likelier one. Its mean is the rate of the paper's Table 2."""
+        return ~self.found_empty & (self.empty_scores.normalized > self.hypothesis_scores.normalized)
+
+    @property
+    def preferred_unnormalized(self) -> Tensor:
+        """(B,) whether the head's own weights, not divided by their sum, prefer the empty string."""
+        return ~self.found_empty & (self.empty_scores.unnormalized > self.hypothesis_scores.unnormalized)
+
+
+def compare_with_empty(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], num_beams: int = 5, **generate_options: object
+) -> EmptyComparison:
+    """Compare the empty string with the hypothesis of a beam search ("cat got your tongue").
+
+    Args:
+        model: a model with ``generate``, sparse or dense, in evaluation mode.
+        inputs: keyword inputs of ``model.generate``, (B, T) tensors.
+        num_beams: beam size.
+        **generate_options: for ``model.generate``, such as ``max_new_tokens`` and ``length_penalty``.
+
+    Returns:
+        An ``EmptyComparison``.
+
+    Raises:
+        TypeError: ``inputs`` is not a mapping to tensors.
+        ValueError: no end token, or NaN in the logits.
+
+    Source: Stahlberg and Byrne 2019; Tezekbayev et al. 2022, Section 4.1 and Table 2.
+    Cost: a beam search and two forward passes.
+    """
+    ends = end_tokens(model)
+    options = {"do_sample": False, "num_return_sequences": 1, **generate_options}
+    num_sentences(inputs)
+    hypotheses = model.generate(**inputs, num_beams=num_beams, **options)
+    start = beginning(model, inputs, len(hypotheses))
+    end = torch.tensor(ends, device=start.device)
+    each_end = torch.cat([start.repeat_interleave(len(ends), dim=0), end.repeat(len(start))[:, None]], dim=1)
+    empty = score_sequences(model, inputs, each_end)
+    return EmptyComparison(
+        hypotheses,
+        torch.isin(hypotheses[:, start.shape[1]], end),
+        score_sequences(model, inputs, hypotheses),
+        SequenceScores(
+            normalized=empty.normalized.view(-1, len(ends)).logsumexp(-1),
+            unnormalized=empty.unnormalized.view(-1, len(ends)).logsumexp(-1),
+            sums=empty.sums[:: len(ends)],
+            lengths=empty.lengths[:: len(ends)],
+        ),
+    )

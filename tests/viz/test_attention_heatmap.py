@@ -1,0 +1,31 @@
+"""Heat maps: every nonzero cell is outlined, labels are text."""
+
+import pytest
+import torch
+
+from hf_sparse import plot_attention
+
+WEIGHTS = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
+
+
+def test_every_nonzero_cell_is_outlined_and_no_other(tmp_path):
+    path = tmp_path / "attention.png"
+    figure = plot_attention(WEIGHTS, ["a", "b", "c"], ["x", "y"], title="t", path=path)
+    axes = figure.axes[0]
+    corners = {(round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches}
+    assert corners == {(0, 0), (1, 0), (1, 1)}
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
+    assert axes.get_title() == "t"
+    assert "50% of the cells are exactly zero" in axes.get_xlabel()
+    assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_labels_must_fit():
+    with pytest.raises(ValueError, match=r"\(queries, keys\) = \(1, 3\), were \(2, 3\)"):
+        plot_attention(WEIGHTS, ["a", "b", "c"], ["x"])
+
+
+def test_dollar_signs_are_no_formula(tmp_path):
+    figure = plot_attention(WEIGHTS, ["$a", "b$", "$"], ["$x_$", "y"], title="$^$", path=tmp_path / "a.svg")
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["$a", "b$", "$"]
