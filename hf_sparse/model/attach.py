@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -22,7 +25,7 @@ from ..attention import (
 from ..attention.swap_class import change_class
 from ..config import SparseConfig
 from ..fertility.source import SourceFertility, drop_source, keep_source
-from .saved_config import mark, tags, unmark
+from .saved_config import mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
 from .state import PartAttention, SparseState, set_state, sparse_state, state_of, transformers_model
 from .visible_loss import restore_losses, show_losses
@@ -46,6 +49,7 @@ def attach(
     dense: dict[int, str] = {}
     for part in model.modules():
         if isinstance(part, SparseModel):  # a part that was loaded, and made sparse, before the whole
+            drop_source(part)
             dense |= {id(attention.config): attention.dense for attention in _remove_state(part)}
     configs = _configs(model)
     for each in configs:
@@ -59,13 +63,12 @@ def attach(
         add_learned(module, site)
         follow_cache(module, site)
     divert(model)
-    attention = [PartAttention(each, dense[id(each)], each._attn_implementation) for each in configs]
-    set_state(model, SparseState(config, saved or config, attention, model.model_tags))
     show_losses(model)
-    model.model_tags = tags(model.model_tags, config)
-    dense_class: Any = type(model)
-    change_class(model, sparse_class(dense_class, frozenset(site.kind for site in sites if site.is_constrained)))
-    mark(model, saved or config)
+    state = SparseState(config, saved or config)
+    state.attention = [PartAttention(each, dense[id(each)], each._attn_implementation) for each in configs]
+    _add_state(model, state, sites)
+    _add_parts(model, state, sites)
+    mark(model, state.saved)
     keep_source(model, source)
 
 
@@ -75,9 +78,11 @@ def detach(model: PreTrainedModel) -> None:
     keep_source(model, None)
     restore_losses(model)
     _remove_sites(model)
-    for part in _remove_state(model):
-        if part.config._attn_implementation == part.sparse:  # else it was chosen since
-            part.name(part.dense)
+    sparse_parts = [part for part in model.modules() if isinstance(part, SparseModel) and part is not model]
+    for part in (*sparse_parts, model):
+        for attention in _remove_state(part):
+            if attention.config._attn_implementation == attention.sparse:  # else it was chosen since
+                attention.name(attention.dense)
     unmark(model)
 
 
@@ -92,11 +97,40 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
         ValueError: the model is not sparse.
     """
     state, inner = sparse_state(model), transformers_model(model)
-    for _, site in attention_sites(inner):
+    own_configs(model)
+    sites = [site for _, site in attention_sites(inner)]
+    for site in sites:
         site.map_config = config.attention(site.kind, site.layer)
     state.config = state.saved = config
     inner.model_tags = tags(state.dense_tags, config)
+    for part, of_part, _ in _parts(inner, state, sites):
+        own = state_of(part)
+        assert own is not None
+        own.config = own.saved = of_part
+        part.model_tags = tags(own.dense_tags, of_part)
     mark(inner, config)
+
+
+def own_configs(model: nn.Module) -> None:
+    """Give a model configurations of its own: copies, shared inside the model as the originals were.
+
+    What is written into them is then read by no other model that was built from the same ones.
+
+    Args:
+        model: a Transformers model, or a PEFT model around one, which keeps the configuration too.
+    """
+    state = state_of(model)
+    if state is not None and state.owns_configs:
+        return
+    copies: dict[int, Any] = {}
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, PreTrainedConfig):
+                vars(module)[name] = copy.deepcopy(value, copies)
+    if state is not None:
+        state.owns_configs = True
+        for attention in (attention for each in (state, *state.parts) for attention in each.attention):
+            attention.config = copies.get(id(attention.config), attention.config)
 
 
 def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
@@ -127,11 +161,46 @@ def _name_attention(model: PreTrainedModel, configs: list[PreTrainedConfig], sit
             config._attn_implementation_internal = NAME if id(config) in read else "eager"
 
 
+def _add_state(model: PreTrainedModel, state: SparseState, sites: list[AttentionSite]) -> None:
+    """Give a model its sparse class and its state; ``sites`` are its own."""
+    set_state(model, state)
+    state.dense_tags = model.model_tags
+    model.model_tags = tags(model.model_tags, state.config)
+    constrained = frozenset(site.kind for site in sites if site.is_constrained)
+    dense_class: Any = type(model)
+    change_class(model, sparse_class(dense_class, constrained))
+
+
+def _add_parts(model: PreTrainedModel, state: SparseState, sites: list[AttentionSite]) -> None:
+    """Make every model inside ``model`` sparse by itself, with the rules and the head that are its own."""
+    for part, config, own_sites in list(_parts(model, state, sites)):
+        read = {id(each) for each in _configs(part)}
+        own = SparseState(config, config, [each for each in state.attention if id(each.config) in read])
+        own.whole = type(model).__name__
+        _add_state(part, own, own_sites)
+        state.parts.append(own)
+
+
+def _parts(
+    model: PreTrainedModel, state: SparseState, sites: list[AttentionSite]
+) -> Iterator[tuple[PreTrainedModel, SparseConfig, list[AttentionSite]]]:
+    """The models inside ``model`` with sparse attention or its sparse head, their settings and their sites."""
+    head = model.get_output_embeddings()
+    for path, part in model.named_modules():
+        if part is model or not isinstance(part, PreTrainedModel):
+            continue
+        own = [site for site in sites if site.path.startswith(f"{path}.")]
+        config = part_settings(state.config, own)
+        if config.head is None or part.get_output_embeddings() is not head:
+            config = replace(config, head=None, fused_loss=False)
+        if config.attn or config.head is not None:
+            yield part, config, own
+
+
 def _remove_state(model: PreTrainedModel) -> list[PartAttention]:
     """Give a model its dense class back; the attention its configurations named."""
     state = state_of(model)
     assert state is not None
-    drop_source(model)
     change_class(model, type(model)._dense_class)
     model.model_tags = state.dense_tags
     set_state(model, None)

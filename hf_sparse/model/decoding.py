@@ -12,7 +12,7 @@ from transformers.generation import logits_process
 
 from ..fertility.source import source_bounds
 from .distribution import OFF_SUPPORT
-from .state import sparse_config
+from .state import sparse_config, sparse_state
 
 _GUIDANCE = tuple(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name)
 
@@ -50,10 +50,18 @@ class KeptSupport(LogitsProcessorList):
         return scores
 
 
-def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The model's own inputs for one decoding step, asking ``forward`` for log-probabilities."""
-    inputs = self._dense_class.prepare_inputs_for_generation(self, *args, **kwargs)
-    return inputs if sparse_config(self).head is None else {**inputs, "log_probs": True}
+def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The model's own ``generate``, in which the logits of every forward call are log-probabilities.
+
+    The state says so, not an argument: whatever prepares the inputs of a step, the distribution that is decoded is
+    that of the head.
+    """
+    state = sparse_state(self)
+    state.decoding += 1
+    try:
+        return self._dense_class.generate(self, *args, **kwargs)
+    finally:
+        state.decoding -= 1
 
 
 def _get_logits_processor(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +99,7 @@ def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 # What sparse classes of models that can generate define in the place of their own; some models lack some of them.
 OVERRIDES: tuple[Callable[..., Any], ...] = (
-    prepare_inputs_for_generation,
+    generate,
     _get_logits_processor,
     init_continuous_batching,
     _maybe_prepare_encoder_kwargs_for_generation,

@@ -52,19 +52,24 @@ def dry_run(model: PreTrainedModel, inputs: Mapping[str, Any], *, training: bool
         training: set the model's own flag, as a fused loss reads it; its modules, dropout among them, stay in
             evaluation mode.
     """
-    record = DryRun(model)
-    head = model.get_output_embeddings()
-    with (
-        _running_modules(model, record.ran) as running,
-        _hidden_states(head, record),
-        quiet_evaluation(model),
-        observe(model) as counts,
-        _AttentionWatch(running, record),
-    ):
+    with watch(model) as record:
         model.training = training
         record.output = model(**inputs)
-    record.counts = counts
     return record
+
+
+@contextmanager
+def watch(model: PreTrainedModel) -> Iterator[DryRun]:
+    """Run the block in evaluation mode, without gradients, and record what the calls of a model in it show."""
+    record = DryRun(model)
+    with (
+        _running_modules(model, record.ran) as running,
+        _hidden_states(model.get_output_embeddings(), record),
+        quiet_evaluation(model),
+        observe(model) as record.counts,
+        _AttentionWatch(running, record),
+    ):
+        yield record
 
 
 @contextmanager

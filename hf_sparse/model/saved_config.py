@@ -45,7 +45,7 @@ def mark(model: PreTrainedModel, config: SparseConfig) -> None:
     sites = [site for _, site in attention_sites(model)]
     for path, module in model.named_modules():
         if isinstance(module, PreTrainedModel) and id(module.config) in parts and block_of(module.config) is None:
-            of_part = _of_part(config, [site for site in sites if site.path.startswith(f"{path}.")])
+            of_part = part_settings(config, [site for site in sites if site.path.startswith(f"{path}.")])
             if of_part.attn or of_part.head is not None:
                 _write(module.config, of_part)
 
@@ -90,9 +90,9 @@ def _write(config: Any, settings: SparseConfig) -> None:
     config.attn_implementation = NAME
 
 
-def _of_part(config: SparseConfig, sites: list[AttentionSite]) -> SparseConfig:
-    """The settings for a part that holds these sites: rules of single layers for its own layers alone."""
-    rules = [rule for rule in config.attn if rule.layer is None]
+def part_settings(config: SparseConfig, sites: list[AttentionSite]) -> SparseConfig:
+    """The settings for a part of a model that holds these sites: rules of single layers for its own layers alone."""
+    rules = [rule for rule in config.attn if rule.layer is None] if sites else []
     for kind in filter(config.layers_listed, KINDS):
         own = [config.rule(kind, site.layer) for site in sites if site.kind == kind]
         if any(rule.map is not None for rule in own):

@@ -1,8 +1,8 @@
 """The class of sparse models: what logits mean, and a forward whose loss is that of the head's map.
 
 One rule: ``output.logits`` are the model's raw scores, in training and evaluation alike, and the loss is computed
-from them. Only when asked with ``log_probs=True``, as ``generate`` does at every step, are they replaced by the
-logarithm of the sparse distribution. That is a fixed point of the log_softmax some decoding modes apply, so every
+from them. Only inside ``generate``, and when asked with ``log_probs=True``, are they replaced by the logarithm of the
+sparse distribution. That is a fixed point of the log_softmax some decoding modes apply, so every
 mode reads the same distribution.
 """
 
@@ -38,6 +38,11 @@ _ANOTHER_FORWARD = (
     "functools.wraps"
 )
 
+_NEVER_CALLED = (
+    "the head of this {} is sparse, and {} was put around its forward and answered without it, so that loss and "
+    "logits are those of softmax: use SparseTrainer, switch that wrapper off, or make attention alone sparse"
+)
+
 
 class SparseModel:
     """Mixed in before a model's own class by ``sparse_class``; tells sparse models from dense ones."""
@@ -58,6 +63,19 @@ class SparseModel:
         """
         EVALUATION.install()
         return self.get_output_embeddings() is not None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse a call that a wrapper of ``forward`` answered without the sparse forward."""
+        if "forward" not in vars(self):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        state = sparse_state(cast(Any, self))
+        state.reached = False
+        output = super().__call__(*args, **kwargs)  # type: ignore[misc]
+        if not state.reached and state.config.head is not None:
+            wrapper = getattr(vars(self)["forward"], "__func__", vars(self)["forward"])
+            code = getattr(wrapper, "__code__", None)  # its own name: wraps gave it that of forward
+            raise RuntimeError(_NEVER_CALLED.format(type(self).__name__, code.co_name if code else repr(wrapper)))
+        return output
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Allow wrapping ``forward``; refuse replacing it."""
@@ -90,22 +108,36 @@ class SparseModel:
         return (_empty_sparse_model, (self._dense_class, self._constrained), *state)
 
 
-def forward(
+def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``forward`` of a sparse model: ``sparse_forward``, or in a part that its whole runs the dense one.
+
+    Loss and logits are then left to the whole.
+    """
+    state = sparse_state(self)
+    state.reached = True
+    _check_still_sparse(state)
+    if state.inside:
+        return self._dense_forward(self, *args, **kwargs)
+    with state.running():
+        return sparse_forward(self, *args, **kwargs)
+
+
+def sparse_forward(
     self: Any,
     *args: Any,
     label_smoothing: float = 0.0,
-    log_probs: bool = False,
+    log_probs: bool | None = None,
     fertility: float | Tensor | None = None,
     **kwargs: Any,
 ) -> Any:
-    """``forward`` of a sparse model: its own, with the loss of the head's map.
+    """The model's own forward, with the loss of the head's map.
 
     Args:
         self: the sparse model.
         *args: as the model takes them.
         label_smoothing: mixes the targets with the uniform distribution, in [0, 1].
         log_probs: return log-probabilities (float32) of the head's distribution, softmax where the head is dense, in
-            ``output.logits`` in place of raw scores.
+            ``output.logits`` in place of raw scores. None does so inside ``generate`` of a model with a sparse head.
         fertility: for constrained attention, in the place of the fertility it was made with: a number, or for
             cross-attention a tensor (batch, source length), ``inf`` for no bound. In target words per source word.
             Where it was made with ``"predicted"`` or ``"guided"``, None has the model work it out from ``input_ids``.
@@ -122,7 +154,6 @@ def forward(
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
     """
     state = sparse_state(self)
-    _check_still_sparse(state)
     check_packed(self, args, kwargs)
     kwargs |= sequential_arguments(self, fertility, args, kwargs)
     has_labels = len(args) > 1 or any(value is not None for name, value in kwargs.items() if "labels" in name)
@@ -139,6 +170,8 @@ def forward(
         check_asked(loss, type(self).__name__, output, self._takes_any_keyword)
     else:
         output = self._dense_forward(self, *args, **kwargs)
+    if log_probs is None:
+        log_probs = bool(state.decoding) and state.config.head is not None and not has_labels
     if log_probs:
         output.logits = log_distribution(state.head, output.logits)
     return output

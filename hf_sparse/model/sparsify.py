@@ -19,12 +19,12 @@ from ..config import KINDS, MapConfig, SparseConfig
 from ..fertility.source import source_for
 from ..functional import estimate_tau_from_head
 from ..losses import fused_maps
-from .attach import attach, detach
+from .attach import attach, detach, own_configs
 from .audit import audit
 from .dry_run import DryRun, input_device
 from .example import first_run
 from .sparse_model import SparseModel
-from .state import is_sparse, sparse_config, transformers_model
+from .state import is_sparse, sparse_config, sparse_state, transformers_model
 
 Model = TypeVar("Model", bound=nn.Module)
 logger = logging.getLogger(__name__)
@@ -89,7 +89,9 @@ def sparsify(
     if _needs_a_run(config) and input_device(dense).type != "meta":
         inputs, before = first_run(dense, example)
         config = _completed(dense, config, before)
+    own_configs(model)
     attach(dense, config, source)
+    sparse_state(dense).owns_configs = True
     if inputs is not None:
         with ExitStack() as undo:
             undo.callback(detach, dense)
@@ -111,7 +113,11 @@ def unsparsify(model: Model) -> Model:
     sparse = transformers_model(model)
     if not isinstance(sparse, SparseModel):
         raise ValueError(f"this {type(sparse).__name__} is not sparse by itself: there is nothing to undo")
+    whole = sparse_state(model).whole
+    if whole is not None:
+        raise ValueError(f"this {type(sparse).__name__} is a part of a sparse {whole}: call unsparsify on the whole")
     check_forward(sparse)
+    own_configs(model)
     detach(sparse)
     return model
 

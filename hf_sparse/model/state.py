@@ -47,6 +47,12 @@ class SparseState:
         attention: the configurations of its parts.
         dense_tags: the tags it had when it was dense.
         figures: measured sparsity, for the model card.
+        parts: the states of the models inside it, which are sparse by themselves too.
+        whole: the class of the model that it is a part of, or None.
+        owns_configs: whether its configurations are copies that no other model reads.
+        inside: forward calls of the whole that are running: a part then leaves loss and logits to the whole.
+        decoding: calls of its ``generate`` that are running: its logits are log-probabilities then.
+        reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
     """
 
     config: SparseConfig
@@ -54,11 +60,41 @@ class SparseState:
     attention: list[PartAttention] = field(default_factory=list)
     dense_tags: list[str] | None = None
     figures: dict[str, float] = field(default_factory=dict)
+    parts: list[SparseState] = field(default_factory=list)
+    whole: str | None = None
+    owns_configs: bool = False
+    inside: int = 0
+    decoding: int = 0
+    reached: bool = False
 
     @property
     def head(self) -> MapConfig:
         """The map of the head, softmax where it is dense."""
         return self.config.head or MapConfig("softmax")
+
+    @contextmanager
+    def replaced(self, **changes: Any) -> Iterator[None]:
+        """Run the block under other settings, in the parts too; see ``SparseConfig`` for their names."""
+        states = [self, *self.parts]
+        configs = [state.config for state in states]
+        try:
+            for state in states:
+                state.config = replace(state.config, **changes)
+            yield
+        finally:
+            for state, config in zip(states, configs):
+                state.config = config
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the block as a forward call of the whole: parts leave loss and logits to it."""
+        for part in self.parts:
+            part.inside += 1
+        try:
+            yield
+        finally:
+            for part in self.parts:
+                part.inside -= 1
 
 
 def transformers_model(model: nn.Module) -> PreTrainedModel:
@@ -159,17 +195,15 @@ def dense_attention(model: nn.Module) -> Iterator[None]:
         ValueError: the model is not sparse.
     """
     state, inner = sparse_state(model), transformers_model(model)
-    config = state.config
     restore(inner)
     try:
-        state.config = replace(config, attn=())
         for part in state.attention:
             part.name(part.dense)
-        yield
+        with state.replaced(attn=()):
+            yield
     finally:
         for part in state.attention:
             part.name(part.sparse)
-        state.config = config
         divert(inner)
 
 
@@ -180,9 +214,5 @@ def dense_head(model: nn.Module) -> Iterator[None]:
     if state is None:
         yield
         return
-    config = state.config
-    state.config = replace(config, head=None)
-    try:
+    with state.replaced(head=None):
         yield
-    finally:
-        state.config = config

@@ -68,18 +68,16 @@ def test_alpha_one_is_the_models_own_eager_attention(name):
 def test_dense_attention_cannot_come_back_unnoticed():
     model = sparsify(tiny_model("bart"), attn="entmax15")
     before = model(tokens()).logits
-    with pytest.raises(ValueError, match="'sdpa' would take this model's sparse attention away; call unsparsify"):
-        model.set_attn_implementation("sdpa")
+    for part in (model, model.model, model.model.encoder):
+        with pytest.raises(ValueError, match="'sdpa' would take this model's sparse attention away; call unsparsify"):
+            part.set_attn_implementation("sdpa")
     assert torch.equal(model(tokens()).logits, before)
-    for take_away in (
-        lambda: model.model.set_attn_implementation("eager"),
-        lambda: setattr(model.config, "_attn_implementation", "eager"),
-    ):
-        take_away()
+    model.config._attn_implementation = "eager"
+    for part in (model, model.model, model.model.encoder):
         with pytest.raises(RuntimeError, match="'eager' would take"):
-            model(tokens())
-        model.config._attn_implementation = NAME
-        assert torch.equal(model(tokens()).logits, before)
+            part(tokens())
+    model.config._attn_implementation = NAME
+    assert torch.equal(model(tokens()).logits, before)
 
 
 @torch.no_grad()

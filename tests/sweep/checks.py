@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from hf_sparse import sparsify, unsparsify
 from hf_sparse.attention import attention_sites, named_attention, trial
 from hf_sparse.config import SparseConfig
-from hf_sparse.model.audit import _running_modules, _SoftmaxWatch, quiet_evaluation
 from hf_sparse.model.doctor import cache_difference, causality, difference, logits_of
+from hf_sparse.model.dry_run import watch
 from tests.sweep.parts import Call, calls_of_parts, outputs_of, widened
 
 ABSENT = "not a property of the dense model"
@@ -277,12 +277,10 @@ def softmax_left(model: nn.Module, inputs: dict[str, Tensor], calls: list[Call])
     Raises:
         CheckFailed: one of them is attention.
     """
-    with _running_modules(model, set()) as running, quiet_evaluation(model):
-        watch = _SoftmaxWatch(running)
-        with watch:
-            outputs_of(model, inputs, calls)
+    with watch(model) as record:
+        outputs_of(model, inputs, calls)
     sparse = {site.path for _, site in attention_sites(model) if not site.inline}
-    left = {type(module) for path, module in watch.seen if path not in sparse}
+    left = {type(module) for path, module in record.softmaxes.items() if path not in sparse}
     if missed := sorted(cls.__name__ for cls in left if named_attention(cls)):
         raise CheckFailed(f"{missed[0]} computed a softmax of its own")
     return sorted(cls.__name__ for cls in left)
