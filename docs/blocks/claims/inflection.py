@@ -38,7 +38,7 @@ def sparse_output_is_more_accurate(grid: str) -> Outcome:
     """Compare mean accuracy at output alpha 1, 1.5 and 2."""
     found = accuracies(grid)
     means = {output: fmean(values) for output, values in found.items()}
-    parts = [f"{alpha}: {means[output]:.1%} ({len(found[output])} in attention)" for output, alpha in OUTPUTS.items()]
+    parts = [f"{alpha}: {means[output]:.1%} (mean of {len(found[output])})" for output, alpha in OUTPUTS.items()]
     return Outcome(", ".join(parts), min(means["entmax15"], means["sparsemax"]) > means[""])
 
 
