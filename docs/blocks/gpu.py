@@ -17,11 +17,11 @@ def attention_kernels() -> str:
 
 @block
 def attention_backends() -> str:
-    """The calls of attention that each backend supports."""
-    calls = read("docs/gpu.json")["backends"]
-    names = list(next(iter(calls.values())))
+    """The calls of attention that each backend serves."""
+    served = read("docs/gpu.json")["backends"]
+    names = list(next(iter(served.values())))
     lines = [f"| attention | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-    lines += [f"| {call} | {' | '.join('yes' if by[name] else '' for name in names)} |" for call, by in calls.items()]
+    lines += [f"| {call} | {' | '.join('yes' if by[name] else '' for name in names)} |" for call, by in served.items()]
     return "\n".join(lines)
 
 
