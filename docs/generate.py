@@ -1,4 +1,4 @@
-"""Fill the marked blocks of every page from committed results, and write the model cards: `python docs/generate.py`.
+"""Fill the generated blocks of every page and write the model cards: `python docs/generate.py`.
 
 `--check` only compares.
 """
@@ -16,18 +16,18 @@ BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
 def filled(text: str) -> str:
-    """``text`` with every block between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` made anew."""
+    """Regenerate every block of ``text`` between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``."""
     return BLOCK.sub(lambda match: f"{match[1]}{BLOCKS[match[2]]().strip()}\n{match[3]}", text)
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file as it must be."""
+    """Expected content of every generated file."""
     pages = {path: filled(path.read_text(encoding="utf-8")) for path in PAGES}
     return pages | {ROOT / "model_cards" / f"{card.name}.md": card.text() for make in CARDS for card in make()}
 
 
 def main(arguments: list[str]) -> int:
-    """Write all pages and cards, or with ``--check`` tell whether they are up to date."""
+    """Write all pages and cards; with ``--check`` only report those that are out of date."""
     stale = []
     for path, made in generated().items():
         if not path.is_file() or path.read_text(encoding="utf-8") != made:

@@ -1,4 +1,4 @@
-"""Text made from committed results, a file for each topic; all of them are found by docs/generate.py."""
+"""Generated text, one module per topic; docs/generate.py finds them all."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,4 +1,4 @@
-"""The blocks of generated text, by name, and where their figures lie."""
+"""The registry of generated blocks, and the one loader of result files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BLOCKS: dict[str, Callable[[], str]] = {}
 
 
 def block(make: Callable[[], str]) -> Callable[[], str]:
-    """Fill blocks of the function's name with what it returns."""
+    """Register a function that makes the text of the block with its name."""
     BLOCKS[make.__name__] = make
     return make
 
 
 def read(path: str) -> Any:
-    """A committed result, by its path from the root of the repository."""
+    """Load a committed result, by its path from the root of the repository."""
     return json.loads((ROOT / path).read_text(encoding="utf-8"))

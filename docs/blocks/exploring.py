@@ -1,4 +1,4 @@
-"""What docs/explore.py found with the models of the inflection recipe."""
+"""Tables of docs/exploring.md: results of docs/explore.py for the models of the inflection recipe."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ._blocks import block, read
 
 
 def explored() -> dict[str, Any]:
-    """What docs/explore.py found."""
+    """The results of docs/explore.py."""
     return read("docs/exploring.json")
 
 
 def origin(result: dict[str, Any]) -> str:
-    """Where its numbers come from."""
+    """Models and versions behind the results."""
     versions = result["versions"]
     return (
         f"Models of recipes/inflection.py, default settings; torch {versions['torch']}, transformers "
@@ -26,7 +26,7 @@ def explore_tree() -> str:
     """All hypotheses for one word."""
     result = explored()
     found = result["example"]
-    extent = "all there are" if found["complete"] else "more were not listed"
+    extent = "the complete set" if found["complete"] else "the list is incomplete"
     return "\n".join(
         [
             "```text",
@@ -50,10 +50,10 @@ def explore_steps() -> str:
 
 @block
 def explore_suggestions() -> str:
-    """What may follow some prefixes of the form."""
+    """Suggestions for some prefixes of the form."""
     example = explored()["example"]
     lines = [
-        f"For `{example['lemma']} {example['tags']}` (⏹: the text ends there):",
+        f"For `{example['lemma']} {example['tags']}` (⏹: end of text):",
         "",
         "| prefix | unit | candidates | left |",
         "|---|---|---|---|",
@@ -64,7 +64,7 @@ def explore_suggestions() -> str:
             f"{entry['probability']:.2%}"
             for entry in row["candidates"]
         )
-        prefix = f"`{row['prefix']}`" if row["prefix"] else "(nothing yet)"
+        prefix = f"`{row['prefix']}`" if row["prefix"] else "(empty)"
         lines.append(f"| {prefix} | {row['unit']} | {candidates} | {row['left']:.2%} |")
     return "\n".join(lines)
 
@@ -73,7 +73,7 @@ def explore_suggestions() -> str:
 def explore_ensemble() -> str:
     """Members and their ensemble, on held-out words."""
     result = explored()["ensemble"]
-    lines = ["| model | exact match | candidates a step |", "|---|---|---|"]
+    lines = ["| model | exact match | candidates per step |", "|---|---|---|"]
     rows = [(f"seed {seed}", member) for seed, member in enumerate(result["members"])]
     for name, row in [*rows, ("ensemble", result["ensemble"])]:
         lines.append(f"| {name} | {row['exact_match']:.1%} | {row['support_size']:.2f} |")
@@ -84,7 +84,7 @@ def explore_ensemble() -> str:
         [
             *lines,
             "",
-            f"Three entmax15 models that differ in their seed, greedy, {result['rows']:,} held-out rows. For the word "
+            f"Three entmax15 models with different seeds, greedy, {result['rows']:,} held-out rows. For the word "
             f"above the ensemble holds {extent} {len(forms)} forms possible: {likeliest}.",
         ]
     )
@@ -92,7 +92,7 @@ def explore_ensemble() -> str:
 
 @block
 def explore_sums() -> str:
-    """How near a distribution the weights of each head are."""
+    """The sums of the weights of each head."""
     lines = ["| head | sum of weights: 5 % | median | 95 % |", "|---|---|---|---|"]
     for head, row in explored()["beams"].items():
         lines.append(f"| {head} | {row['sum_5']:.3f} | {row['sum_50']:.3f} | {row['sum_95']:.3f} |")
@@ -103,7 +103,7 @@ def explore_sums() -> str:
 def explore_empty() -> str:
     """How often the empty string is preferred."""
     lines = [
-        "| head | empty preferred | by unnormalized weights | empty impossible | its largest probability |",
+        "| head | empty preferred | by unnormalized weights | empty impossible | largest probability |",
         "|---|---|---|---|---|",
     ]
     beams = explored()["beams"]
@@ -117,6 +117,6 @@ def explore_empty() -> str:
         [
             *lines,
             "",
-            f"{rows:,} held-out rows, {width} beams. Forms are short; the papers find the effect in translation.",
+            f"{rows:,} held-out rows, {width} beams. The forms are short; the papers find the effect in translation.",
         ]
     )

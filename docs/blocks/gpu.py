@@ -1,4 +1,4 @@
-"""What the Triton kernels were checked for."""
+"""Tables of docs/gpu.md: checks of the Triton kernels, the backends of attention, the smoke run of the benchmark."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ._blocks import block, read
 
 @block
 def attention_kernels() -> str:
-    """What flash entmax was checked for, with the relative errors found."""
+    """Relative errors of flash entmax, by the cases checked."""
     result = read("docs/gpu.json")
     gradients = {name: f"d {name}" for name in ("q", "k", "v", "alpha", "sinks")}
     return _errors("attention", {"out": "output", **gradients}, result["cases"], result)
 
 
 @block
-def attention_tiers() -> str:
-    """Which tiers serve which calls of attention."""
-    tiers = read("docs/gpu.json")["tiers"]
-    names = list(next(iter(tiers.values())))
+def attention_backends() -> str:
+    """The calls of attention that each backend serves."""
+    served = read("docs/gpu.json")["backends"]
+    names = list(next(iter(served.values())))
     lines = [f"| attention | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-    lines += [f"| {call} | {' | '.join('yes' if by[name] else '' for name in names)} |" for call, by in tiers.items()]
+    lines += [f"| {call} | {' | '.join('yes' if by[name] else '' for name in names)} |" for call, by in served.items()]
     return "\n".join(lines)
 
 
 @block
 def linear_kernels() -> str:
-    """What the fused losses were checked for, with the relative errors found."""
+    """Relative errors of the fused losses, by the cases checked."""
     result = read("docs/gpu.json")
     gradients = {name: f"d {name}" for name in ("hidden", "weight", "bias")}
     return _errors("loss of a linear layer", {"loss": "loss", **gradients}, result["linear"], result)
@@ -44,7 +44,7 @@ def _errors(title: str, columns: dict[str, str], cases: dict[str, dict[str, floa
 
 @block
 def gpu_benchmark() -> str:
-    """What the benchmark does, as its smoke run on a CPU shows it: what was right, what ran, what was missing."""
+    """Outcomes of the benchmark's smoke run on a CPU, case by case."""
     result = read("docs/gpu_benchmark.json")
     lines = ["| section | case | candidate | outcome |", "|---|---|---|---|"]
     for row in result["rows"]:

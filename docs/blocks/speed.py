@@ -1,4 +1,4 @@
-"""What was measured by benchmarks/."""
+"""Tables of benchmarks/README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which architectures can be made sparse."""
+"""The table of README on architectures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ._blocks import block, read
 
 @block
 def support() -> str:
-    """How many architectures can be made sparse, by mapping."""
+    """Architectures by mapping, and whether they can be made sparse."""
     result = read("docs/support.json")
     counts: dict[str, Counter[str]] = {}
     for entry in result["entries"]:

@@ -191,9 +191,9 @@ def test_what_the_flash_kernels_cannot_serve_raises_and_auto_goes_to_torch(site,
     assert sparse_attention(site, *qkv(), **arguments)[1] is not None
 
 
-def test_the_documented_tiers_are_those_that_serve():
+def test_the_documented_backends_are_those_that_serve():
     documented = json.loads((Path(__file__).parents[2] / "docs" / "gpu.json").read_text())
-    assert documented["tiers"] == served()
+    assert documented["backends"] == served()
 
 
 def test_dtypes_and_sizes_that_the_kernels_do_not_take_are_refused():

@@ -1,8 +1,11 @@
 """The page of claims: verdicts follow from figures, and what was not tested says why."""
 
 import importlib
+import inspect
+import pkgutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,46 +21,79 @@ def claims():
         sys.path.remove(str(ROOT / "docs"))
 
 
-@pytest.mark.parametrize(("found", "verdict"), [(("1 > 0", True), "same"), (("0 < 1", False), "**different**")])
-def test_a_verdict_is_what_was_found(claims, found, verdict):
-    line = claims.Claim("It wins", "Table 1", "2 > 1", lambda: found, "one seed").line()
-    assert line == f"| It wins | Table 1 | 2 > 1 | {found[0]} | {verdict} | one seed |"
+@pytest.fixture
+def measure(claims, monkeypatch):
+    """Replace our figures by what a test says."""
+
+    def replace(outcome):
+        made = SimpleNamespace(win=outcome)
+        monkeypatch.setattr(claims, "import_module", lambda *name: made)
+        return claims.Claim("It wins", "Table 1", "2 > 1", "module.win", remark="one seed").row()
+
+    return replace
 
 
-def test_every_claim_has_a_figure_or_a_reason(claims):
-    lines = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8").splitlines()
-    rows = [line.strip("|").split(" | ") for line in lines if line.startswith("| ") and not line.startswith("| claim")]
-    assert len(rows) >= 25
-    for text, place, _, ours, verdict, remark in rows:
-        assert text.strip()
-        assert place.strip()
-        assert verdict in ("same", "**different**", "not tested here")
-        assert ours.strip() if verdict != "not tested here" else remark.strip(), text
+@pytest.mark.parametrize(("figures", "holds", "verdict"), [("1 > 0", True, "same"), ("0 < 1", False, "**different**")])
+def test_a_verdict_is_what_was_found(claims, measure, figures, holds, verdict):
+    row = measure(lambda: claims.Outcome(figures, holds))
+    assert row == f"| It wins | Table 1 | 2 > 1 | {figures} | {verdict} | one seed |"
+
+
+def test_a_claim_whose_runs_are_missing_is_not_tested(claims, measure):
+    def win():
+        raise claims.NotRun("output-1.5-*")
+
+    assert measure(win) == "| It wins | Table 1 | 2 > 1 |  | not tested here | no run `output-1.5-*` so far |"
+
+
+def test_every_claim_is_measured_or_says_why_not(claims):
+    everything = [claim for paper in claims.papers().values() for claim in paper]
+    assert len(everything) >= 25
+    for claim in everything:
+        assert all((claim.claim, claim.place, claim.there))
+        assert claim.here or claim.remark, claim.claim
+
+
+def test_every_measure_belongs_to_a_claim(claims):
+    used = {claim.here for paper in claims.papers().values() for claim in paper}
+    measures = {
+        f"{info.name}.{name}"
+        for info in pkgutil.iter_modules(claims.__path__)
+        for name, function in inspect.getmembers(importlib.import_module(f"blocks.claims.{info.name}"))
+        if inspect.isfunction(function) and function.__annotations__.get("return") == "Outcome"
+        if not name.startswith("_")
+    }
+    assert measures == used - {""}
 
 
 @pytest.mark.parametrize(
-    ("softmax", "entmax15", "sparsemax", "held"),
+    ("softmax", "entmax15", "sparsemax", "holds"),
     [
         ((0.5, 0.5, 0.5), (0.6, 0.6, 0.6), (0.6, 0.6, 0.6), True),
         ((0.5, 0.5, 0.5), (0.6, 0.6, 0.6), (0.4, 0.4, 0.4), False),
         ((0.5, 0.5, 0.9), (0.6, 0.6, 0.6), (0.7, 0.7, 0.7), False),
     ],
 )
-def test_sparse_outputs_must_both_be_ahead_on_average(claims, monkeypatch, softmax, entmax15, sparsemax, held):
-    rows = zip(claims.OUTPUTS, (softmax, entmax15, sparsemax))
-    cells = {(head, within): v for head, row in rows for within, v in zip(claims.OUTPUTS, row)}
-    monkeypatch.setattr(claims, "grid_means", lambda key, grid: cells)
-    assert claims.sparse_output_is_more_accurate("")[1] is held
+def test_sparse_outputs_must_both_be_ahead_on_average(claims, monkeypatch, softmax, entmax15, sparsemax, holds):
+    inflection = importlib.import_module("blocks.claims.inflection")
+    rows = zip(inflection.OUTPUTS, (softmax, entmax15, sparsemax))
+    cells = {(head, within): v for head, row in rows for within, v in zip(inflection.OUTPUTS, row)}
+    monkeypatch.setattr(inflection, "grid_means", lambda key, grid: cells)
+    assert inflection.sparse_output_is_more_accurate("medium").holds is holds
 
 
-def test_a_claim_whose_runs_are_missing_is_not_tested(claims, monkeypatch):
-    monkeypatch.setattr(claims, "grid_means", lambda key, grid: {("", ""): 0.5})
-    line = claims.Claim("It wins", "Table 1", "2 > 1", lambda: claims.sparse_output_is_more_accurate("")).line()
-    assert line.endswith("|  | not tested here | no run `output-1.5-*` so far |")
+def test_an_output_map_without_runs_is_named(claims, monkeypatch):
+    inflection = importlib.import_module("blocks.claims.inflection")
+    monkeypatch.setattr(inflection, "grid_means", lambda key, grid: {("", ""): 0.5})
+    with pytest.raises(claims.NotRun, match=r"output-1\.5-\*"):
+        inflection.sparse_output_is_more_accurate("medium")
 
 
-@pytest.mark.parametrize(("attended", "held"), [({-1.0: 9, 0.0: 5, 0.9: 2}, True), ({-1.0: 9, 0.0: 2, 0.9: 3}, False)])
-def test_sparsity_must_grow_with_lambda_at_every_step(claims, monkeypatch, attended, held):
+@pytest.mark.parametrize(
+    ("attended", "holds"), [({-1.0: 9, 0.0: 5, 0.9: 2}, True), ({-1.0: 9, 0.0: 2, 0.9: 3}, False)]
+)
+def test_sparsity_must_grow_with_lambda_at_every_step(claims, monkeypatch, attended, holds):
+    sweep = importlib.import_module("blocks.claims.translation_sweep")
     runs = {value: {"attended": number} for value, number in attended.items()}
-    monkeypatch.setattr(claims, "controlled", lambda kind: dict(reversed(runs.items())))
-    assert claims.lambda_controls_sparsity()[1] is held
+    monkeypatch.setattr(sweep, "swept", lambda prefix: dict(reversed(runs.items())))
+    assert sweep.lambda_controls_sparsity().holds is holds

@@ -1,4 +1,4 @@
-"""Write docs/gpu.json, what the kernels were checked for: `python -m tests.kernels.capabilities`."""
+"""Write docs/gpu.json, the cases and errors of the checked kernels: `python -m tests.kernels.capabilities`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main() -> None:
         for case, (name, options, std) in linear.CASES.items()
     }
     page = {
-        "device": device, "triton": triton.__version__, "tiers": served(), "cases": cases, "linear": losses,
+        "device": device, "triton": triton.__version__, "backends": served(), "cases": cases, "linear": losses,
     }  # fmt: skip
     PAGE.write_text(json.dumps(page, indent=1) + "\n")
 

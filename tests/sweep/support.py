@@ -16,8 +16,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 JSON, TABLE = DOCS / "support.json", DOCS / "support.md"
 RESULTS = ("interface", "inline", "mixed", "refused", "cannot be built", "cannot be run", "FAILED")
 LISTS = {
-    "in parts": "What a forward call of the whole leaves out (towers, codecs) runs in calls of these parts.",
-    "one key": "Modules in which every query sees a single key on so small an input: there is nothing to make zero.",
+    "in parts": "Parts that a forward call of the whole model leaves out (towers, codecs) run in calls of their own.",
+    "one key": "Modules in which every query sees a single key on so small an input, so no weight can be zero.",
     "without zeros": "Modules in which no weight became zero.",
     "not reached": "Modules that ran in no call.",
 }
@@ -47,14 +47,13 @@ def table() -> str:
     data = json.loads(JSON.read_text())
     entries = data["entries"]
     lines = [
-        "# Which architectures can be made sparse",
+        "# Supported architectures",
         "",
         f"Made by `python -m tests.sweep` with transformers {data['transformers']} and torch {data['torch']}.",
         "A tiny random model of every entry in Transformers' mappings is made sparse, `attn='entmax15'`, and checked.",
-        "*interface*: through Transformers' attention interface; *inline*: the softmax inside the attention module is",
-        "replaced there; *mixed*: both. Attention modules that never ran, or never had an exact zero, would be listed",
-        "below. Every check is in `support.json`, entry by entry; what the dense model itself does not satisfy is not",
-        "asked of the sparse one.",
+        "*interface*: through Transformers' attention interface; *inline*: by replacing the softmax inside an",
+        "attention module; *mixed*: both. Modules that never ran, or never had an exact zero, would be listed below.",
+        "`support.json` has every check of every entry; a check that the dense model itself fails is left out.",
         "",
         "| mapping | entries | " + " | ".join(RESULTS) + " |",
         "|---|" + "---|" * (len(RESULTS) + 1),

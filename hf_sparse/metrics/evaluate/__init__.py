@@ -1,17 +1,19 @@
-"""REP, DROP and AER as metrics of the ``evaluate`` library: ``evaluate.load("hf_sparse/evaluation/rep")`` by path,
-or ``load("rep")`` wherever the package lies. Nothing is fetched."""
+"""REP, DROP and AER as metrics of the ``evaluate`` library, loaded from the installed package; nothing is fetched."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import evaluate
+if TYPE_CHECKING:
+    import evaluate
 
 _FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.parent.name for path in _FOLDER.glob("*/*.py") if path.stem == path.parent.name))
 
 
 def load(name: str, **kwargs: Any) -> evaluate.Metric:
-    """A metric of this folder.
+    """Load a metric of this folder; ``evaluate.load`` takes the folder's path (``.../rep``) as well.
 
     Args:
         name: ``"rep"``, ``"drop"`` or ``"aer"``.
@@ -25,6 +27,8 @@ def load(name: str, **kwargs: Any) -> evaluate.Metric:
     """
     if name not in NAMES:
         raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(map(repr, NAMES))}")
+    import evaluate
+
     return evaluate.load(str(_FOLDER / name), **kwargs)
 
 

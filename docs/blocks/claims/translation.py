@@ -1,0 +1,33 @@
+"""Claims on repetition and omission in translation: figures of the systems with constrained attention."""
+
+from __future__ import annotations
+
+from ._outcome import Outcome, figures_of, listed
+
+SHARED_START, FROM_SCRATCH = "recipes/results/multi30k.json", "recipes/results/multi30k_from_scratch.json"
+ATTENTIONS = ("softmax", "sparsemax", "csoftmax-predicted", "csparsemax-predicted")
+BETTER = {"bleu": max, "rep": min, "drop": min}
+
+
+def constrained_sparsemax_is_first(figure: str) -> Outcome:
+    """Compare one of BLEU, REP and DROP between four attentions."""
+    systems = figures_of(SHARED_START)
+    values = {name: systems[name][figure] for name in ATTENTIONS}
+    return Outcome(listed(values, ".2f"), BETTER[figure](values, key=values.__getitem__) == "csparsemax-predicted")
+
+
+def predicted_fertility_is_best() -> Outcome:
+    """Compare BLEU of constrained sparsemax between fertilities."""
+    kind = "csparsemax-"
+    systems = figures_of(SHARED_START).items()
+    bleu = {name.removeprefix(kind): figures["bleu"] for name, figures in systems if name.startswith(kind)}
+    return Outcome(listed(bleu, ".2f"), max(bleu, key=bleu.__getitem__) == "predicted")
+
+
+def coverage_vector_helps() -> Outcome:
+    """Compare BLEU, REP and DROP of softmax with and without a coverage vector, both trained from scratch."""
+    systems = figures_of(FROM_SCRATCH)
+    pairs = {key: (systems["softmax"][key], systems["softmax-coverage"][key]) for key in BETTER}
+    text = ", ".join(f"{without:.2f} to {with_it:.2f}" for without, with_it in pairs.values())
+    helps = all(BETTER[key](pair) == pair[1] != pair[0] for key, pair in pairs.items())
+    return Outcome(text, helps)

@@ -1,0 +1,175 @@
+"""Claims on translation from scratch: figures of the sweep over maps."""
+
+from __future__ import annotations
+
+from ._outcome import Figures, NotRun, Outcome, figures_of, listed
+
+EMBEDDED = "recipes/results/translation_sweep.json"
+STUDIES = {"Multi30k": "recipes/results/translation_sweep_multi30k.json", "embedded sample": EMBEDDED}
+MAPS = ("softmax", "entmax15", "sparsemax")
+PLACES = {"attention": "attended", "output": "head_support"}
+AT_OUTPUT = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
+
+
+def sweeps(*names: str) -> tuple[str, list[Figures]]:
+    """Figures of runs that belong together, from the first study that has all of them.
+
+    Returns:
+        The name of the study, and the figures of each run.
+
+    Raises:
+        NotRun: a run is missing in every study.
+    """
+    for study, path in STUDIES.items():
+        found = figures_of(path)
+        if set(names) <= set(found):
+            return study, [found[name] for name in names]
+    raise NotRun(next(name for name in names if name not in found))
+
+
+def swept(prefix: str) -> dict[float, Figures]:
+    """Figures of the runs on the embedded sample whose names are ``prefix`` and a number, by that number.
+
+    Raises:
+        NotRun: there are none.
+    """
+    found = {
+        float(name.removeprefix(prefix)): figures
+        for name, figures in figures_of(EMBEDDED).items()
+        if name.startswith(prefix)
+    }
+    if not found:
+        raise NotRun(f"{prefix}*")
+    return found
+
+
+def entmax_translates_best() -> Outcome:
+    """Compare BLEU of three maps, each at the output and in attention, in both directions."""
+    texts, held = [], []
+    for direction, prefix in (("de-en", ""), ("en-de", "en-de-")):
+        study, runs = sweeps(*(prefix + name for name in MAPS))
+        bleu = {name: run["bleu"] for name, run in zip(MAPS, runs)}
+        texts.append(f"{study}, {direction}: {listed(bleu, '.1f')}")
+        held.append(bleu["entmax15"] > max(bleu["softmax"], bleu["sparsemax"]))
+    return Outcome("; ".join(texts), all(held))
+
+
+def output_alpha_has_an_optimum_inside() -> Outcome:
+    """Compare BLEU over alpha at the output."""
+    names = {1: "output-1", 1.33: "output-1.33", 1.5: "entmax15", 2: "output-2"}
+    study, runs = sweeps(*names.values())
+    bleu = {alpha: run["bleu"] for alpha, run in zip(names, runs)}
+    text = listed({f"{alpha}:": value for alpha, value in bleu.items()}, ".1f")
+    return Outcome(f"{study}: {text}", max(bleu, key=bleu.__getitem__) in (1.33, 1.5))
+
+
+def supports_shrink_with_alpha() -> Outcome:
+    """Compare the support sizes of three maps, in attention and at the output."""
+    study, runs = sweeps(*MAPS)
+    sizes = {place: [run[key] for run in runs] for place, key in PLACES.items()}
+    text = "; ".join(f"{place}: {', '.join(f'{size:.1f}' for size in row)}" for place, row in sizes.items())
+    return Outcome(f"{study}: {text}", all(row == sorted(row, reverse=True) for row in sizes.values()))
+
+
+def speed(*names: str) -> tuple[str, list[float]]:
+    """Training tokens per CPU second, as multiples of softmax's."""
+    study, (softmax, *runs) = sweeps("softmax", *names)
+    return study, [run["tokens_per_cpu_second"] / softmax["tokens_per_cpu_second"] for run in runs]
+
+
+def entmax_is_nearly_as_fast() -> Outcome:
+    """Compare the training speed of 1.5-entmax, at the output and in attention, with softmax's."""
+    study, (ratio,) = speed("entmax15")
+    return Outcome(f"{study}: {ratio:.2f} of softmax", ratio > 0.85)
+
+
+def relu_is_as_fast() -> Outcome:
+    """Compare the training speeds of alpha-ReLU and entmax at the output."""
+    study, (relu, entmax) = speed("output-alpha_relu", "output-entmax15")
+    text = f"{study}: alpha-ReLU {relu:.2f}, entmax {entmax:.2f} of softmax"
+    return Outcome(text, relu > 0.95 and relu > entmax)
+
+
+def at_output(key: str, form: str) -> tuple[str, list[float]]:
+    """A figure of four output maps, as text and as numbers."""
+    study, runs = sweeps(*AT_OUTPUT)
+    values = {name.removeprefix("output-"): run[key] for name, run in zip(AT_OUTPUT, runs)}
+    return f"{study}: {listed(values, form)}", list(values.values())
+
+
+def relu_is_on_par() -> Outcome:
+    """Compare BLEU of four output maps."""
+    text, bleu = at_output("bleu", ".1f")
+    _, sparsemax, entmax, relu = bleu
+    return Outcome(text, relu >= entmax - 0.5 and sparsemax == min(bleu))
+
+
+def sparse_models_do_not_prefer_silence() -> Outcome:
+    """Compare how often four output maps prefer the empty string."""
+    text, (softmax, *sparse) = at_output("empty_preferred", ".1%")
+    return Outcome(text, max(sparse) <= 0.01 and softmax > max(sparse))
+
+
+def relu_is_less_sparse() -> Outcome:
+    """Compare the support sizes of alpha-ReLU and entmax at the output."""
+    study, runs = sweeps("output-alpha_relu", "output-entmax15")
+    relu, entmax = (run["head_support"] for run in runs)
+    return Outcome(f"{study}: {relu:.1f} against {entmax:.1f} tokens", relu > entmax)
+
+
+def threshold_grows() -> Outcome:
+    """Compare the threshold and the norm of entmax's logits before and after training."""
+    study, (run,) = sweeps("output-entmax15")
+    first, *_, last = run["curve"]
+    threshold, norm = ((first[key], last[key]) for key in ("threshold", "logit_norm"))
+    text = f"{study}: threshold {threshold[0]:.2f} to {threshold[1]:.2f}, norm {norm[0]:.0f} to {norm[1]:.0f}"
+    return Outcome(text, threshold[1] > threshold[0] and norm[1] > norm[0])
+
+
+def tau_hardly_matters() -> Outcome:
+    """Compare BLEU over tau."""
+    runs = [figures for name, figures in figures_of(EMBEDDED).items() if _is_tau_run(name)]
+    bleu = {figures["config"]["head"]["tau"]: figures["bleu"] for figures in runs}
+    if len(bleu) < 3:
+        raise NotRun("output-alpha_relu-tau-*")
+    text = listed({f"tau {tau:.2g}:": value for tau, value in sorted(bleu.items())}, ".1f")
+    return Outcome(text, max(bleu.values()) - min(bleu.values()) < 2)
+
+
+def _is_tau_run(name: str) -> bool:
+    return name == "output-alpha_relu" or name.startswith("output-alpha_relu-tau-")
+
+
+def tau_without_data() -> Outcome:
+    """Compare tau estimated from the weights alone with the untrained model's mean threshold on data."""
+    study, (run,) = sweeps("output-alpha_relu")
+    estimated, measured = run["config"]["head"]["tau"], run["curve"][0]["threshold"]
+    return Outcome(f"{study}: estimated {estimated:.2f}, on data {measured:.2f}", abs(estimated - measured) < 0.05)
+
+
+def sums_concentrate() -> Outcome:
+    """Measure the mean and the deviation of the sums of alpha-ReLU's weights."""
+    study, (run,) = sweeps("output-alpha_relu")
+    mean, deviation = run["head_sum"]["mean"], run["head_sum"]["std"]
+    return Outcome(f"{study}: {mean:.2f} ± {deviation:.2f}", abs(mean - 1) < 0.3 and deviation < 0.3)
+
+
+def control_costs_nothing() -> Outcome:
+    """Compare BLEU over lambda and q with softmax's; lambda 0 is sparsemax."""
+    softmax = figures_of(EMBEDDED)["softmax"]["bleu"]
+    texts, best = [f"softmax {softmax:.1f}"], 0.0
+    for kind in ("sparsegen_lin", "sparsehourglass"):
+        bleu = {f"{value:g}:": run["bleu"] for value, run in swept(f"cross-{kind}-").items()}
+        texts.append(f"{kind} {listed(bleu, '.1f')}")
+        best = max(best, *bleu.values())
+    return Outcome("; ".join(texts), best >= softmax)
+
+
+def lambda_controls_sparsity() -> Outcome:
+    """Compare the number of source tokens attended over lambda."""
+    attended = {value: run["attended"] for value, run in sorted(swept("cross-sparsegen_lin-").items())}
+    if len(attended) < 2:
+        raise NotRun("cross-sparsegen_lin-*")
+    text = listed({f"{value:g}:": number for value, number in attended.items()}, ".1f")
+    falling = list(attended.values())
+    return Outcome(f"tokens attended at lambda {text}", falling == sorted(falling, reverse=True))
