@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..attention import AttentionSite, trial, weights_under
 from ..config import MapConfig
 from ..functional import softmax
+from ..functional.rows import upcast
 from ..metrics import threshold
 from ._batches import Batch, scored
 from ._measure import squared_distance
@@ -50,7 +51,7 @@ def fit_attention(
             return
         heads = scores.shape[1] if per_head and scores.dim() == 4 else 1
         search = searches.setdefault(site.path, TemperatureSearch(heads))
-        z = scores if scores.dtype == torch.float64 else scores.float()
+        z = upcast(scores)
         p = softmax(z)
         for point, temperature in enumerate(search.candidates.tolist()):
             q = weights_under(_at(map_config, temperature), module, z)

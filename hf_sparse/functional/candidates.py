@@ -18,6 +18,7 @@ from ..kernels import Supports, entmax_supports, write_rows
 from ._chunks import Padding, chunk_maxima, entries_from
 from ._entmax_rows import FLOAT64_BELOW
 from .newton import exponent_of, power, solve_
+from .rows import accumulation_dtype
 
 # Below this length a dense solve in cache is faster.
 LONG_ROW = 1024
@@ -64,7 +65,7 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> SolvedRows:
     """
     exponent = exponent_of(alpha)
     z = z.detach().contiguous()
-    dtype = torch.float64 if z.dtype == torch.float64 or alpha < FLOAT64_BELOW else torch.float32
+    dtype = torch.float64 if alpha < FLOAT64_BELOW else accumulation_dtype(z)
     maxima = chunk_maxima(z).to(dtype)
     top = maxima.amax(1, keepdim=True)
 

@@ -15,6 +15,7 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from ..config import MapConfig, SparseConfig
+from ..functional.rows import accumulation_dtype
 from ..model.decoding import KeptSupport, init_continuous_batching
 from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
 from ._continuations import start_token
@@ -144,7 +145,7 @@ class Ensemble(PreTrainedModel, GenerationMixin):
             logits = output.logits[:, -logits_to_keep:]
             if logits[:, -1].isnan().any():
                 raise ValueError(f"member {number} of the ensemble ({type(member).__name__}) has NaN in its logits")
-            log_ps.append(logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)))
+            log_ps.append(logits.log_softmax(-1, dtype=accumulation_dtype(logits)))
             caches.append(output.get("past_key_values"))
         result = Seq2SeqLMOutput if self.config.is_encoder_decoder else CausalLMOutputWithPast
         remembered = None if any(cache is None for cache in caches) else join_caches(caches)

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..functional._alpha_relu import unnormalized_negentropy
 from ..functional._chunks import Padding, chunk_maxima, entries_from
 from ..functional.newton import exponent_of, power
-from ..functional.rows import upcast
+from ..functional.rows import accumulation_dtype, upcast
 from ..kernels import ReluSupports, relu_supports
 from ._support_loss import SupportLoss, SupportWeights
 
@@ -31,7 +31,7 @@ def relu_rows(z: Tensor, alpha: float, tau: float, impl: str = "torch") -> ReluS
     z, exponent = z.detach().contiguous(), exponent_of(alpha)
     if impl == "cpp":
         return relu_supports(z, alpha, exponent, tau)
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
+    dtype = accumulation_dtype(z)
     maxima = chunk_maxima(z).to(dtype)
     cut = tau / (alpha - 1)
     cut -= 4 * torch.finfo(dtype).eps * abs(cut)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..functional import MAPS, SparseMap, get_map
 from ..functional.candidates import LONG_ROW
 from ..functional.registry import underlying
-from ..functional.rows import in_graph
+from ..functional.rows import in_graph, upcast
 from ..kernels import chosen
 from ._alpha_relu_support import relu_dense_loss, relu_support_loss
 from ._entmax_support import entmax_rows_loss
@@ -105,7 +105,7 @@ def row_losses(
     alpha = base_settings["alpha"] if base == "entmax" else None
     if not torch.is_tensor(alpha) and alpha == 1 and not y.is_floating_point():
         z = _without_uncounted(z, counted)
-        return F.cross_entropy(z if z.dtype == torch.float64 else z.float(), y, reduction="none")
+        return F.cross_entropy(upcast(z), y, reduction="none")
     dense = partial(dense_rows_loss, sparse_map=loss_map(name, settings, impl), settings=settings)
     if torch.is_tensor(alpha):
         return dense(_without_uncounted(z, counted), y)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..functional._entmax import tsallis_negentropy
 from ..functional.candidates import solve_long_rows
 from ..functional.newton import exponent_of, power
+from ..functional.rows import accumulation_dtype
 from ..kernels import Supports, entmax_supports
 from ._support_loss import SupportLoss, SupportWeights
 
@@ -61,7 +62,7 @@ def entmax_rows_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch") ->
             loss = solved.conjugate + tsallis_negentropy(y, alpha) - gold
         else:
             loss = solved.conjugate - (z.gather(-1, y[:, None]).to(top.dtype) - top)[:, 0]
-        loss = loss.to(torch.float64 if z.dtype == torch.float64 else torch.float32)
+        loss = loss.to(accumulation_dtype(z))
     if torch.is_grad_enabled() and z.requires_grad:
         p = SupportWeights.apply(z, solved.p, solved.columns, alpha, True)
         loss = SupportLoss.apply(z, loss, p, solved.columns, y, impl)

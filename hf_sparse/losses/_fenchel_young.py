@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..functional.rows import accumulation_dtype
 from ._dispatch import checked_settings, loss_map, row_losses
 from ._reduce import check_reduction, reduce_rows
 from ._targets import class_targets, soft_targets
@@ -105,7 +106,7 @@ def _alpha_of_rows(alpha: Tensor, logits: Tensor) -> Tensor:
 def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: dict[str, float | Tensor]) -> Tensor:
     """What smoothing a one-hot target adds to its loss: ``eps (z_y - mean z) + Omega(smoothed) - Omega(e_y)``."""
     regularizer = partial(loss_map(name, settings).loss_regularizer(), **settings)
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
+    dtype = accumulation_dtype(z)
     certain = torch.zeros((1, z.shape[1]), dtype=dtype, device=z.device)
     certain[0, 0] = 1.0
     smoothed = (1 - eps) * certain + eps / z.shape[1]

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional import SparseMap
-
-
-def _compute(p: Tensor) -> Tensor:
-    return p if p.dtype in (torch.float32, torch.float64) else p.float()
+from ..functional.rows import upcast
 
 
 def _one_hot(y: Tensor, p: Tensor) -> Tensor:
@@ -79,4 +76,4 @@ def dense_rows_loss(z: Tensor, y: Tensor, sparse_map: SparseMap, settings: Mappi
 
     Cost: one evaluation of the map and three passes.
     """
-    return _FenchelYoungRows.apply(_compute(z), y, sparse_map, tuple(settings), *settings.values())
+    return _FenchelYoungRows.apply(upcast(z), y, sparse_map, tuple(settings), *settings.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional.rows import in_graph
+from ..functional.rows import accumulation_dtype, in_graph
 
 
 def label_distribution(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -21,7 +21,7 @@ def label_distribution(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"logits and labels must both be (..., K), K >= 1, were {tuple(logits.shape)} and {tuple(labels.shape)}"
         )
-    y = labels.reshape(-1, labels.shape[-1]).to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+    y = labels.reshape(-1, labels.shape[-1]).to(accumulation_dtype(logits))
     if not in_graph() and not bool(((y >= 0) & (y < torch.inf)).all()):
         raise ValueError(f"labels must be finite and >= 0 (multi-hot), the lowest was {float(y.min())}")
     total = y.sum(-1, keepdim=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional.rows import in_graph
+from ..functional.rows import accumulation_dtype, in_graph
 
 
 def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
@@ -46,7 +46,7 @@ def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         )
     if target.requires_grad:
         raise ValueError("target probabilities must not require a gradient; detach() them")
-    y = target.reshape(-1, target.shape[-1]).to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+    y = target.reshape(-1, target.shape[-1]).to(accumulation_dtype(logits))
     total = y.sum(-1)
     counted = total != 0
     if not in_graph():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional.rows import upcast
+
 REDUCTIONS = ("mean", "none")
 
 
@@ -31,8 +33,7 @@ def gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Tens
             f"target must be in [0, {p.shape[-1]}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
         )
     index = target.long().masked_fill(~counted, 0)
-    gold = p.gather(-1, index[..., None])[..., 0]
-    gold = gold if gold.dtype == torch.float64 else gold.float()
+    gold = upcast(p.gather(-1, index[..., None])[..., 0])
     return torch.where(counted, gold, 0.0), counted
 
 

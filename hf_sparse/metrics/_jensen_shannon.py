@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional.rows import accumulation_dtype
 from ._gold import average, gold_probability
 
 
@@ -39,7 +40,7 @@ def jensen_shannon(p: Tensor, target: Tensor, ignore_index: int = -100, reductio
             raise ValueError(
                 f"two distributions (..., V) must agree in shape, were {tuple(p.shape)} and {tuple(target.shape)}"
             )
-        dtype = torch.float64 if torch.float64 in (p.dtype, target.dtype) else torch.float32
+        dtype = accumulation_dtype(p, target)
         p, q = p.to(dtype), target.to(dtype)
         m = (p + q) / 2
         divergence = (torch.xlogy(p, p) + torch.xlogy(q, q)).sum(-1) / 2 - torch.xlogy(m, m).sum(-1)

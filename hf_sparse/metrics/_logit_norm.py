@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional.rows import upcast
+
 
 def logit_norm(logits: Tensor, dim: int = -1, centered: bool = False) -> Tensor:
     """``||z||_2``, or ``||z - mean z||_2``, which is blind to the constant that softmax and entmax ignore too.
@@ -30,7 +32,7 @@ def logit_norm(logits: Tensor, dim: int = -1, centered: bool = False) -> Tensor:
     """
     if not logits.is_floating_point():
         raise TypeError(f"scores must be floating-point, were {logits.dtype}")
-    z = logits if logits.dtype == torch.float64 else logits.float()
+    z = upcast(logits)
     if centered:
         z = z - z.mean(dim, keepdim=True)
     return torch.linalg.vector_norm(z, dim=dim)

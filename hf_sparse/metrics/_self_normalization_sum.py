@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from ..functional.rows import accumulation_dtype
 
 
 def self_normalization_sum(p: Tensor, dim: int = -1) -> Tensor:
@@ -28,4 +29,4 @@ def self_normalization_sum(p: Tensor, dim: int = -1) -> Tensor:
     """
     if not p.is_floating_point():
         raise TypeError(f"weights must be floating-point, were {p.dtype}")
-    return p.sum(dim, dtype=torch.float64 if p.dtype == torch.float64 else torch.float32)
+    return p.sum(dim, dtype=accumulation_dtype(p))

@@ -10,6 +10,7 @@ from transformers import LogitsProcessorList
 from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
+from ...functional.rows import upcast
 from ._prefix_tree import PrefixCache, PrefixTree
 
 
@@ -99,7 +100,7 @@ class Lattice:
 
     def _log_probabilities(self, output: Any, ids: Tensor) -> Tensor:
         logits = output.logits[:, -1]
-        logits = (logits if logits.dtype == torch.float64 else logits.float()).to(ids.device)
+        logits = upcast(logits).to(ids.device)
         # A sparse model gives log-probabilities here, which log_softmax leaves as they are.
         scores = self._logits_processor(ids, logits.log_softmax(-1))
         if scores.isnan().any():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...functional import alpha_relu
 from ...functional.candidates import LONG_ROW
+from ...functional.rows import accumulation_dtype, upcast
 from ...kernels import chosen
 from .._alpha_relu_support import relu_loss, relu_mass, relu_rows
 from .._dispatch import checked_settings
@@ -73,7 +74,7 @@ def linear_alpha_relu_loss(
 
 
 def _slopes(z: Tensor, grad: Tensor, impl: str, alpha: float, tau: float) -> Tensor:
-    return alpha_relu(z if z.dtype == torch.float64 else z.float(), alpha, tau) * grad[:, None]
+    return alpha_relu(upcast(z), alpha, tau) * grad[:, None]
 
 
 def _forward(
@@ -84,7 +85,7 @@ def _forward(
     height = min(num_rows, _ROWS)
     width = min(chunk_size or max(1, TILE // height), num_classes)
     buffer = hidden.new_empty(height * width)
-    dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    dtype = accumulation_dtype(hidden)
     mass = hidden.new_zeros(num_rows, dtype=torch.float64)
     gold = hidden.new_zeros(num_rows, dtype=dtype)
     support, dense = [], []

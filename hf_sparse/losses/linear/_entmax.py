@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...functional import entmax
 from ...functional.candidates import LONG_ROW
+from ...functional.rows import accumulation_dtype, upcast
 from ...kernels import chosen
 from .._dispatch import checked_settings, row_losses
 from .._entmax_support import support_rows
@@ -102,7 +103,7 @@ def linear_sparsemax_loss(
 
 
 def _slopes(z: Tensor, grad: Tensor, impl: str, alpha: float) -> Tensor:
-    return entmax(z if z.dtype == torch.float64 else z.float(), alpha, impl=impl) * grad[:, None]
+    return entmax(upcast(z), alpha, impl=impl) * grad[:, None]
 
 
 def _forward(
@@ -123,7 +124,7 @@ def _forward(
         for begin, z in zip(range(start, start + len(chunk), num_solved), chunk.split(num_solved)):
             tile = Tile(slice(begin, begin + len(z)), slice(0, num_classes))
             gold = z.gather(1, y[tile.rows, None])[:, 0]
-            golds.append(gold.to(torch.float64 if z.dtype == torch.float64 else torch.float32))
+            golds.append(gold.to(accumulation_dtype(z)))
             solved = support_rows(z, alpha, chosen(impl, z, alpha)) if listed else None
             if solved is None or bool(solved.wide.any()):
                 counted = torch.ones_like(gold, dtype=torch.bool)

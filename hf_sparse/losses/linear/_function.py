@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...functional import get_map
+from ...functional.rows import accumulation_dtype
 from .._dispatch import chosen_for
 from .._reduce import check_reduction, reduce_rows
 from .._targets import class_targets
@@ -74,7 +75,7 @@ def linear_loss(
     if impl == "triton":
         rows = solved_linear_loss(**settings)
     h, weight = hidden.reshape(-1, weight.shape[1]).to(dtype), weight.to(dtype)
-    loss_dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    loss_dtype = accumulation_dtype(weight)
     kept = counted.nonzero()[:, 0]
     if len(kept) == 0:
         # Empty sums keep the graph: the gradients are zeros, not None.
