@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..kernels import Supports, entmax_supports, write_rows
-from ._chunks import Padding, chunk_maxima, entries_from
 from ._entmax_rows import FLOAT64_BELOW
+from .chunks import Padding, chunk_maxima, entries_from
 from .newton import exponent_of, power, solve_
 from .rows import accumulation_dtype
 

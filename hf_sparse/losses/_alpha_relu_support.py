@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional._alpha_relu import unnormalized_negentropy
-from ..functional._chunks import Padding, chunk_maxima, entries_from
+from ..functional.chunks import Padding, chunk_maxima, entries_from
+from ..functional.negentropy import unnormalized_negentropy
 from ..functional.newton import exponent_of, power
 from ..functional.rows import accumulation_dtype, upcast
 from ..kernels import ReluSupports, relu_supports

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional._entmax import tsallis_negentropy
 from ..functional.candidates import solve_long_rows
+from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of, power
 from ..functional.rows import accumulation_dtype
 from ..kernels import Supports, entmax_supports

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional import alpha_relu, entmax
-from ..functional._entmax import tsallis_negentropy
+from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of
 from ..kernels import triton_loss_gradients, triton_solve
 from ._alpha_relu_support import relu_rows_loss

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_sparse.functional._chunks import Padding, chunk_maxima, entries_from
+from hf_sparse.functional.chunks import Padding, chunk_maxima, entries_from
 
 
 def found(z, bound, most=1.0):
