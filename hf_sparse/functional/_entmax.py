@@ -10,7 +10,7 @@ from ._entmax_learned import EntmaxPerRow
 from ._entmax_rows import EntmaxRows
 from ._few_rows import FEW_ROWS, only_values_wanted, solve_few_rows
 from ._softmax import softmax_rows
-from .candidates import LONG_ROW, candidates, put, take, values_on_candidates
+from .candidates import CANDIDATES_FROM, candidates, put, take, values_on_candidates
 from .negentropy import tsallis_negentropy
 from .newton import SOFTMAX_BELOW, exponent_of
 from .registry import Setting, SparseMap, register
@@ -28,9 +28,9 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
         if not differentiable and not torch._C._are_functorch_transforms_active():
             # For one row autograd.Function takes twice as long as the kernel.
             return kernels.entmax_weights(x, alpha, exponent_of(alpha))
-        if not differentiable or length <= kernels.LONG_ROW:
+        if not differentiable or length <= kernels.STREAM_ABOVE:
             return EntmaxRows.apply(upcast(x), alpha, impl).to(x.dtype)
-    if length >= LONG_ROW and alpha <= 2 and x.device.type == "cpu" and not in_graph():
+    if length >= CANDIDATES_FROM and alpha <= 2 and x.device.type == "cpu" and not in_graph():
         p, only_values = None, only_values_wanted(x)
         if only_values and 0 < x.numel() <= FEW_ROWS * length:
             p = solve_few_rows(x, alpha)

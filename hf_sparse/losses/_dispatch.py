@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..functional import MAPS, SparseMap, get_map
-from ..functional.candidates import LONG_ROW
+from ..functional.candidates import CANDIDATES_FROM
 from ..functional.registry import underlying
 from ..functional.rows import in_graph, upcast
 from ..kernels import chosen
@@ -95,7 +95,7 @@ def row_losses(
     base, base_settings = underlying(name, settings)
     if impl == "triton":
         return solved_rows_loss(z, y, **base_settings)
-    long = z.shape[1] >= LONG_ROW and not in_graph()
+    long = z.shape[1] >= CANDIDATES_FROM and not in_graph()
     if base == "alpha_relu":
         z = _without_uncounted(z, counted)
         alpha, tau = settings["alpha"], settings["tau"]
@@ -121,11 +121,11 @@ def _listed(
     dense: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """The losses on the supports, but for the rows that ``on_supports`` names as having too large a one."""
-    loss, wide = on_supports(z, y)
-    num_wide = int(wide.sum())
-    if num_wide == len(z):
+    loss, crowded = on_supports(z, y)
+    num_crowded = int(crowded.sum())
+    if num_crowded == len(z):
         return dense(z, y)
-    return loss.index_put((wide.nonzero()[:, 0],), dense(z[wide], y[wide])) if num_wide else loss
+    return loss.index_put((crowded.nonzero()[:, 0],), dense(z[crowded], y[crowded])) if num_crowded else loss
 
 
 def _without_uncounted(z: Tensor, counted: Tensor) -> Tensor:

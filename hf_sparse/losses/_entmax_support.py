@@ -36,7 +36,7 @@ def support_rows(z: Tensor, alpha: float, impl: str = "torch") -> Supports:
     finite = solved.top < torch.inf
     p = torch.where(finite, p / torch.where(mass == 0, 1.0, mass), torch.nan)
     conjugate = torch.where(finite, conjugate[:, None].masked_fill(mass == 0, 0.0), torch.nan)[:, 0]
-    return Supports(solved.columns, p, solved.top, conjugate, solved.wide)
+    return Supports(solved.columns, p, solved.top, conjugate, solved.crowded)
 
 
 def entmax_rows_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
@@ -66,4 +66,4 @@ def entmax_rows_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch") ->
     if torch.is_grad_enabled() and z.requires_grad:
         p = SupportWeights.apply(z, solved.p, solved.columns, alpha, True)
         loss = SupportLoss.apply(z, loss, p, solved.columns, y, impl)
-    return loss, solved.wide
+    return loss, solved.crowded

@@ -133,11 +133,11 @@ def of_rows_with_entries(row, column, value, table, num_rows, dtype):
 
 def test_blocks_as_they_are_on_a_gpu():
     z = torch.randn(1, V, generator=torch.Generator().manual_seed(V)).to(DEVICE) * 3
-    leaf, wide = z.clone().requires_grad_(), z.double().requires_grad_()
+    leaf, exact = z.clone().requires_grad_(), z.double().requires_grad_()
     y = torch.tensor([7], device=DEVICE)
-    ours, expected = entmax15_loss(leaf, y, impl="triton"), entmax15_loss(wide, y, impl="torch")
+    ours, expected = entmax15_loss(leaf, y, impl="triton"), entmax15_loss(exact, y, impl="torch")
     torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=0)
-    slopes = (torch.autograd.grad(*pair)[0] for pair in ((ours, leaf), (expected, wide)))
+    slopes = (torch.autograd.grad(*pair)[0] for pair in ((ours, leaf), (expected, exact)))
     torch.testing.assert_close(*(slope.double() for slope in slopes), atol=GRADIENT[torch.float32], rtol=0)
 
 

@@ -104,8 +104,8 @@ def errors(name, hidden, weight, bias, y, **options):
     given = {key: options.pop(key) for key in ("chunk_size",) if key in options}
     fused = lambda h, w, b: FUSED[name](h, w, y, bias=b, reduction="none", impl="triton", **given, **options)  # noqa: E731
     found = value_and_gradients(fused, hidden, weight, bias)
-    wide = (tensor.double() for tensor in (hidden, weight, bias))
-    expected = value_and_gradients(two_steps(LOSSES[name], y, **options), *wide)
+    exact = (tensor.double() for tensor in (hidden, weight, bias))
+    expected = value_and_gradients(two_steps(LOSSES[name], y, **options), *exact)
     assert all(tensor.dtype == torch.float32 for tensor in found)
     return {
         key: float((mine.double() - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...functional import alpha_relu
-from ...functional.candidates import LONG_ROW
+from ...functional.candidates import CANDIDATES_FROM
 from ...functional.rows import accumulation_dtype, upcast
 from ...kernels import chosen
 from .._alpha_relu_support import relu_loss, relu_mass, relu_rows
@@ -96,8 +96,8 @@ def _forward(
             z = head.logits(hidden[rows], tile.columns, buffer)
             here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
-            found = relu_rows(z, alpha, tau, chosen(impl, z)) if z.shape[1] >= LONG_ROW else None
-            if found is None or bool(found.wide.any()) or not worth_listing(int(found.p.count_nonzero()), z):
+            found = relu_rows(z, alpha, tau, chosen(impl, z)) if z.shape[1] >= CANDIDATES_FROM else None
+            if found is None or bool(found.crowded.any()) or not worth_listing(int(found.p.count_nonzero()), z):
                 mass[rows] += relu_mass(z.to(dtype) * (alpha - 1) - tau, alpha).sum(-1)
                 dense.append(tile)
                 continue

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...functional import entmax
-from ...functional.candidates import LONG_ROW
+from ...functional.candidates import CANDIDATES_FROM
 from ...functional.rows import accumulation_dtype, upcast
 from ...kernels import chosen
 from .._dispatch import checked_settings, row_losses
@@ -116,7 +116,7 @@ def _forward(
     chunk_size = min(chunk_size, len(hidden))
     buffer = hidden.new_empty(chunk_size * num_classes)
     losses, golds, support, dense = [], [], [], []
-    listed = num_classes >= LONG_ROW and 1 < alpha <= 2
+    listed = num_classes >= CANDIDATES_FROM and 1 < alpha <= 2
     # What it takes to solve a row grows with V as the logits do: only as many rows at a time as make one tile.
     num_solved = max(TILE // num_classes, 1)
     for start in range(0, len(hidden), chunk_size):
@@ -126,7 +126,7 @@ def _forward(
             gold = z.gather(1, y[tile.rows, None])[:, 0]
             golds.append(gold.to(accumulation_dtype(z)))
             solved = support_rows(z, alpha, chosen(impl, z, alpha)) if listed else None
-            if solved is None or bool(solved.wide.any()):
+            if solved is None or bool(solved.crowded.any()):
                 counted = torch.ones_like(gold, dtype=torch.bool)
                 losses.append(row_losses(z, y[tile.rows], counted, "entmax", {"alpha": alpha}, impl))
                 dense.append(tile)
