@@ -1,7 +1,7 @@
-"""The entmax loss of long rows, on their supports alone: the logits are read once and never copied.
+"""The entmax loss of long rows, computed on their supports: the logits are read once and never copied.
 
-Forward solves each row on its few candidate entries. Backward writes zeros and scatters ``p - y`` over the support.
-Between the two, only (index, weight) pairs are kept.
+The forward pass solves each row on its few candidate entries; the backward pass writes zeros and scatters ``p - y``
+over the support. Only (column, weight) pairs are kept between the two.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of, power
 from ..functional.rows import accumulation_dtype
 from ..kernels import Supports, entmax_supports
-from ._support_loss import SupportLoss, SupportWeights
+from ._support_gradient import SupportLoss, SupportWeights
 
 
-def support_rows(z: Tensor, alpha: float, impl: str = "torch") -> Supports:
-    """The supports of long rows z (N, V), solved by ``impl``: ``"cpp"``, or anything else for torch.
+def entmax_row_supports(z: Tensor, alpha: float, impl: str = "torch") -> Supports:
+    """The supports of alpha-entmax in long rows, without a gradient.
+
+    Args:
+        z: scores (N, V), any floating-point dtype, V at least 1024.
+        alpha: in (1, 2].
+        impl: ``"cpp"``; anything else means torch.
 
     Returns:
-        ``Supports``, float64 where ``solve_long_rows`` says so.
+        ``Supports``: float32, or float64 for float64 scores and for alpha below 1.1.
     """
     if impl == "cpp":
         return entmax_supports(z, alpha, exponent_of(alpha))
@@ -39,23 +44,23 @@ def support_rows(z: Tensor, alpha: float, impl: str = "torch") -> Supports:
     return Supports(solved.columns, p, solved.top, conjugate, solved.crowded)
 
 
-def entmax_rows_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
-    """The entmax loss of the rows whose support is short, and which rows those are.
+def entmax_support_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
+    """The entmax loss of the rows whose support is small enough to be listed.
 
     Args:
         z: scores (N, V), any floating-point dtype, V at least 1024.
         y: classes (N,), int64, or distributions (N, V).
         alpha: in (1, 2].
-        impl: what solves the rows, ``"torch"`` or ``"cpp"``.
+        impl: ``"cpp"``; anything else means torch.
 
     Returns:
-        Losses (N,), float32 or float64, and a mask (N,) of the rows that need a dense solve instead, whose losses
-        here mean nothing.
+        Losses (N,), float32 or float64, and a mask (N,) of the crowded rows: their losses here mean nothing, and they
+        need a dense solve.
 
-    Cost: forward one read of z, backward zeros and a scatter; O(N C) memory between them.
+    Cost: one read of z in the forward pass, zeros and a scatter in the backward; O(N C) memory between them.
     """
     with torch.no_grad():
-        solved = support_rows(z, alpha, impl)
+        solved = entmax_row_supports(z, alpha, impl)
         top = solved.top.masked_fill(solved.top == -torch.inf, 0.0)
         if y.is_floating_point():
             gold = torch.where(y > 0, (z.to(y.dtype) - top) * y, 0.0).sum(-1)
