@@ -259,6 +259,8 @@ def test_settings_are_checked_and_change_the_loss():
     hidden, weight, _, y = layer(200)
     with pytest.raises(ValueError, match=r"alpha must be >= 1, was 0.5"):
         linear_entmax_loss(hidden, weight, y, 0.5)
+    with pytest.raises(TypeError, match=r"alpha of a fused loss must be a number, was a tensor of shape \(40, 1\)"):
+        linear_entmax_loss(hidden, weight, y, torch.full((40, 1), 1.5))
     with pytest.raises(ValueError, match=r"alpha must be > 1, was 1.0"):
         linear_alpha_relu_loss(hidden, weight, y, 1.0, 0.0)
     with pytest.raises(ValueError, match='tau must be a finite number, was "auto"'):

@@ -107,6 +107,11 @@ def linear_fenchel_young_loss(
         raise ValueError(
             f"{name!r} has no fused loss; the maps that have one are {', '.join(map(repr, fused_maps()))}"
         )
+    if torch.is_tensor(base_settings["alpha"]):
+        raise TypeError(
+            f"alpha of a fused loss must be a number, was a tensor of shape {tuple(base_settings['alpha'].shape)}; "
+            "use entmax_loss of the logits, which gives it a gradient"
+        )
     check_linear_options(reduction, num_items, label_smoothing, softcap, scale, chunk_size)
     check_layer(hidden, weight, bias, target)
     dtype = _product_dtype(weight)
