@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +19,11 @@ from ._alpha_relu_support import relu_dense_loss, relu_support_loss
 from ._entmax_support import entmax_support_loss
 from ._generic import generic_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
+from ._targets import MapSettings
 from ._triton_rows import triton_rows_loss
 
 
-def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def checked_settings(name: str, settings: MapSettings) -> dict[str, float | Tensor]:
     """All settings of the map: the given ones, checked, and the defaults of the rest.
 
     Raises:
@@ -37,16 +37,20 @@ def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         takes = ", ".join(map(repr, sorted(known))) or "none"
         raise ValueError(f"{name} takes no setting {unknown[0]!r}; it takes {takes}")
-    values = {key: settings.get(key, setting.default) for key, setting in known.items()}
-    for key, value in values.items():
-        learned = torch.is_tensor(value) and (name, key) == ("entmax", "alpha")
-        values[key] = value if learned else known[key].check(key, value)
-        if values[key] == "auto":
-            raise ValueError(f'{key} must be {known[key].allowed}, was "auto", which only sparsify can work out')
-    return values
+    checked: dict[str, float | Tensor] = {}
+    for key, setting in known.items():
+        value = settings.get(key, setting.default)
+        if isinstance(value, Tensor) and (name, key) == ("entmax", "alpha"):
+            checked[key] = value
+            continue
+        number = setting.check(key, value)
+        if isinstance(number, str):
+            raise ValueError(f'{key} must be {setting.allowed}, was "{number}", which only sparsify can work out')
+        checked[key] = number
+    return checked
 
 
-def chosen_for(name: str, settings: Mapping[str, Any], z: Tensor, impl: str) -> str:
+def chosen_for(name: str, settings: MapSettings, z: Tensor, impl: str) -> str:
     """The implementation of the map's loss of the scores ``z``: ``"cpp"``, ``"torch"`` or ``"triton"``.
 
     Raises:
@@ -64,7 +68,7 @@ def chosen_for(name: str, settings: Mapping[str, Any], z: Tensor, impl: str) -> 
     return chosen("torch" if impl == "auto" else impl, z)
 
 
-def loss_map(name: str, settings: Mapping[str, Any], impl: str = "auto") -> SparseMap:
+def loss_map(name: str, settings: MapSettings, impl: str = "auto") -> SparseMap:
     """The map bound to ``impl``, with a regularizer that is differentiable in alpha where alpha is a tensor."""
     known = MAPS[name]
     if name != "softmax" and underlying(name, settings)[0] == "entmax":
@@ -74,9 +78,7 @@ def loss_map(name: str, settings: Mapping[str, Any], impl: str = "auto") -> Spar
     return known
 
 
-def row_losses(
-    z: Tensor, y: Tensor, counted: Tensor, name: str, settings: Mapping[str, Any], impl: str = "auto"
-) -> Tensor:
+def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSettings, impl: str = "auto") -> Tensor:
     """``L(z, y)`` of each row (N,), float32 or float64; uncounted rows may hold anything, and get no gradient.
 
     Args:

@@ -1,4 +1,4 @@
-"""The losses of the entmax family: what training with entmax probabilities minimizes."""
+"""The losses of the entmax family, softmax included."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def entmax_loss(logits: Tensor, target: Tensor, alpha: float | Tensor = 1.5, **o
     Args:
         logits: raw scores (..., V).
         target: class indices (...), or distributions (..., V).
-        alpha: at least 1; 1 is cross-entropy. A tensor in [1, 2] that broadcasts to (..., 1), for one alpha or one a
-            row, gets its gradient, at 1 too.
+        alpha: at least 1; 1 is cross-entropy. A tensor in [1, 2] that broadcasts to (..., 1), one alpha for all
+            rows or one per row, gets its gradient, at 1 too.
         **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``, ``num_items`` and ``impl`` as in
             ``fenchel_young_loss``.
 

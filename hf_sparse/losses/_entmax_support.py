@@ -33,7 +33,7 @@ def entmax_row_supports(z: Tensor, alpha: float, impl: str = "torch") -> Support
     solved = solve_long_rows(z, alpha)
     p = power(solved.u, exponent_of(alpha))
     # (alpha - 1) Omega*(z) is the least value over tau of (1 - 1/alpha) sum u^(alpha / (alpha - 1)) + tau + 1/alpha:
-    # what rounding has left in tau counts only squared. It is exactly zero where a single u is left, and is 1.
+    # a rounding error of tau enters only squared. It is exactly zero where the only positive u is 1.
     energy = (p * solved.u).sum(-1)
     below_one = 1 - solved.u.amax(-1) if solved.u.shape[1] else torch.ones_like(energy)
     conjugate = ((1 - 1 / alpha) * (energy - 1) + below_one) / (alpha - 1)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..functional.rows import accumulation_dtype
 from ._dispatch import checked_settings, loss_map, row_losses
-from ._targets import check_logits, check_options, class_targets, reduce_rows, smoothed_one_hot, soft_targets
+from ._targets import (
+    MapSettings,
+    check_logits,
+    check_options,
+    class_targets,
+    reduce_rows,
+    smoothed_one_hot,
+    soft_targets,
+)
 
 
 def fenchel_young_loss(
@@ -27,7 +33,7 @@ def fenchel_young_loss(
     impl: str = "auto",
     **settings: float | Tensor,
 ) -> Tensor:
-    """``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` for the map called ``name``, in nats-like units of ``Omega``.
+    """``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` for the map called ``name``, in the units of ``Omega``.
 
     It is non-negative, zero exactly when the map puts its weights on the target, and its gradient is ``p - y``.
     For softmax it is the cross-entropy (of distributions: the Kullback-Leibler divergence, in nats).
@@ -44,7 +50,7 @@ def fenchel_young_loss(
         label_smoothing: ``eps`` in [0, 1]: the target becomes ``(1 - eps) y + eps / V``.
         num_items: divide the sum by this count instead, for gradient accumulation over several batches (Trainer's
             ``num_items_in_batch``); only with ``reduction="mean"``.
-        impl: what computes it, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
+        impl: implementation, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
             ``hf_sparse.functional.entmax``; the kernels know the entmax family and alpha-ReLU.
         **settings: the map's settings (``alpha``, ``tau``). A tensor ``alpha`` gets its gradient,
             ``d Omega(y)/d alpha - d Omega(p)/d alpha`` at fixed p; it lies in [1, 2] and broadcasts to (..., 1).
@@ -55,7 +61,8 @@ def fenchel_young_loss(
 
     Raises:
         ValueError: shapes that do not fit, an unknown reduction, smoothing outside [0, 1], an unknown or bad setting,
-            probabilities that are none, an unknown ``impl`` or one that does not take these logits or this map.
+            target rows that are no distributions, an ``impl`` that is unknown or does not take these logits or this
+            map.
         TypeError: logits that are not floating-point, boolean targets.
         IndexError: a target outside [0, V).
         KernelUnavailable: an explicit kernel where it cannot be built or run.
@@ -64,6 +71,9 @@ def fenchel_young_loss(
     Martins 2021, ``L(z, y) + eps (<z, y> - mean z) + Omega(smoothed y) - Omega(y)``.
     Cost: long rows of the entmax family and of alpha-ReLU are read once, and the backward writes zeros and the
     support; everything else takes one evaluation of the map and a few passes.
+
+    >>> fenchel_young_loss(torch.tensor([[1.0, 0.5, 0.0]]), torch.tensor([0]), "sparsemax")  # p = (0.75, 0.25, 0)
+    tensor(0.0625)
     """
     check_options(reduction, num_items, label_smoothing)
     check_logits(logits, weight)
@@ -72,8 +82,8 @@ def fenchel_young_loss(
     y, counted = soft_targets(logits, target) if soft else class_targets(logits, target, ignore_index)
     z = logits.reshape(-1, num_classes)
     all_settings = checked_settings(name, settings)
-    if torch.is_tensor(all_settings.get("alpha")):
-        all_settings["alpha"] = _alpha_per_row(all_settings["alpha"], logits)
+    if isinstance(alpha := all_settings.get("alpha"), Tensor):
+        all_settings["alpha"] = _alpha_per_row(alpha, logits)
     if soft and label_smoothing > 0:
         y = torch.where(counted[:, None], (1 - label_smoothing) * y + label_smoothing / num_classes, 0.0)
     loss = row_losses(z, y, counted, name, all_settings, impl)
@@ -103,11 +113,11 @@ def _row_weight(y: Tensor, counted: Tensor, weight: Tensor | None, dtype: torch.
     return row_weight * (y.to(dtype) @ weight if y.is_floating_point() else weight[y])
 
 
-def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: Mapping[str, Any]) -> Tensor:
+def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: MapSettings) -> Tensor:
     """Label smoothing's share of the loss of class targets: ``eps (z_y - mean z) + Omega(smoothed) - Omega(e_y)``."""
     regularizer = partial(loss_map(name, settings).loss_regularizer(), **settings)
     dtype = accumulation_dtype(z)
     one_hot, smoothed = smoothed_one_hot(z.shape[1], eps, dtype, z.device)
-    # From the row's first entry up, so that a large offset cancels before anything is summed.
+    # Relative to the row's first entry, so that a large offset cancels before anything is summed.
     spread = (z.gather(-1, y[:, None]) - z[:, :1]).to(dtype)[:, 0] - (z - z[:, :1]).mean(-1, dtype=dtype)
     return eps * spread + regularizer(smoothed) - regularizer(one_hot)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..functional import SparseMap
 from ..functional.rows import upcast
+from ._targets import MapSettings
 
 
 def _distributions(y: Tensor, p: Tensor) -> Tensor:
@@ -25,7 +25,9 @@ class _GenericLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, z: Tensor, y: Tensor, sparse_map: SparseMap, names: tuple[str, ...], *values: Any) -> Tensor:
+    def forward(
+        ctx, z: Tensor, y: Tensor, sparse_map: SparseMap, names: tuple[str, ...], *values: float | Tensor
+    ) -> Tensor:
         settings = dict(zip(names, values))
         p = sparse_map.function(z, **settings)
         ctx.sparse_map, ctx.names = sparse_map, names
@@ -54,7 +56,7 @@ class _GenericLoss(torch.autograd.Function):
 
 def _setting_gradients(
     sparse_map: SparseMap,
-    numbers: Mapping[str, Any],
+    numbers: Mapping[str, float],
     learned: Mapping[str, Tensor],
     p: Tensor,
     y: Tensor,
@@ -73,7 +75,7 @@ def _setting_gradients(
     return dict(zip(wanted, torch.autograd.grad(gap, tuple(wanted.values()), grad, create_graph=again)))
 
 
-def generic_rows_loss(z: Tensor, y: Tensor, sparse_map: SparseMap, settings: Mapping[str, Any]) -> Tensor:
+def generic_rows_loss(z: Tensor, y: Tensor, sparse_map: SparseMap, settings: MapSettings) -> Tensor:
     """``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` per row.
 
     Args:

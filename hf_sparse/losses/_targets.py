@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import TypeAlias, TypedDict
 
 import torch
 from torch import Tensor
 
 from ..functional.rows import accumulation_dtype, in_graph
+
+# Settings of a map, as numbers; for entmax alpha may be a tensor.
+MapSettings: TypeAlias = Mapping[str, float | Tensor]
 
 _REDUCTIONS = ("mean", "sum", "none")
 

@@ -77,7 +77,7 @@ def linear_fenchel_young_loss(
         chunk_size: rows whose logits are held at a time; by default as many as make about sixteen million logits, and
             for large V up to 256 while their logits take at most a quarter of the memory of W. For alpha-ReLU without
             Triton, classes instead of rows.
-        impl: what finds the supports, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
+        impl: implementation of the supports, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
             ``hf_sparse.functional.entmax``. Triton's gradients are summed in the same order every time.
         **settings: the map's settings, as numbers. For entmax with alpha in (1, 2] and for alpha-ReLU the backward
             pass touches the supports only.

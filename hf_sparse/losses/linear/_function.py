@@ -98,7 +98,7 @@ def _listed_part(
 def _add_dense_part(
     gradients: _Gradients, hidden: Tensor, head: LinearHead, tiles: list[Tile], grad: Tensor, tiled_map: TiledMap
 ) -> None:
-    """Add what flows through the tiles that were not listed; their logits are computed again."""
+    """Add the gradients that flow through the dense tiles, whose logits are computed again."""
     num_classes = len(head.weight)
     buffer = hidden.new_empty(max(((t.rows.stop - t.rows.start) * num_classes for t in tiles), default=0))
     for tile in tiles:
