@@ -1,17 +1,23 @@
-"""REP, DROP and AER as metrics of the ``evaluate`` library: ``evaluate.load("hf_sparse/evaluation/rep")`` by path,
-or ``load("rep")`` wherever the package lies. Nothing is fetched."""
+"""REP, DROP and AER as metrics of the ``evaluate`` library.
+
+``load("rep")`` finds them wherever the package lies; in a clone ``evaluate.load("hf_sparse/metrics/evaluate/rep")``
+does too. Nothing is fetched.
+"""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import evaluate
+if TYPE_CHECKING:
+    import evaluate
 
 _FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.parent.name for path in _FOLDER.glob("*/*.py") if path.stem == path.parent.name))
 
 
 def load(name: str, **kwargs: Any) -> evaluate.Metric:
-    """A metric of this folder.
+    """Load a metric of this folder.
 
     Args:
         name: ``"rep"``, ``"drop"`` or ``"aer"``.
@@ -23,6 +29,8 @@ def load(name: str, **kwargs: Any) -> evaluate.Metric:
     >>> load("rep").compute(predictions=["a a"], references=["a b c"])
     {'rep': 66.66666666666667}
     """
+    import evaluate
+
     if name not in NAMES:
         raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(map(repr, NAMES))}")
     return evaluate.load(str(_FOLDER / name), **kwargs)
