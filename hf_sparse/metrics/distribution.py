@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..functional.rows import accumulation_dtype, upcast
 
-_REDUCTIONS = ("mean", "none")
+_AVERAGES = ("mean", "none")
 
 
 def support_size(p: Tensor, dim: int = -1) -> Tensor:
@@ -220,7 +220,7 @@ def _gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Ten
 
 def _average(values: Tensor, counted: Tensor, reduction: str) -> Tensor:
     """The mean over the positions that count (NaN when none does), or the values, 0 at the others."""
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, was {reduction!r}")
+    if reduction not in _AVERAGES:
+        raise ValueError(f"reduction must be one of {', '.join(map(repr, _AVERAGES))}, was {reduction!r}")
     values = torch.where(counted, values, 0.0)
     return values if reduction == "none" else values.sum() / counted.sum()

@@ -1,7 +1,7 @@
 """entmax and alpha-ReLU of a linear layer's output by the Triton kernels, a chunk of rows at a time.
 
-Rows are solved in place of their logits and their supports listed. The host waits for the device once, after all
-chunks are launched, for the number of entries that each of them listed.
+Rows are solved on the tile that holds their logits, and their supports are listed. The host waits for the device once,
+after all chunks are launched, for the number of entries that each of them listed.
 """
 
 from __future__ import annotations
