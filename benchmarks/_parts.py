@@ -12,8 +12,8 @@ from torch import Tensor
 from hf_sparse import kernels
 from hf_sparse.functional._entmax_rows import EntmaxRows, JacobianProduct
 from hf_sparse.functional.candidates import candidates
-from hf_sparse.losses._alpha_relu_support import relu_rows
-from hf_sparse.losses._entmax_support import support_rows
+from hf_sparse.losses._alpha_relu_support import relu_row_supports
+from hf_sparse.losses._entmax_support import entmax_row_supports
 
 from ._impls import kernel
 
@@ -29,7 +29,11 @@ def loss_parts(name: str, z: Tensor, y: Tensor, alpha: float, tau: float | None 
     """Of the loss called ``name``: the supports, found in one read of z, and the gradient, written once."""
     parts = {}
     for suffix, impl in _impls().items():
-        find = partial(support_rows, z, alpha, impl) if tau is None else partial(relu_rows, z, alpha, tau, impl)
+        find = (
+            partial(entmax_row_supports, z, alpha, impl)
+            if tau is None
+            else partial(relu_row_supports, z, alpha, tau, impl)
+        )
         found = find()
         write: Callable[[], object] = partial(torch.zeros_like, z)
         if impl == "cpp":

@@ -258,9 +258,9 @@ def check(report: Report) -> None:
         case = f"T = {length}, {'flat' if width is None else 'local'}, {key_heads} of 2 heads, causal {causal}"
         report.add("check", case, "flash entmax15", lambda ours=ours, true=true: checked(ours(), true()))
     q, k, v = local_inputs(length, 2, 1, 16 if SMOKE else 128, length / 8)
-    wide = written_down(q[:, :, -1:].double(), k.double(), v.double(), causal=False)
+    exact = written_down(q[:, :, -1:].double(), k.double(), v.double(), causal=False)
     report.add(
-        "check", f"decode, T = {length}", "entmax15", lambda: checked((one_query(q[:, :, -1:], k, v),), (wide,))
+        "check", f"decode, T = {length}", "entmax15", lambda: checked((one_query(q[:, :, -1:], k, v),), (exact,))
     )
     z = torch.randn(4, 300 if SMOKE else 131_072, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0)) * 3
     y = torch.arange(4, device=DEVICE)
@@ -273,9 +273,9 @@ def check(report: Report) -> None:
     hidden, weight, y = trained_like(*((8, 300, 16) if SMOKE else (256, 32_768, 512)))
     for size, kind in ((1.0, "short"), (0.01, "long")):
         for name, loss in FUSED.items():
-            wide = [x.double() for x in (hidden * size, weight)]
+            exact = [x.double() for x in (hidden * size, weight)]
             ours = with_gradients(partial(loss, y=y, impl="triton"), hidden * size, weight)
-            true = with_gradients(two_steps(LOSSES[name.removeprefix("linear ")], y), *wide)
+            true = with_gradients(two_steps(LOSSES[name.removeprefix("linear ")], y), *exact)
             case = f"fused linear loss, {len(hidden)} x {len(weight)}, {kind} supports"
             report.add("check", case, name, lambda ours=ours, true=true: checked(ours(), true()))
 

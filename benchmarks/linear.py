@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hf_sparse.functional import entmax_threshold
 from hf_sparse.losses import entmax15_loss, linear_alpha_relu_loss, linear_entmax_loss, linear_sparsemax_loss
-from hf_sparse.metrics import threshold
 
 from ._case import Case
 from ._impls import impls, kernel
@@ -46,7 +46,7 @@ def products(hidden: Tensor, weight: Tensor, num_rows: int = 335) -> None:
 
 def fused(kind: str, num_rows: int = 2048, width: int = 512, num_classes: int = 50_000) -> Case:
     hidden, weight, y = linear_layer(kind, num_rows, width, num_classes)
-    tau = float(threshold(hidden[:16] @ weight.t()).mean())
+    tau = float(entmax_threshold(hidden[:16] @ weight.t()).mean())
     product = partial(products, hidden, weight)
     return Case(
         title=f"fused, N {num_rows}, D {width}, V {num_classes}, {kind if kind == 'trained' else f'std {kind}'}",

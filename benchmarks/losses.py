@@ -8,8 +8,8 @@ import entmax as package
 import torch
 import torch.nn.functional as F
 
+from hf_sparse.functional import entmax_threshold
 from hf_sparse.losses import alpha_relu_loss, entmax15_loss, entmax_loss, sparsemax_loss
-from hf_sparse.metrics import threshold
 
 from ._case import Case
 from ._floor import NAME as FLOOR
@@ -33,7 +33,7 @@ BEST = {
 
 def sparse_losses(kind: str, num_rows: int = 256, num_classes: int = 50_000) -> Case:
     z, y = logits(kind, num_rows, num_classes), targets(num_rows, num_classes)
-    tau = float(threshold(z[:16]).mean())
+    tau = float(entmax_threshold(z[:16]).mean())
     own = {
         "entmax15": entmax15_loss,
         "sparsemax": sparsemax_loss,

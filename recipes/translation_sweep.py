@@ -35,7 +35,8 @@ from translation_training import Collator, build_model, encode, prepared
 import hf_sparse
 from hf_sparse.attention import attention_sites, observe
 from hf_sparse.config import MapConfig
-from hf_sparse.metrics import logit_norm, self_normalization_sum, threshold
+from hf_sparse.functional import entmax_threshold
+from hf_sparse.metrics import logit_norm, self_normalization_sum
 
 LONGEST_PICTURED = 14  # tokens
 CURVE_ROWS = 64
@@ -133,7 +134,7 @@ class Curve(TrainerCallback):
             {
                 "step": state.global_step,
                 "logit_norm": float(logit_norm(z).mean()),
-                "threshold": float(threshold(z, 1.5).mean()),
+                "threshold": float(entmax_threshold(z, 1.5).mean()),
                 "head_support": float((p > 0).sum(-1).float().mean()),
                 "head_sum": float(self_normalization_sum(p).mean()),
                 "accuracy": float((z.argmax(-1) == gold).float().mean()),

@@ -11,6 +11,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
 from ..config import MapConfig
+from ..functional.rows import accumulation_dtype
 from ..settings import ON_SCORES, PerHead
 from ._constrained import constrained_attention
 from ._site import SITE, AttentionSite, settings_by_head
@@ -84,7 +85,7 @@ def _fertility(
     num_keys: int,
 ) -> Tensor:
     """The fertility of every key (batch or 1, heads or 1, keys), in float32 or float64."""
-    precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    precision = accumulation_dtype(scores)
     name = type(module).__name__
     if torch.is_tensor(given) and site.kind == "cross":
         shape = (scores.shape[0], num_keys)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..functional.rows import upcast
 from ..model.state import dense_head
 
 Batch = dict[str, Any]
@@ -104,4 +105,4 @@ def scored(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
             "distribution to compare"
         )
     logits, targets = (torch.cat(parts) for parts in zip(*watch.seen))
-    return (logits if logits.dtype == torch.float64 else logits.float()), targets
+    return upcast(logits), targets

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..attention import AttentionSite, trial, weights_under
 from ..config import MapConfig
-from ..functional import softmax
-from ..metrics import threshold
+from ..functional import entmax_threshold, softmax
+from ..functional.rows import upcast
 from ._batches import Batch, scored
 from ._measure import squared_distance
 from ._rules import MapsByPath, all_softmax
@@ -50,7 +50,7 @@ def fit_attention(
             return
         heads = scores.shape[1] if per_head and scores.dim() == 4 else 1
         search = searches.setdefault(site.path, TemperatureSearch(heads))
-        z = scores if scores.dtype == torch.float64 else scores.float()
+        z = upcast(scores)
         p = softmax(z)
         for point, temperature in enumerate(search.candidates.tolist()):
             q = weights_under(_at(map_config, temperature), module, z)
@@ -143,4 +143,4 @@ def _with_mean_threshold(map_config: MapConfig, logits: Tensor) -> MapConfig:
 
 def thresholds(map_config: MapConfig, logits: Tensor) -> Tensor:
     """The thresholds (...) entmax finds for the scores that an alpha-ReLU head makes of its logits (..., V)."""
-    return threshold(map_config.scores(logits), map_config.map_settings["alpha"])
+    return entmax_threshold(map_config.scores(logits), map_config.map_settings["alpha"]).squeeze(-1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..attention import AttentionSite, trial, weights_under
 from ..config import MapConfig
 from ..functional import softmax
+from ..functional.rows import upcast
 from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
 from ._batches import Batch, scored
@@ -133,7 +134,7 @@ def measure(
     dense, sums = _Sums(), [_Sums() for _ in trials]
 
     def watch(site: AttentionSite, module: nn.Module, scores: Tensor) -> None:
-        z = scores if scores.dtype == torch.float64 else scores.float()
+        z = upcast(scores)
         p = softmax(z)
         for one, its in zip(trials, sums):
             map_config = one.attention.get(site.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .negentropy import unnormalized_negentropy
 from .registry import Setting, SparseMap, register
 from .rows import check_scores, map_rows, upcast
 
@@ -36,7 +37,7 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
     tensor([1.0000, 0.2500, 0.0000])
     """
     check_scores(z, dim)
-    alpha, tau = _setting("alpha", alpha, ALPHA, z, dim), _setting("tau", tau, TAU, z, dim)
+    alpha, tau = _setting("alpha", alpha, _ALPHA, z, dim), _setting("tau", tau, _TAU, z, dim)
 
     def rows(x: Tensor) -> Tensor:
         # A masked entry must not reach alpha's gradient as 0 times inf.
@@ -64,25 +65,15 @@ def _setting(name: str, value: float | Tensor, setting: Setting, z: Tensor, dim:
         ) from error
 
 
-def unnormalized_negentropy(p: Tensor, alpha: float, tau: float) -> Tensor:
-    """``Omega(p) = sum_i p_i^alpha / (alpha (alpha - 1)) + tau sum_i p_i / (alpha - 1)`` over the last axis.
-
-    This is the regularizer over all ``p >= 0`` whose maximizer is ``alpha_relu``. The entropy printed with the
-    loss in the paper differs from it by a multiple of ``sum p - 1`` and would not give the gradient of Lemma 1.
-    """
-    powers = torch.where(p > 0, p, 1.0).pow(alpha) * (p > 0)
-    return powers.sum(-1) / (alpha * (alpha - 1)) + tau * p.sum(-1) / (alpha - 1)
-
-
-ALPHA = Setting(default=1.5, allowed="> 1", holds=lambda alpha: 1 < alpha < float("inf"))
-TAU = Setting(default=0.0, allowed="a finite number", holds=lambda tau: abs(tau) < float("inf"))
+_ALPHA = Setting(default=1.5, allowed="> 1", holds=lambda alpha: 1 < alpha < float("inf"))
+_TAU = Setting(default=0.0, allowed="a finite number", holds=lambda tau: abs(tau) < float("inf"))
 
 register(
     SparseMap(
         "alpha_relu",
         alpha_relu,
         unnormalized_negentropy,
-        settings={"alpha": ALPHA, "tau": Setting("auto", TAU.allowed, TAU.holds, words=("auto",))},
+        settings={"alpha": _ALPHA, "tau": Setting("auto", _TAU.allowed, _TAU.holds, words=("auto",))},
         normalized=False,
         shift_invariant=False,
     )

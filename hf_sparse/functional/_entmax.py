@@ -9,14 +9,12 @@ from .. import kernels
 from ._entmax_learned import EntmaxPerRow
 from ._entmax_rows import EntmaxRows
 from ._few_rows import FEW_ROWS, only_values_wanted, solve_few_rows
-from ._softmax import negative_entropy, softmax_rows
-from .candidates import LONG_ROW, candidates, put, take, values_on_candidates
-from .newton import exponent_of
+from ._softmax import softmax_rows
+from .candidates import CANDIDATES_FROM, candidates, put, take, values_on_candidates
+from .negentropy import tsallis_negentropy
+from .newton import SOFTMAX_BELOW, exponent_of
 from .registry import Setting, SparseMap, register
 from .rows import check_scores, in_graph, map_rows, per_row, upcast
-
-# Below this distance from 1 the weights differ from softmax by less than float32 can tell.
-_SOFTMAX_BELOW = 1e-7
 
 
 def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
@@ -30,9 +28,9 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
         if not differentiable and not torch._C._are_functorch_transforms_active():
             # For one row autograd.Function takes twice as long as the kernel.
             return kernels.entmax_weights(x, alpha, exponent_of(alpha))
-        if not differentiable or length <= kernels.LONG_ROW:
+        if not differentiable or length <= kernels.STREAM_ABOVE:
             return EntmaxRows.apply(upcast(x), alpha, impl).to(x.dtype)
-    if length >= LONG_ROW and alpha <= 2 and x.device.type == "cpu" and not in_graph():
+    if length >= CANDIDATES_FROM and alpha <= 2 and x.device.type == "cpu" and not in_graph():
         p, only_values = None, only_values_wanted(x)
         if only_values and 0 < x.numel() <= FEW_ROWS * length:
             p = solve_few_rows(x, alpha)
@@ -97,22 +95,12 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
         kernels.chosen(impl, z, alpha)
         return map_rows(lambda x: EntmaxPerRow.apply(x, alphas.to(x.dtype)), z, dim)
     alpha = float(ALPHA.check("alpha", alpha))
-    if alpha - 1 < _SOFTMAX_BELOW:
+    if alpha - 1 < SOFTMAX_BELOW:
         kernels.chosen(impl, z, alpha)
         return map_rows(softmax_rows, z, dim)
     if dim in (-1, z.dim() - 1):  # moving the last axis nowhere would take a fifth of the time of a single row
         return entmax_rows(z, alpha, impl)
     return entmax_rows(z.movedim(dim, -1), alpha, impl).movedim(-1, dim)
-
-
-def tsallis_negentropy(p: Tensor, alpha: float = 1.5) -> Tensor:
-    """``Omega(p) = (sum_i p_i^alpha - 1) / (alpha (alpha - 1))`` over the last axis; zero at every one-hot p."""
-    if alpha - 1 < _SOFTMAX_BELOW:
-        return negative_entropy(p)
-    # As the mass is one, that is sum_i p_i (p_i^(alpha - 1) - 1) / (alpha (alpha - 1)). Written so, alpha - 1 divides
-    # the small differences themselves, to full relative precision, and not the rounding of powers and mass near one.
-    excess = torch.expm1((alpha - 1) * torch.where(p > 0, p, 1.0).log())
-    return (p * excess).sum(-1) / (alpha * (alpha - 1))
 
 
 ALPHA = Setting(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._entmax import entmax, tsallis_negentropy
+from ._entmax import entmax
+from .negentropy import tsallis_negentropy
 from .registry import SparseMap, register
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._entmax import ALPHA
 from ._entmax_rows import EntmaxRows
-from .candidates import LONG_ROW, candidates, take
+from .candidates import CANDIDATES_FROM, candidates, take
 from .rows import check_scores, upcast
 
 
@@ -122,7 +122,7 @@ def _on_candidates(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     if alpha == 1:
         raise ValueError("alpha must be > 1, was 1.0: softmax has neither a threshold nor zeros to leave out")
     rows = z.reshape(-1, z.shape[-1])
-    if z.shape[-1] >= LONG_ROW and alpha <= 2:
+    if z.shape[-1] >= CANDIDATES_FROM and alpha <= 2:
         columns, used = candidates(rows, alpha)
         if columns.shape[-1] > 0:
             x = upcast(take(rows, columns, used)).masked_fill(~used, -torch.inf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .negentropy import negative_entropy
 from .registry import SparseMap, register
 from .rows import map_rows
 
@@ -34,11 +35,6 @@ def softmax(z: Tensor, dim: int = -1) -> Tensor:
     tensor([1., 0.])
     """
     return map_rows(softmax_rows, z, dim)
-
-
-def negative_entropy(p: Tensor) -> Tensor:
-    """``Omega(p) = sum_i p_i log p_i`` over the last axis, in nats."""
-    return torch.xlogy(p, p).sum(-1)
 
 
 register(SparseMap("softmax", softmax, negative_entropy, same_as=("entmax", {"alpha": 1.0})))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
-from ._sparsemax import half_squared_norm
+from .negentropy import half_squared_norm
 from .registry import Setting, SparseMap, register
 from .rows import check_scores, in_graph, map_rows, per_row, upcast
 

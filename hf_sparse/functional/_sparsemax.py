@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._entmax import entmax, tsallis_negentropy
+from ._entmax import entmax
+from .negentropy import half_squared_norm
 from .registry import SparseMap, register
 
 
@@ -30,11 +31,6 @@ def sparsemax(z: Tensor, dim: int = -1, *, impl: str = "auto") -> Tensor:
     tensor([0.6000, 0.4000, 0.0000])
     """
     return entmax(z, 2.0, dim, impl=impl)
-
-
-def half_squared_norm(p: Tensor) -> Tensor:
-    """``Omega(p) = (||p||^2 - 1) / 2`` over the last axis; zero at every one-hot p."""
-    return tsallis_negentropy(p, 2.0)
 
 
 register(SparseMap("sparsemax", sparsemax, half_squared_norm, same_as=("entmax", {"alpha": 2.0})))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .registry import Setting
-from .rows import check_scores, in_graph, upcast
+from .rows import accumulation_dtype, check_scores, in_graph
 
 # Bounds are differences of fertilities and attention mass already spent, in float32: rounding is no infeasibility.
 _NEGATIVE, MISSING_MASS = 1e-6, 1e-4
@@ -83,9 +83,7 @@ def map_bounded_rows(
         raise ValueError(
             f"upper bounds must broadcast to the scores {tuple(z.shape)}, was of shape {tuple(u.shape)}"
         ) from error
-    x, bound = upcast(z.movedim(dim, -1)), upcast(u.movedim(dim, -1))
-    dtype = torch.promote_types(x.dtype, bound.dtype)
-    x, bound = x.to(dtype), bound.to(dtype)
+    x, bound = (tensor.movedim(dim, -1).to(accumulation_dtype(z, u)) for tensor in (z, u))
     if not in_graph():
         _check_feasible(x, bound)
     return rows(x, bound.clamp(min=0))[0].to(z.dtype).movedim(-1, dim)

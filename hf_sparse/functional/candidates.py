@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from ..kernels import Supports, entmax_supports, write_rows
-from ._chunks import Padding, chunk_maxima, entries_from
 from ._entmax_rows import FLOAT64_BELOW
+from .chunks import Padding, chunk_maxima, entries_from
 from .newton import exponent_of, power, solve_
+from .rows import accumulation_dtype
 
 # Below this length a dense solve in cache is faster.
-LONG_ROW = 1024
+CANDIDATES_FROM = 1024
 # A map had better be solved densely where more than this share of a row's chunks hold candidates.
 _MOST_CHUNKS = 0.75
 
 
-class SolvedRows(NamedTuple):
+class CandidateRows(NamedTuple):
     """Rows (N, V) solved on at most C candidates each, their columns ascending within a row.
 
     Attributes:
@@ -35,7 +36,7 @@ class SolvedRows(NamedTuple):
             a row has fewer than C.
         top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, which has no candidates, and NaN or ``inf`` for
             a row that holds such a score, which has none either and whose weights are NaN.
-        wide: (N,) bool, rows without candidates here because too many of their entries are: solve them densely,
+        crowded: (N,) bool, rows without candidates here because too many of their entries are: solve them densely,
             ``solve_((x - bound).clamp_(min=0), exponent)``.
         bound: (N, 1) a lower bound of tau, in units of x; close to tau.
     """
@@ -44,11 +45,11 @@ class SolvedRows(NamedTuple):
     x: Tensor
     u: Tensor
     top: Tensor
-    wide: Tensor
+    crowded: Tensor
     bound: Tensor
 
 
-def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> SolvedRows:
+def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> CandidateRows:
     """alpha-entmax of long rows, on their candidates.
 
     Args:
@@ -57,14 +58,14 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> SolvedRows:
         most: see ``entries_from``.
 
     Returns:
-        ``SolvedRows`` in float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through it.
+        ``CandidateRows`` in float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through it.
 
     Cost: one streaming read of z (an ``amax``), a copy of the chunks that hold candidates, and work in proportion to
     the candidates, whose number is close to that of the support.
     """
     exponent = exponent_of(alpha)
     z = z.detach().contiguous()
-    dtype = torch.float64 if z.dtype == torch.float64 or alpha < FLOAT64_BELOW else torch.float32
+    dtype = torch.float64 if alpha < FLOAT64_BELOW else accumulation_dtype(z)
     maxima = chunk_maxima(z).to(dtype)
     top = maxima.amax(1, keepdim=True)
 
@@ -72,17 +73,17 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> SolvedRows:
     # Rows without a finite maximum get a NaN bound, which nothing reaches.
     u = solve_(maxima.sub(top).mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
     bound = -u.amax(1, keepdim=True) - 64 * torch.finfo(dtype).eps
-    row, column, value, wide = entries_from(z, maxima, top + bound / (alpha - 1), most)
+    row, column, value, crowded = entries_from(z, maxima, top + bound / (alpha - 1), most)
     x = value.sub_(top[row, 0]).mul_(alpha - 1)
 
     padding = Padding.of(row, len(z))
     u = solve_(padding.fill((x - bound[row, 0]).clamp_(min=0), 0.0), exponent)
-    return SolvedRows(padding.fill(column, 0), padding.fill(x, -torch.inf), u, top, wide, bound)
+    return CandidateRows(padding.fill(column, 0), padding.fill(x, -torch.inf), u, top, crowded, bound)
 
 
-def _any_left(solved: SolvedRows | Supports) -> bool:
+def _any_left(solved: CandidateRows | Supports) -> bool:
     """Whether some row has no candidates though it has weights, NaN ones included."""
-    return bool((solved.wide | ~(solved.top < torch.inf)[:, 0]).any())
+    return bool((solved.crowded | ~(solved.top < torch.inf)[:, 0]).any())
 
 
 class _Candidates(torch.autograd.Function):
@@ -115,7 +116,7 @@ class _Candidates(torch.autograd.Function):
 def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
     """The columns that hold each row's support, ascending, and which of them are used; both (N, C).
 
-    C is 0 when the rows had better be solved densely: one of them is wide, holds a NaN or infinite score, or all are
+    C is 0 when the rows had better be solved densely: one of them is crowded, holds a NaN or infinite score, or all are
     fully masked. Works under ``torch.func`` transforms.
     """
     return _Candidates.apply(z, alpha, impl)

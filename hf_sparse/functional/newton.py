@@ -14,6 +14,8 @@ from torch import Tensor
 from .rows import in_graph
 
 _MAX_STEPS = 100
+# Below this distance of alpha from 1 the weights differ from softmax by less than float32 can tell.
+SOFTMAX_BELOW = 1e-7
 
 
 def exponent_of(alpha: float) -> float:

@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 
+def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
+    """The dtype to compute in: float64 if one of the tensors is float64, else float32."""
+    return torch.float64 if torch.float64 in [x.dtype for x in tensors] else torch.float32
+
+
 def upcast(x: Tensor) -> Tensor:
-    """x in float32, or in float64 if it was: the precisions that sums are taken in."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+    """``x`` in ``accumulation_dtype(x)``; ``x`` itself where it is of that dtype."""
+    return x.to(accumulation_dtype(x))
 
 
 def check_scores(z: Tensor, dim: int) -> None:

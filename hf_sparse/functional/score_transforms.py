@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .rows import upcast
+from .rows import accumulation_dtype, upcast
 
 
 def length_scale(z: Tensor, delta: Any, beta: Any, gamma: Any) -> Tensor:
@@ -32,7 +32,7 @@ def length_scale(z: Tensor, delta: Any, beta: Any, gamma: Any) -> Tensor:
     tensor([[5.3241]])
     """
     visible = (z > -torch.inf).sum(-1, keepdim=True).clamp(min=1)
-    return delta + beta * torch.log1p(visible.to(upcast(z[..., :1]).dtype)) ** gamma
+    return delta + beta * torch.log1p(visible.to(accumulation_dtype(z))) ** gamma
 
 
 def centered(z: Tensor) -> Tensor:

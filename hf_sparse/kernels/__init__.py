@@ -3,7 +3,7 @@
 from ._build import KernelUnavailable
 from ._choice import HIGHEST_ALPHA, IMPLS, LOWEST_ALPHA, chosen
 from ._entmax import (
-    LONG_ROW,
+    STREAM_ABOVE,
     ReluSupports,
     Supports,
     entmax_supports,
@@ -33,9 +33,9 @@ from ._triton_attention import (
 __all__ = [
     "HIGHEST_ALPHA",
     "IMPLS",
-    "LONG_ROW",
     "LOWEST_ALPHA",
     "LOWEST_ATTENTION_ALPHA",
+    "STREAM_ABOVE",
     "KernelUnavailable",
     "ReluSupports",
     "Supports",

@@ -11,7 +11,7 @@ from ._choice import DTYPES
 from ._library import library
 
 # Shorter rows are solved whole, in cache; longer ones on what one streaming read finds.
-LONG_ROW = 4096
+STREAM_ABOVE = 4096
 # Rows with more than one in this many of their entries in the support are left to the caller.
 _LISTED = 4
 
@@ -25,14 +25,14 @@ class Supports(NamedTuple):
             the weight: NaN.
         top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, which has no weights.
         conjugate: (N,) ``Omega*(z) - max z``, 0 for a fully masked row.
-        wide: (N,) rows whose support is too large a part of the row to be listed: they have no columns here.
+        crowded: (N,) rows whose support is too large a part of the row to be listed: they have no columns here.
     """
 
     columns: Tensor
     p: Tensor
     top: Tensor
     conjugate: Tensor
-    wide: Tensor
+    crowded: Tensor
 
 
 def entmax_weights(z: Tensor, alpha: float, exponent: float) -> Tensor:
@@ -48,7 +48,7 @@ def entmax_weights(z: Tensor, alpha: float, exponent: float) -> Tensor:
     z = z.contiguous()
     length = z.shape[-1]
     num_rows, threads = z.numel() // max(length, 1), torch.get_num_threads()
-    if length > LONG_ROW:
+    if length > STREAM_ABOVE:
         p = torch.empty_like(z)
         kind = DTYPES.index(z.dtype)
         library().hf_sparse_map(z.data_ptr(), p.data_ptr(), kind, num_rows, length, alpha, exponent, threads)
@@ -71,7 +71,7 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 
 
 def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
-    """The supports of the rows z (N, V), with float32 weights; ``wide`` are those of more than a quarter of the row.
+    """The supports of the rows z (N, V), with float32 weights; ``crowded`` are those of more than a quarter of the row.
 
     Cost: one read of z.
     """
@@ -89,14 +89,14 @@ class ReluSupports(NamedTuple):
     """The supports of alpha-ReLU in rows (N, V), without their dense weights.
 
     Attributes:
-        columns, p, wide: as in ``Supports``, but that the weights do not add up to one.
-        mass: (N,) float64, ``sum [(alpha - 1) z - tau]_+ ^ (alpha / (alpha - 1))``; means nothing for a wide row.
+        columns, p, crowded: as in ``Supports``, but that the weights do not add up to one.
+        mass: (N,) float64, ``sum [(alpha - 1) z - tau]_+ ^ (alpha / (alpha - 1))``; means nothing for a crowded row.
     """
 
     columns: Tensor
     p: Tensor
     mass: Tensor
-    wide: Tensor
+    crowded: Tensor
 
 
 def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluSupports:

@@ -136,18 +136,18 @@ def _sparsemax(z: Tensor) -> Tensor:
 def _rows(device: torch.device) -> dict[str, float]:
     z = 2 * _random(4, 1500, seed=0, device=device)
     grad = _random(4, 1500, seed=1, device=device)
-    wide = z.double().requires_grad_()
-    p = _entmax15(wide)
-    (product,) = torch.autograd.grad(p, wide, grad.double())
-    p, wide = p.detach(), wide.detach()
+    exact = z.double().requires_grad_()
+    p = _entmax15(exact)
+    (product,) = torch.autograd.grad(p, exact, grad.double())
+    p, exact = p.detach(), exact.detach()
     target = torch.tensor([3, 1499, 0, 700], device=device)
     ones = torch.ones(4, device=device)
     solved = triton_solve(z, _ALPHA, _EXPONENT, None)
     # <p, z> less the entropy, less the largest score.
-    conjugate = (p * wide).sum(-1) - (p.pow(_ALPHA).sum(-1) - 1) / (_ALPHA * (_ALPHA - 1)) - wide.amax(-1)
+    conjugate = (p * exact).sum(-1) - (p.pow(_ALPHA).sum(-1) - 1) / (_ALPHA * (_ALPHA - 1)) - exact.amax(-1)
     slopes = triton_loss_gradients(z, solved, ones, target, _ALPHA, _EXPONENT)
     given = triton_solve(z, _ALPHA, _EXPONENT, 2.0)
-    relu = (wide * (_ALPHA - 1) - 2.0).clamp(min=0)
+    relu = (exact * (_ALPHA - 1) - 2.0).clamp(min=0)
     listing = triton_listing(z.numel(), 1, device)
     triton_list_support(z, listing, 0, 0, z.numel(), _ALPHA, _EXPONENT, None, None, 1.0)
     row, column, value = (field[: int(listing.sizes[0])] for field in listing[:3])
@@ -157,7 +157,7 @@ def _rows(device: torch.device) -> dict[str, float]:
     return {
         "weights": _excess(triton_weights(z, _ALPHA, _EXPONENT), p, _ROWS),
         "weights of any alpha": _excess(triton_weights(z, _ANY_ALPHA, _ANY_EXPONENT), p, _ROWS),
-        "weights of sparsemax": _excess(triton_weights(z, 2.0, 1.0), _sparsemax(wide), _ROWS),
+        "weights of sparsemax": _excess(triton_weights(z, 2.0, 1.0), _sparsemax(exact), _ROWS),
         "their gradients": _excess(triton_jacobian_product(p.float(), grad, _ALPHA), product, _ROWS),
         "listed weights": _excess(listed, p, _ROWS),
         "products with the list": _excess(product_of_list, p @ table.double(), _ROWS),
@@ -193,13 +193,13 @@ def _compared(
         _random(1, heads, length, 32, seed=heads + seed, device=device).to(dtype).requires_grad_()
         for seed, (heads, length) in enumerate(((4, num_queries), (2, 80), (2, 80), (4, num_queries)))
     )
-    inputs, wide = (query, key, value), [x.detach().double().requires_grad_() for x in (query, key, value)]
-    shared = [x.repeat_interleave(2, dim=1) for x in wide[1:]]
-    scores = (wide[0] @ shared[0].mT / 6).masked_fill(hidden, -1e4)
+    inputs, exact = (query, key, value), [x.detach().double().requires_grad_() for x in (query, key, value)]
+    shared = [x.repeat_interleave(2, dim=1) for x in exact[1:]]
+    scores = (exact[0] @ shared[0].mT / 6).masked_fill(hidden, -1e4)
     expected = _entmax15(scores) @ shared[1]
     actual = triton_attention(*inputs, alpha, _EXPONENT, scaling=1 / 6, **settings)
     gradients = torch.autograd.grad(actual, inputs, grad.detach())
-    expected_gradients = torch.autograd.grad(expected, wide, grad.detach().double())
+    expected_gradients = torch.autograd.grad(expected, exact, grad.detach().double())
     found = {"attention": (actual, expected.detach())}
     for name, ours, theirs in zip(("queries", "keys", "values"), gradients, expected_gradients):
         found[f"gradients of {name}"] = (ours, theirs)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ._fenchel_young import fenchel_young_loss
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def alpha_relu_loss(logits: Tensor, target: Tensor, alpha: float, tau: float, **options: Any) -> Tensor:
+    from ._targets import LossOptions
+
+
+def alpha_relu_loss(
+    logits: Tensor, target: Tensor, alpha: float, tau: float, **options: Unpack[LossOptions]
+) -> Tensor:
     """``(1/alpha) sum_j [u_j]_+^(alpha/(alpha-1)) - u_y/(alpha-1) + 1/(alpha (alpha-1))``, ``u = (alpha-1) z - tau``.
 
     Args:

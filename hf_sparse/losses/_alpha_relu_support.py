@@ -1,78 +1,88 @@
-"""The alpha-ReLU loss, a sum over the classes: ``Omega*(z) = (1/alpha) sum_j [u_j]_+^(alpha/(alpha-1))``."""
+"""The alpha-ReLU loss of rows, dense or on their supports.
+
+It is separable: ``Omega*(z) = (1/alpha) sum_j [u_j]_+^(alpha/(alpha-1))`` with ``u = (alpha - 1) z - tau``.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ..functional._alpha_relu import unnormalized_negentropy
-from ..functional._chunks import Padding, chunk_maxima, entries_from
+from ..functional.chunks import Padding, chunk_maxima, entries_from
+from ..functional.negentropy import unnormalized_negentropy
 from ..functional.newton import exponent_of, power
-from ..functional.rows import upcast
+from ..functional.rows import accumulation_dtype, upcast
 from ..kernels import ReluSupports, relu_supports
-from ._support_loss import SupportLoss, SupportWeights
+from ._support_gradient import SupportLoss, SupportWeights
 
 
 def relu_mass(u: Tensor, alpha: float) -> Tensor:
-    """``[u]_+^(alpha/(alpha-1))``, elementwise; NaN where u is, and twice differentiable for alpha > 2 too."""
+    """``[u]_+^(alpha/(alpha-1))``, elementwise: NaN where u is NaN, twice differentiable for alpha > 2 too."""
     support = ~(u <= 0)
     return torch.where(support, torch.where(support, u, 1.0).pow(alpha / (alpha - 1)), 0.0)
 
 
-def relu_rows(z: Tensor, alpha: float, tau: float, impl: str = "torch") -> ReluSupports:
-    """The supports of alpha-ReLU in rows z (N, V), V at least 1024, without a gradient.
+def relu_row_supports(z: Tensor, alpha: float, tau: float, impl: str = "torch") -> ReluSupports:
+    """The supports of alpha-ReLU in long rows, without a gradient.
 
     Args:
-        z: scores of any floating-point dtype.
+        z: scores (N, V), any floating-point dtype, V at least 1024.
         alpha: above 1.
         tau: the threshold.
-        impl: what finds it, ``"cpp"``, or anything else for torch.
+        impl: ``"cpp"``; anything else means torch.
     """
     z, exponent = z.detach().contiguous(), exponent_of(alpha)
     if impl == "cpp":
         return relu_supports(z, alpha, exponent, tau)
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
+    dtype = accumulation_dtype(z)
     maxima = chunk_maxima(z).to(dtype)
     cut = tau / (alpha - 1)
     cut -= 4 * torch.finfo(dtype).eps * abs(cut)
     row, column, value, crowded = entries_from(z, maxima, maxima.new_full((len(z), 1), cut))
     u = value.mul_(alpha - 1).sub_(tau).clamp_(min=0)
     p = power(u, exponent)
-    # Sequential float32 sums drift: thousands of small terms are added up in float64.
+    # Sequential float32 sums drift, so thousands of small terms are summed in float64.
     mass = torch.zeros(len(z), dtype=torch.float64, device=z.device).index_add_(0, row, (p * u).double())
     padding = Padding.of(row, len(z))
-    # A NaN reaches no bound; its row is left to dense arithmetic.
+    # NaN fails every comparison with the bound; rows that hold one are left to the dense formula.
     return ReluSupports(padding.fill(column, 0), padding.fill(p, 0.0), mass, crowded | maxima.isnan().any(1))
 
 
 def relu_loss(mass: Tensor, gold: Tensor, alpha: float, tau: float) -> Tensor:
-    """The losses (N,) of class targets with scores ``gold``, exactly zero where ``u_y = 1`` is the only mass.
+    """The losses (N,) of class targets, exactly zero where ``u_y = 1`` is the only mass.
 
-    ``mass`` is ``sum_j [u_j]_+^(alpha/(alpha-1))`` of each row.
+    Args:
+        mass: (N,) ``sum_j [u_j]_+^(alpha/(alpha-1))``.
+        gold: (N,) ``z_y``.
+        alpha: above 1.
+        tau: the threshold.
     """
     return (mass - 1) / alpha + (1 - (gold.to(mass.dtype) * (alpha - 1) - tau)) / (alpha - 1)
 
 
 def relu_support_loss(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
-    """The alpha-ReLU loss of the rows whose support is short, and which rows those are; see ``entmax_rows_loss``.
+    """The alpha-ReLU loss of the rows whose support is small enough to be listed.
 
     Args:
         z: scores (N, V), any floating-point dtype, V at least 1024.
         y: classes (N,), int64, or distributions (N, V).
         alpha: above 1.
         tau: the threshold.
-        impl: what finds the supports, ``"torch"`` or ``"cpp"``.
+        impl: ``"cpp"``; anything else means torch.
+
+    Returns:
+        As ``entmax_support_loss``.
     """
     with torch.no_grad():
-        columns, p, mass, dense = relu_rows(z, alpha, tau, impl)
-        loss = relu_rows_loss(mass, z, y, alpha, tau).to(p.dtype)
+        columns, p, mass, crowded = relu_row_supports(z, alpha, tau, impl)
+        loss = relu_loss_from_mass(mass, z, y, alpha, tau).to(p.dtype)
     if torch.is_grad_enabled() and z.requires_grad:
         loss = SupportLoss.apply(z, loss, SupportWeights.apply(z, p, columns, alpha, False), columns, y, impl)
-    return loss, dense
+    return loss, crowded
 
 
 def relu_dense_loss(z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
-    """``Omega*(z) + Omega(y) - <z, y>`` row by row, gradient ``[u]_+^(1/(alpha-1)) - y``; five passes.
+    """``Omega*(z) + Omega(y) - <z, y>`` per row, with gradient ``[u]_+^(1/(alpha-1)) - y``; five passes.
 
     Args:
         z: scores (N, V), any floating-point dtype.
@@ -84,11 +94,11 @@ def relu_dense_loss(z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
         Losses (N,), float32 or float64.
     """
     z = upcast(z)
-    return relu_rows_loss(relu_mass(z * (alpha - 1) - tau, alpha).sum(-1), z, y, alpha, tau)
+    return relu_loss_from_mass(relu_mass(z * (alpha - 1) - tau, alpha).sum(-1), z, y, alpha, tau)
 
 
-def relu_rows_loss(mass: Tensor, z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
-    """The losses (N,) of class targets (N,) or distributions (N, V), given ``mass`` as in ``relu_loss``."""
+def relu_loss_from_mass(mass: Tensor, z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
+    """The losses (N,) for classes y (N,) or distributions y (N, V); ``mass`` as in ``relu_loss``."""
     if y.is_floating_point():
         return mass / alpha + unnormalized_negentropy(y, alpha, tau) - torch.where(y > 0, z * y, 0.0).sum(-1)
     return relu_loss(mass, z.gather(-1, y[:, None])[:, 0], alpha, tau)

@@ -1,30 +1,30 @@
-"""Which way to the losses of a batch of rows: on the supports where that is faster, else by the map's own formula."""
+"""Dispatch of row losses: Triton, supports only where the rows are long, else the generic formula."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..functional import MAPS, SparseMap, get_map
-from ..functional.candidates import LONG_ROW
+from ..functional.candidates import CANDIDATES_FROM
 from ..functional.registry import underlying
-from ..functional.rows import in_graph
+from ..functional.rows import in_graph, upcast
 from ..kernels import chosen
 from ._alpha_relu_support import relu_dense_loss, relu_support_loss
-from ._entmax_support import entmax_rows_loss
-from ._generic import dense_rows_loss
+from ._entmax_support import entmax_support_loss
+from ._generic import generic_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
-from ._triton_rows import solved_rows_loss
+from ._targets import MapSettings
+from ._triton_rows import triton_rows_loss
 
 
-def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of the map: those given, checked, and the defaults of the rest.
+def checked_settings(name: str, settings: MapSettings) -> dict[str, float | Tensor]:
+    """All settings of the map: the given ones, checked, and the defaults of the rest.
 
     Raises:
         ValueError: the map has no loss or no such setting, or a value is out of range.
@@ -37,20 +37,24 @@ def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         takes = ", ".join(map(repr, sorted(known))) or "none"
         raise ValueError(f"{name} takes no setting {unknown[0]!r}; it takes {takes}")
-    values = {key: settings.get(key, setting.default) for key, setting in known.items()}
-    for key, value in values.items():
-        learned = torch.is_tensor(value) and (name, key) == ("entmax", "alpha")
-        values[key] = value if learned else known[key].check(key, value)
-        if values[key] == "auto":
-            raise ValueError(f'{key} must be {known[key].allowed}, was "auto", which only sparsify can work out')
-    return values
+    checked: dict[str, float | Tensor] = {}
+    for key, setting in known.items():
+        value = settings.get(key, setting.default)
+        if isinstance(value, Tensor) and (name, key) == ("entmax", "alpha"):
+            checked[key] = value
+            continue
+        number = setting.check(key, value)
+        if isinstance(number, str):
+            raise ValueError(f'{key} must be {setting.allowed}, was "{number}", which only sparsify can work out')
+        checked[key] = number
+    return checked
 
 
-def chosen_for(name: str, settings: Mapping[str, Any], z: Tensor, impl: str) -> str:
-    """What computes the losses of the scores ``z``, see ``kernels.chosen``.
+def chosen_for(name: str, settings: MapSettings, z: Tensor, impl: str) -> str:
+    """The implementation of the map's loss of the scores ``z``: ``"cpp"``, ``"torch"`` or ``"triton"``.
 
     Raises:
-        ValueError, KernelUnavailable: see ``kernels.chosen``; or a kernel for a map that it does not know.
+        ValueError, KernelUnavailable: see ``kernels.chosen``; ValueError too for a kernel that does not know the map.
     """
     base, base_settings = underlying(name, settings)
     if base == "alpha_relu":
@@ -64,24 +68,18 @@ def chosen_for(name: str, settings: Mapping[str, Any], z: Tensor, impl: str) -> 
     return chosen("torch" if impl == "auto" else impl, z)
 
 
-def loss_map(name: str, settings: Mapping[str, Any], impl: str = "auto") -> SparseMap:
-    """The map with the regularizer its loss is written with: one that gives alpha its gradient where it wants one."""
+def loss_map(name: str, settings: MapSettings, impl: str = "auto") -> SparseMap:
+    """The map bound to ``impl``, with a regularizer that is differentiable in alpha where alpha is a tensor."""
+    known = MAPS[name]
     if name != "softmax" and underlying(name, settings)[0] == "entmax":
-        known = MAPS[name]
-        return replace(_with_regularizer(known, settings), function=partial(known.function, impl=impl))
-    return _with_regularizer(MAPS[name], settings)
-
-
-def _with_regularizer(sparse_map: SparseMap, settings: Mapping[str, Any]) -> SparseMap:
+        known = replace(known, function=partial(known.function, impl=impl))
     if torch.is_tensor(settings.get("alpha")):
-        return replace(sparse_map, regularizer=tsallis_negentropy_in_alpha)
-    return sparse_map
+        known = replace(known, regularizer=tsallis_negentropy_in_alpha)
+    return known
 
 
-def row_losses(
-    z: Tensor, y: Tensor, counted: Tensor, name: str, settings: Mapping[str, Any], impl: str = "auto"
-) -> Tensor:
-    """``L(z, y)`` of each row (N,), float32 or float64; rows that do not count may hold anything, and get no gradient.
+def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSettings, impl: str = "auto") -> Tensor:
+    """``L(z, y)`` of each row (N,), float32 or float64; uncounted rows may hold anything, and get no gradient.
 
     Args:
         z: scores (N, V), any floating-point dtype.
@@ -94,42 +92,60 @@ def row_losses(
     impl = chosen_for(name, settings, z, impl)
     base, base_settings = underlying(name, settings)
     if impl == "triton":
-        return solved_rows_loss(z, y, **base_settings)
-    long = z.shape[1] >= LONG_ROW and not in_graph()
+        return triton_rows_loss(z, y, **base_settings)
     if base == "alpha_relu":
-        z = _without_uncounted(z, counted)
-        alpha, tau = settings["alpha"], settings["tau"]
-        relu_dense = partial(relu_dense_loss, alpha=alpha, tau=tau)
-        relu_listed = partial(relu_support_loss, alpha=alpha, tau=tau, impl=impl)
-        return _listed(z, y, relu_listed, relu_dense) if long else relu_dense(z, y)
-    alpha = base_settings["alpha"] if base == "entmax" else None
-    if not torch.is_tensor(alpha) and alpha == 1 and not y.is_floating_point():
-        z = _without_uncounted(z, counted)
-        return F.cross_entropy(z if z.dtype == torch.float64 else z.float(), y, reduction="none")
-    dense = partial(dense_rows_loss, sparse_map=loss_map(name, settings, impl), settings=settings)
-    if torch.is_tensor(alpha):
-        return dense(_without_uncounted(z, counted), y)
-    if alpha is None or not 1 < alpha <= 2 or not long:
+        return _alpha_relu_losses(_without_uncounted(z, counted), y, **base_settings, impl=impl)
+    generic = partial(generic_rows_loss, sparse_map=loss_map(name, settings, impl), settings=settings)
+    if base == "entmax":
+        return _entmax_losses(z, y, counted, base_settings["alpha"], impl, generic)
+    return generic(z, y)
+
+
+def _alpha_relu_losses(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str) -> Tensor:
+    dense = partial(relu_dense_loss, alpha=alpha, tau=tau)
+    if not _is_long(z):
         return dense(z, y)
-    return _listed(z, y, partial(entmax_rows_loss, alpha=alpha, impl=impl), dense)
+    return _on_supports(z, y, partial(relu_support_loss, alpha=alpha, tau=tau, impl=impl), dense)
 
 
-def _listed(
+def _entmax_losses(
     z: Tensor,
     y: Tensor,
-    on_supports: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    counted: Tensor,
+    alpha: float | Tensor,
+    impl: str,
+    generic: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    if isinstance(alpha, Tensor):
+        return generic(_without_uncounted(z, counted), y)
+    if alpha == 1 and not y.is_floating_point():
+        return F.cross_entropy(upcast(_without_uncounted(z, counted)), y, reduction="none")
+    if 1 < alpha <= 2 and _is_long(z):
+        return _on_supports(z, y, partial(entmax_support_loss, alpha=alpha, impl=impl), generic)
+    return generic(z, y)
+
+
+def _is_long(z: Tensor) -> bool:
+    """Whether rows are long enough for a search of their supports to pay, outside graphs, where it can run."""
+    return z.shape[1] >= CANDIDATES_FROM and not in_graph()
+
+
+def _on_supports(
+    z: Tensor,
+    y: Tensor,
+    listed: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     dense: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """The losses on the supports, but for the rows that ``on_supports`` names as having too large a one."""
-    loss, wide = on_supports(z, y)
-    num_wide = int(wide.sum())
-    if num_wide == len(z):
+    """The losses by ``listed``; those of the rows that it reports as crowded, by ``dense``."""
+    loss, crowded = listed(z, y)
+    num_crowded = int(crowded.sum())
+    if num_crowded == len(z):
         return dense(z, y)
-    return loss.index_put((wide.nonzero()[:, 0],), dense(z[wide], y[wide])) if num_wide else loss
+    return loss.index_put((crowded.nonzero()[:, 0],), dense(z[crowded], y[crowded])) if num_crowded else loss
 
 
 def _without_uncounted(z: Tensor, counted: Tensor) -> Tensor:
-    """Rows that do not count replaced by zeros, so that no NaN in them meets the zero gradient they get."""
+    """Uncounted rows replaced by zeros, so that no NaN in them meets the zero gradient they get."""
     if not in_graph() and bool(counted.all()):
         return z
     return z.masked_fill(~counted[:, None], 0.0)

@@ -1,22 +1,27 @@
-"""The losses of the entmax family: what training with entmax probabilities minimizes."""
+"""The losses of the entmax family, softmax included."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ._fenchel_young import fenchel_young_loss
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def entmax_loss(logits: Tensor, target: Tensor, alpha: float | Tensor = 1.5, **options: Any) -> Tensor:
+    from ._targets import LossOptions
+
+
+def entmax_loss(logits: Tensor, target: Tensor, alpha: float | Tensor = 1.5, **options: Unpack[LossOptions]) -> Tensor:
     """``L(z, y) = (p - y)^T z + H(p) - H(y)``, with ``p = entmax(z, alpha)`` and Tsallis entropy ``H``.
 
     Args:
         logits: raw scores (..., V).
         target: class indices (...), or distributions (..., V).
-        alpha: at least 1; 1 is cross-entropy. A tensor in [1, 2] that broadcasts to (..., 1), for one alpha or one a
-            row, gets its gradient, at 1 too.
+        alpha: at least 1; 1 is cross-entropy. A tensor in [1, 2] that broadcasts to (..., 1), one alpha for all
+            rows or one per row, gets its gradient, at 1 too.
         **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``, ``num_items`` and ``impl`` as in
             ``fenchel_young_loss``.
 
@@ -37,7 +42,7 @@ def entmax_loss(logits: Tensor, target: Tensor, alpha: float | Tensor = 1.5, **o
     return fenchel_young_loss(logits, target, "entmax", alpha=alpha, **options)
 
 
-def entmax15_loss(logits: Tensor, target: Tensor, **options: Any) -> Tensor:
+def entmax15_loss(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Tensor:
     """``entmax_loss`` at alpha = 1.5; arguments, result and errors as there.
 
     >>> import torch
@@ -47,7 +52,7 @@ def entmax15_loss(logits: Tensor, target: Tensor, **options: Any) -> Tensor:
     return fenchel_young_loss(logits, target, "entmax15", **options)
 
 
-def sparsemax_loss(logits: Tensor, target: Tensor, **options: Any) -> Tensor:
+def sparsemax_loss(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Tensor:
     """``entmax_loss`` at alpha = 2; arguments, result and errors as there.
 
     Source: Martins and Astudillo 2016, Eq. 22.
@@ -59,7 +64,7 @@ def sparsemax_loss(logits: Tensor, target: Tensor, **options: Any) -> Tensor:
     return fenchel_young_loss(logits, target, "sparsemax", **options)
 
 
-def softmax_loss(logits: Tensor, target: Tensor, **options: Any) -> Tensor:
+def softmax_loss(logits: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Tensor:
     """``entmax_loss`` at alpha = 1: cross-entropy in nats, under the same options as the sparse losses.
 
     Arguments, result and errors as in ``entmax_loss``. With class targets it is computed by

@@ -7,9 +7,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..functional.rows import accumulation_dtype
 from ._dispatch import checked_settings, loss_map, row_losses
-from ._reduce import check_reduction, reduce_rows
-from ._targets import class_targets, soft_targets
+from ._targets import (
+    MapSettings,
+    check_logits,
+    check_options,
+    class_targets,
+    reduce_rows,
+    smoothed_one_hot,
+    soft_targets,
+)
 
 
 def fenchel_young_loss(
@@ -25,7 +33,7 @@ def fenchel_young_loss(
     impl: str = "auto",
     **settings: float | Tensor,
 ) -> Tensor:
-    """``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` for the map called ``name``, in nats-like units of ``Omega``.
+    """``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` for the map called ``name``, in the units of ``Omega``.
 
     It is non-negative, zero exactly when the map puts its weights on the target, and its gradient is ``p - y``.
     For softmax it is the cross-entropy (of distributions: the Kullback-Leibler divergence, in nats).
@@ -42,7 +50,7 @@ def fenchel_young_loss(
         label_smoothing: ``eps`` in [0, 1]: the target becomes ``(1 - eps) y + eps / V``.
         num_items: divide the sum by this count instead, for gradient accumulation over several batches (Trainer's
             ``num_items_in_batch``); only with ``reduction="mean"``.
-        impl: what computes it, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
+        impl: implementation, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
             ``hf_sparse.functional.entmax``; the kernels know the entmax family and alpha-ReLU.
         **settings: the map's settings (``alpha``, ``tau``). A tensor ``alpha`` gets its gradient,
             ``d Omega(y)/d alpha - d Omega(p)/d alpha`` at fixed p; it lies in [1, 2] and broadcasts to (..., 1).
@@ -53,7 +61,8 @@ def fenchel_young_loss(
 
     Raises:
         ValueError: shapes that do not fit, an unknown reduction, smoothing outside [0, 1], an unknown or bad setting,
-            probabilities that are none, an unknown ``impl`` or one that does not take these logits or this map.
+            target rows that are no distributions, an ``impl`` that is unknown or does not take these logits or this
+            map.
         TypeError: logits that are not floating-point, boolean targets.
         IndexError: a target outside [0, V).
         KernelUnavailable: an explicit kernel where it cannot be built or run.
@@ -62,37 +71,30 @@ def fenchel_young_loss(
     Martins 2021, ``L(z, y) + eps (<z, y> - mean z) + Omega(smoothed y) - Omega(y)``.
     Cost: long rows of the entmax family and of alpha-ReLU are read once, and the backward writes zeros and the
     support; everything else takes one evaluation of the map and a few passes.
+
+    >>> fenchel_young_loss(torch.tensor([[1.0, 0.5, 0.0]]), torch.tensor([0]), "sparsemax")  # p = (0.75, 0.25, 0)
+    tensor(0.0625)
     """
-    check_reduction(reduction, num_items)
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be in [0, 1], was {label_smoothing}")
-    if not logits.is_floating_point():
-        raise TypeError(f"logits must be floating-point, were {logits.dtype}")
-    if logits.dim() == 0 or logits.shape[-1] == 0:
-        raise ValueError(f"logits must be (..., V) with V >= 1, were {tuple(logits.shape)}")
+    check_options(reduction, num_items, label_smoothing)
+    check_logits(logits, weight)
     num_classes = logits.shape[-1]
-    if weight is not None and weight.shape != (num_classes,):
-        raise ValueError(f"weight must be of shape ({num_classes},), one a class, was {tuple(weight.shape)}")
     soft = target.is_floating_point()
     y, counted = soft_targets(logits, target) if soft else class_targets(logits, target, ignore_index)
     z = logits.reshape(-1, num_classes)
     all_settings = checked_settings(name, settings)
-    if torch.is_tensor(all_settings.get("alpha")):
-        all_settings["alpha"] = _alpha_of_rows(all_settings["alpha"], logits)
+    if isinstance(alpha := all_settings.get("alpha"), Tensor):
+        all_settings["alpha"] = _alpha_per_row(alpha, logits)
     if soft and label_smoothing > 0:
         y = torch.where(counted[:, None], (1 - label_smoothing) * y + label_smoothing / num_classes, 0.0)
     loss = row_losses(z, y, counted, name, all_settings, impl)
     if not soft and label_smoothing > 0:
         loss = loss + _smoothing(z, y, name, label_smoothing, all_settings)
-    row_weight = counted.to(loss.dtype)
-    if weight is not None:
-        weight = weight.to(loss.dtype)
-        row_weight = row_weight * (y.to(loss.dtype) @ weight if soft else weight[y])
+    row_weight = _row_weight(y, counted, weight, loss.dtype)
     return reduce_rows(loss, row_weight, logits.shape[:-1], reduction, num_items)
 
 
-def _alpha_of_rows(alpha: Tensor, logits: Tensor) -> Tensor:
-    """A tensor alpha, one a row: (N, 1)."""
+def _alpha_per_row(alpha: Tensor, logits: Tensor) -> Tensor:
+    """A tensor alpha broadcast over the N rows of the logits: (N, 1)."""
     rows = (*logits.shape[:-1], 1)
     try:
         return alpha.broadcast_to(rows).reshape(-1, 1)
@@ -102,13 +104,20 @@ def _alpha_of_rows(alpha: Tensor, logits: Tensor) -> Tensor:
         ) from error
 
 
-def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: dict[str, float | Tensor]) -> Tensor:
-    """What smoothing a one-hot target adds to its loss: ``eps (z_y - mean z) + Omega(smoothed) - Omega(e_y)``."""
+def _row_weight(y: Tensor, counted: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """``<weight, y>`` of each row that counts, 0 of the others: (N,)."""
+    row_weight = counted.to(dtype)
+    if weight is None:
+        return row_weight
+    weight = weight.to(dtype)
+    return row_weight * (y.to(dtype) @ weight if y.is_floating_point() else weight[y])
+
+
+def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: MapSettings) -> Tensor:
+    """Label smoothing's share of the loss of class targets: ``eps (z_y - mean z) + Omega(smoothed) - Omega(e_y)``."""
     regularizer = partial(loss_map(name, settings).loss_regularizer(), **settings)
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
-    certain = torch.zeros((1, z.shape[1]), dtype=dtype, device=z.device)
-    certain[0, 0] = 1.0
-    smoothed = (1 - eps) * certain + eps / z.shape[1]
-    # From the row's first entry up, so that a large offset cancels before anything is summed.
+    dtype = accumulation_dtype(z)
+    one_hot, smoothed = smoothed_one_hot(z.shape[1], eps, dtype, z.device)
+    # Relative to the row's first entry, so that a large offset cancels before anything is summed.
     spread = (z.gather(-1, y[:, None]) - z[:, :1]).to(dtype)[:, 0] - (z - z[:, :1]).mean(-1, dtype=dtype)
-    return eps * spread + regularizer(smoothed) - regularizer(certain)
+    return eps * spread + regularizer(smoothed) - regularizer(one_hot)

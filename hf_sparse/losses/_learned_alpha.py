@@ -1,6 +1,6 @@
 """The Tsallis regularizer as a function of alpha too, smooth through alpha = 1.
 
-By Danskin's theorem the entmax loss depends on alpha only through the regularizer it is written with:
+By Danskin's theorem the entmax loss depends on alpha only through its regularizer:
 ``dL/dalpha = dOmega(y)/dalpha - dOmega(p)/dalpha`` at fixed p, where for a class target the first term is zero.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Below this the quotient loses digits that the series still has; both are good to 1e-13 there.
+# Below this the quotient loses digits that the series keeps; at it, both are good to 1e-13.
 _SERIES_BELOW = 1e-2
 
 
@@ -35,7 +35,7 @@ def tsallis_negentropy_in_alpha(p: Tensor, alpha: Tensor) -> Tensor:
     Returns:
         (N,) in the dtype of p; computed in float64.
     """
-    wide, excess = p.double(), alpha.double() - 1
-    log = torch.where(wide > 0, wide, 1.0).log()
-    total = (wide * log * _expm1_over(excess * log)).sum(-1, keepdim=True) / (1 + excess)
+    p64, excess = p.double(), alpha.double() - 1
+    log = torch.where(p64 > 0, p64, 1.0).log()
+    total = (p64 * log * _expm1_over(excess * log)).sum(-1, keepdim=True) / (1 + excess)
     return total[..., 0].to(p.dtype)

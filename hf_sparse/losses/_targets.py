@@ -1,15 +1,78 @@
-"""What a loss may aim at: a class a row, or a distribution over the classes."""
+"""Arguments that the losses share: options, logits and targets, checked; and the reduction over rows."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias, TypedDict
 
 import torch
 from torch import Tensor
 
-from ..functional.rows import in_graph
+from ..functional.rows import accumulation_dtype, in_graph
+
+# Settings of a map, as numbers; for entmax alpha may be a tensor.
+MapSettings: TypeAlias = Mapping[str, float | Tensor]
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+class SharedOptions(TypedDict, total=False):
+    """Keyword options of every Fenchel-Young loss, fused or not."""
+
+    ignore_index: int
+    reduction: str
+    label_smoothing: float
+    num_items: int | Tensor | None
+    impl: str
+
+
+class LossOptions(SharedOptions, total=False):
+    """Keyword options of ``fenchel_young_loss``, which documents them."""
+
+    weight: Tensor | None
+
+
+def check_options(reduction: str, num_items: int | Tensor | None = None, label_smoothing: float = 0.0) -> None:
+    """Refuse options that no loss takes.
+
+    Raises:
+        ValueError: an unknown reduction, a count with a reduction that does not divide, smoothing outside [0, 1].
+    """
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, was {reduction!r}")
+    if num_items is not None and reduction != "mean":
+        raise ValueError(f'num_items divides the sum and needs reduction="mean", was given with {reduction!r}')
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1], was {label_smoothing}")
+
+
+def check_logits(logits: Tensor, weight: Tensor | None = None) -> None:
+    """Refuse logits that are no scores of classes, and class weights that do not fit them.
+
+    Raises:
+        TypeError: logits that are not floating-point.
+        ValueError: logits without a class, or a weight that is not (V,).
+    """
+    if not logits.is_floating_point():
+        raise TypeError(f"logits must be floating-point, were {logits.dtype}")
+    if logits.dim() == 0 or logits.shape[-1] == 0:
+        raise ValueError(f"logits must be (..., V) with V >= 1, were {tuple(logits.shape)}")
+    if weight is not None and weight.shape != logits.shape[-1:]:
+        raise ValueError(
+            f"weight must be of shape ({logits.shape[-1]},), one entry per class, was {tuple(weight.shape)}"
+        )
 
 
 def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Class indices (N,), int64, 0 where ignored, and whether each row counts (N,), bool.
+    """Flatten class targets.
+
+    Args:
+        logits: (..., V); only the shape is read.
+        target: (...).
+        ignore_index: target of rows that do not count.
+
+    Returns:
+        Class indices (N,), int64, 0 where ignored, and a mask (N,), bool, of the rows that count.
 
     Raises:
         TypeError: boolean targets.
@@ -34,10 +97,17 @@ def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
 
 
 def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Target distributions (N, V) in the compute dtype, and whether each row counts (N,): rows of zeros do not.
+    """Flatten target distributions.
+
+    Args:
+        logits: (..., V); only shape and dtype are read.
+        target: (..., V), floating-point; rows of zeros do not count.
+
+    Returns:
+        Distributions (N, V), float32 or float64, and a mask (N,), bool, of the rows that count.
 
     Raises:
-        ValueError: shapes that differ, a target that wants a gradient, or a row that is no distribution.
+        ValueError: shapes that differ, a target that requires a gradient, or a row that is no distribution.
     """
     if logits.shape != target.shape:
         raise ValueError(
@@ -46,7 +116,7 @@ def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         )
     if target.requires_grad:
         raise ValueError("target probabilities must not require a gradient; detach() them")
-    y = target.reshape(-1, target.shape[-1]).to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+    y = target.reshape(-1, target.shape[-1]).to(accumulation_dtype(logits))
     total = y.sum(-1)
     counted = total != 0
     if not in_graph():
@@ -58,3 +128,34 @@ def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
                 f"was {float(y.min())}, sums went from {float(total.min())} to {float(total.max())}"
             )
     return y, counted
+
+
+def smoothed_one_hot(
+    num_classes: int, label_smoothing: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """A one-hot distribution e and ``(1 - eps) e + eps / V``, (1, V) each: a regularizer is the same for every e."""
+    one_hot = torch.zeros((1, num_classes), dtype=dtype, device=device)
+    one_hot[0, 0] = 1.0
+    return one_hot, (1 - label_smoothing) * one_hot + label_smoothing / num_classes
+
+
+def reduce_rows(
+    loss: Tensor, row_weight: Tensor, shape: torch.Size, reduction: str, num_items: int | Tensor | None = None
+) -> Tensor:
+    """Weigh the row losses and reduce them; rows of weight 0 add exactly nothing, even where they are NaN.
+
+    Args:
+        loss: (N,).
+        row_weight: (N,), in the dtype of the losses.
+        shape: shape of the targets, for ``reduction="none"``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        num_items: divisor of the mean, so that gradient accumulation can divide by the items of all its batches; by
+            default the sum of the weights (a mean over no weight is 0).
+    """
+    loss = torch.where(row_weight == 0, 0.0, loss) * row_weight
+    if reduction == "none":
+        return loss.reshape(shape)
+    if reduction == "sum":
+        return loss.sum()
+    total = row_weight.sum() if num_items is None else torch.as_tensor(num_items, device=loss.device)
+    return loss.sum() / torch.where(total == 0, 1.0, total.to(loss.dtype))

@@ -1,7 +1,7 @@
 """The losses of entmax and alpha-ReLU by the Triton kernels: the logits are read once, the gradient is written once.
 
-Between the two, three numbers a row and the largest score of every block are kept. Nothing here asks the device for a
-number, so that the host never waits and torch.compile sees one graph.
+Three numbers per row and the largest score of every block are kept between the two. Nothing here synchronizes with the
+device, so torch.compile sees one graph.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..functional import alpha_relu, entmax
-from ..functional._entmax import tsallis_negentropy
+from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of
 from ..kernels import triton_loss_gradients, triton_solve
-from ._alpha_relu_support import relu_rows_loss
+from ._alpha_relu_support import relu_loss_from_mass
 
 
-class _SolvedRowsLoss(torch.autograd.Function):
-    """Losses (N,) of scores (N, V); the derivative in z is ``p - y``, and p's own derivative that of the map."""
+class _TritonLoss(torch.autograd.Function):
+    """Losses (N,) of scores (N, V): the derivative in z is ``p - y``, the second one the Jacobian of the map."""
 
     @staticmethod
     def forward(ctx, z: Tensor, y: Tensor, alpha: float, tau: float | None) -> Tensor:
@@ -25,7 +25,7 @@ class _SolvedRowsLoss(torch.autograd.Function):
         conjugate, solution, peaks = triton_solve(z, alpha, exponent_of(alpha), tau)
         ctx.save_for_backward(z, y, conjugate, solution, peaks)
         if tau is not None:
-            return relu_rows_loss(conjugate, z, y, alpha, tau)
+            return relu_loss_from_mass(conjugate, z, y, alpha, tau)
         top = solution[:, :1]
         if y.is_floating_point():
             gold = torch.where(y > 0, (z.to(y.dtype) - top) * y, 0.0).sum(-1)
@@ -36,7 +36,7 @@ class _SolvedRowsLoss(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
         z, y, *solved = ctx.saved_tensors
         soft = y.is_floating_point()
-        if torch.is_grad_enabled():  # a second derivative is wanted: p with a graph of its own
+        if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
             x = z.float()
             p = entmax(x, ctx.alpha, impl="triton") if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
             residual = p - y if soft else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
@@ -47,11 +47,11 @@ class _SolvedRowsLoss(torch.autograd.Function):
         return of_z, None, None, None
 
 
-def solved_rows_loss(z: Tensor, y: Tensor, alpha: float, tau: float | None = None) -> Tensor:
-    """``Omega*(z) + Omega(y) - <z, y>`` row by row, for entmax, or for alpha-ReLU where tau is given.
+def triton_rows_loss(z: Tensor, y: Tensor, alpha: float, tau: float | None = None) -> Tensor:
+    """``Omega*(z) + Omega(y) - <z, y>`` per row, for entmax, or for alpha-ReLU where tau is given.
 
     Args:
-        z: scores (N, V), float32 or half precision, where ``kernels.chosen`` says ``"triton"``.
+        z: scores (N, V), float32 or half precision, for which ``kernels.chosen`` returned ``"triton"``.
         y: classes (N,), int64, or distributions (N, V).
         alpha: in [1.1, 2]; for alpha-ReLU above 1.
         tau: the threshold of alpha-ReLU.
@@ -59,6 +59,6 @@ def solved_rows_loss(z: Tensor, y: Tensor, alpha: float, tau: float | None = Non
     Returns:
         Losses (N,), float32.
 
-    Cost: forward one read of z, backward one write; O(N V / 1024) memory between them.
+    Cost: one read of z in the forward pass, one write in the backward; O(N V / 1024) memory between them.
     """
-    return _SolvedRowsLoss.apply(z, y, alpha, tau)
+    return _TritonLoss.apply(z, y, alpha, tau)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..config import MapConfig
+from ..functional.rows import upcast
 
 # Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
 OFF_SUPPORT = -1e4
@@ -24,7 +25,7 @@ def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
     Returns:
         Probabilities (..., V), float32 (float64 for float64 logits).
     """
-    z = logits if logits.dtype == torch.float64 else logits.float()
+    z = upcast(logits)
     p = map_config(z)
     if map_config.map.normalized:
         return p
@@ -35,7 +36,7 @@ def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
 
 def log_distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
     """log of ``distribution``; off the support ``-10,000 + z - max z``, whose exponential is exactly zero."""
-    z = logits if logits.dtype == torch.float64 else logits.float()
+    z = upcast(logits)
     p = distribution(map_config, z)
     top = z.amax(-1, keepdim=True)
     return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), OFF_SUPPORT + z - top)

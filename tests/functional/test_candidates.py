@@ -3,7 +3,7 @@ import torch
 
 from hf_sparse.functional import entmax
 from hf_sparse.functional._entmax_rows import EntmaxRows
-from hf_sparse.functional.candidates import LONG_ROW, put, solve_long_rows, take
+from hf_sparse.functional.candidates import CANDIDATES_FROM, put, solve_long_rows, take
 from tests.reference import entmax_by_bisection
 from tests.tolerances import MASS
 
@@ -22,7 +22,7 @@ def test_supports_and_masses_are_exact(dtype, alpha, scale, length):
     expected = entmax_by_bisection(z, alpha)
     weights = solved.u.double() ** (1 / (alpha - 1))
     for row in range(3):
-        if solved.wide[row]:
+        if solved.crowded[row]:
             assert int((expected[row] > 0).sum()) * 8 * 2 > length / 4
             continue
         dense = torch.zeros(length, dtype=torch.float64)
@@ -46,7 +46,7 @@ def test_one_wide_row_is_marked_and_the_others_solved():
     z = scores(3, 4096, 10.0)
     z[1] = 0.5
     solved = solve_long_rows(z, 1.5)
-    assert solved.wide.tolist() == [False, True, False]
+    assert solved.crowded.tolist() == [False, True, False]
     torch.testing.assert_close((solved.u**2).sum(1), torch.tensor([1.0, 0.0, 1.0]))
     torch.testing.assert_close(entmax(z, 1.5)[1], torch.full((4096,), 1 / 4096), atol=1e-9, rtol=1e-4)
 
@@ -56,7 +56,7 @@ def test_masked_nan_and_infinite_rows_have_no_candidates():
     z[0], z[1, 5], z[2, 7] = -torch.inf, torch.nan, torch.inf
     solved = solve_long_rows(z, 1.5)
     assert (solved.u > 0).any(1).tolist() == [False, False, False, True]
-    assert not bool(solved.wide.any())
+    assert not bool(solved.crowded.any())
     assert float(solved.top[0]) == -torch.inf
     p = entmax(z, 1.5)
     assert bool((p[0] == 0).all())
@@ -66,7 +66,7 @@ def test_masked_nan_and_infinite_rows_have_no_candidates():
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
 def test_the_route_over_candidates_equals_the_dense_one(alpha):
-    z, upstream = scores(5, LONG_ROW, 2.0), scores(5, LONG_ROW, 1.0)
+    z, upstream = scores(5, CANDIDATES_FROM, 2.0), scores(5, CANDIDATES_FROM, 1.0)
     results = []
     for route in (lambda x: entmax(x, alpha), lambda x: EntmaxRows.apply(x, alpha)):
         leaf = z.clone().requires_grad_()

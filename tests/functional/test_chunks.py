@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_sparse.functional._chunks import Padding, chunk_maxima, entries_from
+from hf_sparse.functional.chunks import Padding, chunk_maxima, entries_from
 
 
 def found(z, bound, most=1.0):
@@ -18,8 +18,8 @@ def test_the_entries_are_all_that_reach_the_bound_of_their_row(num_columns, dtyp
     z[1, ::3] = -torch.inf
     z[2, -1] = 9
     bound = z.double().quantile(quantile, dim=1, keepdim=True).to(torch.promote_types(dtype, torch.float32))
-    row, column, value, wide = found(z, bound)
-    assert not bool(wide.any())
+    row, column, value, crowded = found(z, bound)
+    assert not bool(crowded.any())
     assert torch.equal(torch.stack([row, column], 1), (z >= bound).nonzero())
     assert torch.equal(value, z.to(bound.dtype)[row, column])
     assert value.dtype == bound.dtype
@@ -36,11 +36,11 @@ def test_rows_with_too_much_to_list_are_named_and_left_out():
     z = torch.zeros(4, 2048)
     z[0, :1920], z[1, :1792], z[2, ::32] = 1.0, 1.0, 1.0
     bound = torch.full((4, 1), 0.5)
-    row, _, _, wide = found(z, bound)
-    assert wide.tolist() == [True, False, False, False]  # 15 in 16 eights, 7 in 8, one in 4
+    row, _, _, crowded = found(z, bound)
+    assert crowded.tolist() == [True, False, False, False]  # 15 in 16 eights, 7 in 8, one in 4
     assert torch.bincount(row, minlength=4).tolist() == [0, 1792, 64, 0]
-    row, _, _, wide = found(z, bound, most=0.875)
-    assert wide.tolist() == [True, False, True, False]  # every chunk of the third row has something
+    row, _, _, crowded = found(z, bound, most=0.875)
+    assert crowded.tolist() == [True, False, True, False]  # every chunk of the third row has something
     assert torch.bincount(row, minlength=4).tolist() == [0, 1792, 0, 0]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_sparse.functional import entmax, entmax15, softmax, sparsemax
-from hf_sparse.functional._entmax import tsallis_negentropy
+from hf_sparse.functional.negentropy import tsallis_negentropy
 from tests.reference import entmax15_by_enumeration, entmax_by_bisection, sparsemax_by_enumeration
 from tests.tolerances import GRADIENT, MASS, WEIGHT
 

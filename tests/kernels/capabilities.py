@@ -11,7 +11,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 import torch
 import triton
 
-from hf_sparse.losses.linear import _triton as _linear_solved
+from hf_sparse.losses.linear import _triton as linear_triton
 from tests.kernels import test_triton_attention as attention
 from tests.kernels import test_triton_linear as linear
 from tests.kernels.devices import DEVICE
@@ -36,7 +36,7 @@ def main() -> None:
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "Triton's interpreter"
     found = [(case, attention.check_case(case.values())) for case in attention.CASES]
     cases = {level: rounded(worst_at(level, found)) for level in attention.LEVELS}
-    _linear_solved._LISTED = linear.FEWEST_LISTED
+    linear_triton._LISTED = linear.FEWEST_LISTED
     losses = {
         case: rounded(linear.errors(name, *linear.layer(std), **options))
         for case, (name, options, std) in linear.CASES.items()

@@ -106,9 +106,9 @@ def test_gradients_of_maps_are_those_of_the_specification_in_float64(alpha, leng
     z[0, 1:] = -torch.inf
     z[1, 2:4] = z[1].max()
     upstream[0, 1] = torch.inf  # off the support: it must not enter the mean
-    leaf, wide = z.clone().requires_grad_(), z.double().requires_grad_()
+    leaf, exact = z.clone().requires_grad_(), z.double().requires_grad_()
     (actual,) = torch.autograd.grad(entmax(leaf, alpha, impl="cpp"), leaf, upstream)
-    (expected,) = torch.autograd.grad(entmax(wide, alpha, impl="torch"), wide, upstream.double())
+    (expected,) = torch.autograd.grad(entmax(exact, alpha, impl="torch"), exact, upstream.double())
     close(actual, expected, GRADIENT[torch.float32])
 
 
@@ -184,7 +184,7 @@ def test_a_row_that_is_mostly_support_leaves_the_others_listed():
     z = scores(3, 8192, 10.0)
     z[1] = 0.5
     found = kernels.entmax_supports(z, 1.5, 2.0)
-    assert found.wide.tolist() == [False, True, False]
+    assert found.crowded.tolist() == [False, True, False]
     close(found.p.sum(1), torch.tensor([1.0, 0.0, 1.0]), 1e-6)
     expected = entmax_by_bisection(z, 1.5)[[0, 2]]
     close(expected.gather(1, found.columns[[0, 2]]), found.p[[0, 2]], WEIGHT[torch.float32])
@@ -195,9 +195,9 @@ def test_the_conjugate_of_one_weight_is_exactly_zero_and_else_that_of_the_specif
     z[0, 77] = 50.0
     for alpha in (1.1, 1.3, 1.5, 2.0):
         found = kernels.entmax_supports(z, alpha, 1 / (alpha - 1))
-        wide = z.double() - z.double().amax(1, keepdim=True)
+        exact = z.double() - z.double().amax(1, keepdim=True)
         p = entmax_by_bisection(z, alpha).double()
-        expected = (p * wide).sum(1) - (p.pow(alpha).sum(1) - 1) / (alpha * (alpha - 1))
+        expected = (p * exact).sum(1) - (p.pow(alpha).sum(1) - 1) / (alpha * (alpha - 1))
         assert float(found.conjugate[0]) == 0
         close(found.conjugate, expected, 2e-6)
 
@@ -205,8 +205,8 @@ def test_the_conjugate_of_one_weight_is_exactly_zero_and_else_that_of_the_specif
 def test_the_support_of_alpha_relu_is_all_that_lies_above_its_threshold():
     z = scores(4, 3001, 1.0)
     z[2, 17] = torch.nan
-    columns, p, mass, wide = kernels.relu_supports(z, 1.5, 2.0, 1.25)
-    assert not bool(wide.any())
+    columns, p, mass, crowded = kernels.relu_supports(z, 1.5, 2.0, 1.25)
+    assert not bool(crowded.any())
     for row in (0, 1, 3):
         u = (z[row].double() / 2 - 1.25).clamp(min=0)
         used = p[row] > 0
@@ -216,9 +216,9 @@ def test_the_support_of_alpha_relu_is_all_that_lies_above_its_threshold():
     assert bool(mass[2].isnan())
     assert bool(p[2, 0].isnan())
     z[3] = 0.0
-    assert kernels.relu_supports(z, 1.5, 2.0, 1.25).wide.tolist() == [False] * 4
+    assert kernels.relu_supports(z, 1.5, 2.0, 1.25).crowded.tolist() == [False] * 4
     z[3] = 4.0
-    assert kernels.relu_supports(z, 1.5, 2.0, 1.25).wide.tolist() == [False, False, False, True]
+    assert kernels.relu_supports(z, 1.5, 2.0, 1.25).crowded.tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -6,7 +6,7 @@ import torch
 from hf_sparse.functional import entmax
 from hf_sparse.kernels import triton_multiply
 from hf_sparse.losses import alpha_relu_loss, entmax15_loss, entmax_loss, linear_alpha_relu_loss, linear_entmax_loss
-from hf_sparse.losses.linear import _triton as _linear_solved
+from hf_sparse.losses.linear import _triton as linear_triton
 from tests.kernels.devices import DEVICE, INTERPRETED, needs_triton
 from tests.tolerances import GRADIENT
 
@@ -106,7 +106,7 @@ def test_maps_and_their_gradients_are_those_of_float64(name, dtype):
 def test_fused_linear_losses_are_those_of_float64(name, fused, monkeypatch):
     """Of an identity for hidden states the logits are the columns of the weights: hard rows, listed and dense."""
     if INTERPRETED:
-        monkeypatch.setattr(_linear_solved, "triton_multiply", of_rows_with_entries)
+        monkeypatch.setattr(linear_triton, "triton_multiply", of_rows_with_entries)
     hidden, weight, y = torch.eye(4, device=DEVICE), hard_rows(1.5)[:4].float().T, TARGETS[:4].to(DEVICE)
     results = []
     for precision in (torch.float32, torch.float64):
@@ -133,11 +133,11 @@ def of_rows_with_entries(row, column, value, table, num_rows, dtype):
 
 def test_blocks_as_they_are_on_a_gpu():
     z = torch.randn(1, V, generator=torch.Generator().manual_seed(V)).to(DEVICE) * 3
-    leaf, wide = z.clone().requires_grad_(), z.double().requires_grad_()
+    leaf, exact = z.clone().requires_grad_(), z.double().requires_grad_()
     y = torch.tensor([7], device=DEVICE)
-    ours, expected = entmax15_loss(leaf, y, impl="triton"), entmax15_loss(wide, y, impl="torch")
+    ours, expected = entmax15_loss(leaf, y, impl="triton"), entmax15_loss(exact, y, impl="torch")
     torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=0)
-    slopes = (torch.autograd.grad(*pair)[0] for pair in ((ours, leaf), (expected, wide)))
+    slopes = (torch.autograd.grad(*pair)[0] for pair in ((ours, leaf), (expected, exact)))
     torch.testing.assert_close(*(slope.double() for slope in slopes), atol=GRADIENT[torch.float32], rtol=0)
 
 

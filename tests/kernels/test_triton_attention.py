@@ -126,11 +126,11 @@ def check(
     scores = Scores(alphas.to(DEVICE), 0 if learned else EXPONENTS.get(alpha, 0), dim**-0.5, **settings)
     out, tau, live = kernels.forward(q, k, v, scores, TILES)
     found = kernels.backward(dout, q, k, v, tau, live, scores, learned, TILES)
-    wide = [x.double().requires_grad_() for x in (q, k, v, scores.alpha)]
+    exact = [x.double().requires_grad_() for x in (q, k, v, scores.alpha)]
     if sinks:
-        wide.append(scores.sinks.double().requires_grad_())
-    expected = reference(*wide[:4], wide[4] if sinks else None, scores)
-    wanted = torch.autograd.grad(expected, wide, dout.double())
+        exact.append(scores.sinks.double().requires_grad_())
+    expected = reference(*exact[:4], exact[4] if sinks else None, scores)
+    wanted = torch.autograd.grad(expected, exact, dout.double())
     # Large scores have fewer digits after the point.
     errors, allowed = {}, TOLERANCE[dtype] * max(1, size / 10)
     for name, ours, theirs in zip(("out", "q", "k", "v", "alpha", "sinks"), (out, *found), (expected, *wanted)):

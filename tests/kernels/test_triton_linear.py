@@ -15,7 +15,7 @@ from hf_sparse.losses import (
     linear_entmax_loss,
     linear_sparsemax_loss,
 )
-from hf_sparse.losses.linear import _triton as _linear_solved
+from hf_sparse.losses.linear import _triton as linear_triton
 from tests.kernels.devices import DEVICE, needs_triton
 from tests.tolerances import GRADIENT
 
@@ -72,16 +72,16 @@ def dense_tiles(monkeypatch):
 
     Of so few classes an eighth is worth listing.
     """
-    monkeypatch.setattr(_linear_solved, "_LISTED", FEWEST_LISTED)
+    monkeypatch.setattr(linear_triton, "_LISTED", FEWEST_LISTED)
     found = []
-    forward = _linear_solved._forward
+    forward = linear_triton._forward
 
     def noted(*arguments, **options):
         tiled = forward(*arguments, **options)
         found.append(len(tiled.dense))
         return tiled
 
-    monkeypatch.setattr(_linear_solved, "_forward", noted)
+    monkeypatch.setattr(linear_triton, "_forward", noted)
     return found
 
 
@@ -104,8 +104,8 @@ def errors(name, hidden, weight, bias, y, **options):
     given = {key: options.pop(key) for key in ("chunk_size",) if key in options}
     fused = lambda h, w, b: FUSED[name](h, w, y, bias=b, reduction="none", impl="triton", **given, **options)  # noqa: E731
     found = value_and_gradients(fused, hidden, weight, bias)
-    wide = (tensor.double() for tensor in (hidden, weight, bias))
-    expected = value_and_gradients(two_steps(LOSSES[name], y, **options), *wide)
+    exact = (tensor.double() for tensor in (hidden, weight, bias))
+    expected = value_and_gradients(two_steps(LOSSES[name], y, **options), *exact)
     assert all(tensor.dtype == torch.float32 for tensor in found)
     return {
         key: float((mine.double() - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30))
@@ -226,7 +226,7 @@ def test_auto_takes_the_kernels_where_maps_do(monkeypatch, dense_tiles):
     hidden, weight, _, y = layer(LISTED)
     linear_entmax_loss(hidden, weight, y)
     assert dense_tiles == []
-    monkeypatch.setattr("hf_sparse.losses.linear._function.chosen_for", lambda *arguments: "triton")
+    monkeypatch.setattr("hf_sparse.losses.linear.chosen_for", lambda *arguments: "triton")
     linear_entmax_loss(hidden, weight, y)
     assert dense_tiles == [0]
 

@@ -128,10 +128,10 @@ def test_a_loss_is_exactly_zero_where_the_target_leads_by_the_margin():
 def test_losses_of_half_precision_logits_have_gradients_of_their_dtype(dtype):
     z, y = scores(4, 90, 1.0, dtype), torch.arange(4, device=DEVICE)
     for loss in LOSSES.values():
-        leaf, wide = z.clone().requires_grad_(), z.double().requires_grad_()
-        ours, expected = loss(leaf, y, impl="triton"), loss(wide, y, impl="torch")
+        leaf, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+        ours, expected = loss(leaf, y, impl="triton"), loss(exact, y, impl="torch")
         torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=1e-5)
-        slopes = [torch.autograd.grad(*pair)[0] for pair in ((ours, leaf), (expected, wide))]
+        slopes = [torch.autograd.grad(*pair)[0] for pair in ((ours, leaf), (expected, exact))]
         assert slopes[0].dtype == dtype
         torch.testing.assert_close(slopes[0].double(), slopes[1], atol=ROUNDED[dtype], rtol=2 * ROUNDED[dtype])
 

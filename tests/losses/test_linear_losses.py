@@ -11,7 +11,7 @@ from hf_sparse.losses import (
     linear_sparsemax_loss,
     sparsemax_loss,
 )
-from hf_sparse.losses.linear import _support as _linear_support
+from hf_sparse.losses.linear._tiles import SparseEntries, gather_sum
 
 FAMILY = [
     (lambda *a, **o: linear_entmax_loss(*a[:3], 1.3, *a[3:], **o), lambda z, y, **o: entmax_loss(z, y, 1.3, **o)),
@@ -211,16 +211,16 @@ def test_gather_sum_is_the_sparse_product(dtype):
     table = torch.randn(50, 3, generator=generator).to(dtype)
     value = torch.randn(3000, generator=generator, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
     dense = torch.zeros(9, 50, dtype=torch.float64).index_put_((row, column), value.double(), accumulate=True)
-    product = _linear_support.gather_sum(_linear_support.SupportEntries(row, column, value), table, 9, value.dtype)
+    product = gather_sum(SparseEntries(row, column, value), table, 9, value.dtype)
     torch.testing.assert_close(product.double(), dense @ table.double(), atol=1e-5, rtol=1e-5)
 
 
 def test_fifty_thousand_equal_terms_do_not_drift():
     count = 50_000
-    entries = _linear_support.SupportEntries(
+    entries = SparseEntries(
         torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.long), torch.full((count,), 0.1)
     )
-    total = _linear_support.gather_sum(entries, torch.full((1, 1), 0.3), 1, torch.float32)
+    total = gather_sum(entries, torch.full((1, 1), 0.3), 1, torch.float32)
     assert total.item() == pytest.approx(count * 0.03, rel=1e-5)
 
 
@@ -244,7 +244,7 @@ def test_misuse_is_refused_in_words(fused, loss):
         (ValueError, r"must agree, were \(40, 24\) and \(20, 23\)", lambda: fused(hidden, weight[:, 1:], y)),
         (
             ValueError,
-            r"bias must be of shape \(20,\), one a class, was \(3,\)",
+            r"bias must be of shape \(20,\), one entry per class, was \(3,\)",
             lambda: fused(hidden, weight, y, bias[:3]),
         ),
         (ValueError, r"must agree, were \(40, 20\) and \(39,\)", lambda: fused(hidden, weight, y[1:])),
@@ -259,6 +259,8 @@ def test_settings_are_checked_and_change_the_loss():
     hidden, weight, _, y = layer(200)
     with pytest.raises(ValueError, match=r"alpha must be >= 1, was 0.5"):
         linear_entmax_loss(hidden, weight, y, 0.5)
+    with pytest.raises(TypeError, match=r"alpha of a fused loss must be a number, was a tensor of shape \(40, 1\)"):
+        linear_entmax_loss(hidden, weight, y, torch.full((40, 1), 1.5))
     with pytest.raises(ValueError, match=r"alpha must be > 1, was 1.0"):
         linear_alpha_relu_loss(hidden, weight, y, 1.0, 0.0)
     with pytest.raises(ValueError, match='tau must be a finite number, was "auto"'):

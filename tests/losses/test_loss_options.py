@@ -138,7 +138,7 @@ def test_settings_reach_the_map():
         ),
         (
             ValueError,
-            r"weight must be of shape \(5,\), one a class, was \(4,\)",
+            r"weight must be of shape \(5,\), one entry per class, was \(4,\)",
             lambda: entmax15_loss(Z, Y, weight=Z[0, :4]),
         ),
         (TypeError, "target must hold class indices .* was torch.bool", lambda: entmax15_loss(Z, Y > 0)),

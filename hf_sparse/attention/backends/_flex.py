@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from ...functional.newton import exponent_of
+from ...functional.rows import accumulation_dtype
 from ._call import AttentionCall
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -88,9 +89,9 @@ def flex_entmax_attention(
     """
     if not LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
         raise ValueError(f"alpha must be in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha}")
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    precision = accumulation_dtype(query)
     # Tensors, not numbers: another alpha is no reason to compile again.
-    factor, exponent = (torch.tensor(x, dtype=wide, device=query.device) for x in (alpha - 1, exponent_of(alpha)))
+    factor, exponent = (torch.tensor(x, dtype=precision, device=query.device) for x in (alpha - 1, exponent_of(alpha)))
     engine = _engine(flex_attention, query.is_cuda)
 
     def attend(value: Tensor, change: ScoreMod) -> tuple[Tensor, Tensor]:
@@ -126,7 +127,7 @@ def flex_entmax_attention(
         tau = torch.where(top > -torch.inf, top - 1, torch.finfo(top.dtype).max)
         for _ in range(_MAX_STEPS):
             mass, slope = (weighted(few, tau, power)[1].exp() for power in (exponent, exponent - 1))
-            if not bool((mass > 1 + 8 * torch.finfo(wide).eps).any()):
+            if not bool((mass > 1 + 8 * torch.finfo(precision).eps).any()):
                 break
             tau = tau + (mass - mass.pow(2 - alpha)).clamp(min=0) / slope.clamp(min=1e-30)
     out, log_mass = weighted(value, tau, exponent)

@@ -41,15 +41,15 @@ template <class Body> void by_rows(int64_t num_rows, int64_t length, int num_thr
 struct Support {
     std::vector<int32_t> column;
     std::vector<float> weight;
-    bool wide = false;
+    bool crowded = false;
 };
 
 // Keeps the positive ones of found.value, divided by `mass`, as the row's weights, unless they are more than `most`.
 void keep_weights(const Found& found, double mass, int64_t most, Support& support) {
     const auto end = found.value.begin() + found.count;
     const int64_t used = std::count_if(found.value.begin(), end, [](float p) { return p > 0; });
-    support.wide = used > most;
-    if (support.wide) return;
+    support.crowded = used > most;
+    if (support.crowded) return;
     support.column.resize(used + 1), support.weight.resize(used + 1);  // what is not kept is overwritten
     const float share = static_cast<float>(mass);
     int64_t n = 0;
@@ -181,7 +181,7 @@ void* hf_sparse_entmax_supports(const void* z, int dtype, int64_t num_rows, int6
     auto* supports = new std::vector<Support>(num_rows);
     BY_DTYPE(entmax_rows(static_cast<const T*>(z), num_rows, length, alpha, exponent, most, num_threads,
                          supports->data(), top, conjugate))
-    for (const Support& support : *supports) *count++ = support.wide ? -1 : support.column.size();
+    for (const Support& support : *supports) *count++ = support.crowded ? -1 : support.column.size();
     return supports;
 }
 
@@ -192,7 +192,7 @@ void* hf_sparse_relu_supports(const void* z, int dtype, int64_t num_rows, int64_
     auto* supports = new std::vector<Support>(num_rows);
     BY_DTYPE(relu_rows(static_cast<const T*>(z), num_rows, length, alpha, exponent, tau, most, num_threads,
                        supports->data(), mass))
-    for (const Support& support : *supports) *count++ = support.wide ? -1 : support.column.size();
+    for (const Support& support : *supports) *count++ = support.crowded ? -1 : support.column.size();
     return supports;
 }
 

@@ -1,52 +1,221 @@
-"""The loss of any map that has a fused form, by the map's name."""
+"""Fused losses: a linear layer and the Fenchel-Young loss of its output, without the output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from ...functional import MAPS
 from ...functional.registry import underlying
-from .._dispatch import checked_settings
-from ._alpha_relu import linear_alpha_relu_loss
-from ._entmax import linear_entmax_loss
+from .._dispatch import checked_settings, chosen_for
+from .._targets import class_targets, reduce_rows, smoothed_one_hot
+from ._alpha_relu import alpha_relu_tiles
+from ._entmax import entmax_tiles
+from ._function import fused_losses
+from ._options import check_layer, check_linear_options
+from ._tiles import TiledMap
+from ._triton import triton_tiles
 
-_FUSED: dict[str, Callable[..., Tensor]] = {"alpha_relu": linear_alpha_relu_loss, "entmax": linear_entmax_loss}
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import LinearOptions
+
+__all__ = [
+    "fused_maps",
+    "linear_alpha_relu_loss",
+    "linear_entmax_loss",
+    "linear_fenchel_young_loss",
+    "linear_sparsemax_loss",
+]
+
+_TILED_MAPS: dict[str, Callable[..., TiledMap]] = {"alpha_relu": alpha_relu_tiles, "entmax": entmax_tiles}
 
 
 def fused_maps() -> list[str]:
     """The names of all maps with a fused loss."""
-    return sorted(name for name in MAPS if underlying(name, {})[0] in _FUSED)
+    return sorted(name for name in MAPS if underlying(name, {})[0] in _TILED_MAPS)
 
 
-def linear_fenchel_young_loss(hidden: Tensor, weight: Tensor, target: Tensor, name: str, **options: Any) -> Tensor:
-    """``fenchel_young_loss(z, y, name)`` of ``z = softcap(scale (h W^T + b))``, without holding z.
+def linear_fenchel_young_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    name: str,
+    bias: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    num_items: int | Tensor | None = None,
+    softcap: float | None = None,
+    scale: float = 1.0,
+    chunk_size: int | None = None,
+    impl: str = "auto",
+    **settings: float,
+) -> Tensor:
+    """``fenchel_young_loss(z, y, name)`` of ``z = softcap(scale (h W^T + b))``, z never held for more than a few rows.
+
+    Value and gradients are those of the two steps done one after the other; second derivatives are not available.
 
     Args:
         hidden: h (..., D), any floating-point dtype.
-        weight: W (V, D), one row a class.
+        weight: W (V, D), one row per class.
         target: class indices (...), int64.
         name: a map with a fused loss: alpha-ReLU, or one of the entmax family, softmax included.
-        **options: the map's settings, and the options of ``linear_entmax_loss``.
+        bias: b (V,).
+        ignore_index: targets with this value add nothing to loss or gradients; their logits are not computed.
+        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"``.
+        label_smoothing: ``eps`` in [0, 1], as in ``fenchel_young_loss``; not together with ``softcap``.
+        num_items: divide the sum by this count instead; only with ``reduction="mean"``.
+        softcap: the bound c of ``c tanh(z / c)``, above 0.
+        scale: factor on the logits, finite.
+        chunk_size: rows whose logits are held at a time; by default as many as make about sixteen million logits, and
+            for large V up to 256 while their logits take at most a quarter of the memory of W. For alpha-ReLU without
+            Triton, classes instead of rows.
+        impl: implementation of the supports, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
+            ``hf_sparse.functional.entmax``. Triton's gradients are summed in the same order every time.
+        **settings: the map's settings, as numbers. For entmax with alpha in (1, 2] and for alpha-ReLU the backward
+            pass touches the supports only.
 
     Returns:
-        As ``linear_entmax_loss``.
+        A scalar, or (...) for ``reduction="none"``; float32, or float64 for float64 inputs. Half-precision inputs
+        give half-precision logits, as a linear layer would; everything after them is summed in float32.
 
     Raises:
-        ValueError: a map without a fused loss; otherwise, like TypeError, IndexError and RuntimeError, see
-            ``linear_entmax_loss``.
+        ValueError: a map without a fused loss, shapes that do not fit, or an option or setting out of range.
+        TypeError: targets that are not integers, or a setting that is not a number.
+        IndexError: a target outside [0, V).
+        RuntimeError: a second derivative is asked for.
+
+    Source: Peters et al. 2019, Eq. 9 and 10, and the sparsity of its gradient ``p - e_y``; for alpha-ReLU Tezekbayev
+    et al. 2022, Lemma 1.
+    Cost: the matrix product of the forward pass and one read of each logit; the backward pass gathers M rows of W and
+    of h, M the nonzero weights. A chunk in which more than one weight in 128 is nonzero is computed again and
+    multiplied densely. Memory beyond the gradients: chunk_size x V logits and O(M).
 
     >>> import torch
     >>> linear_fenchel_young_loss(torch.zeros(1, 2), torch.ones(4, 2), torch.tensor([2]), "entmax15")
     tensor(0.6667)
     """
-    known = MAPS[name].settings if name in MAPS else {}
-    settings = checked_settings(name, {key: options.pop(key) for key in known if key in options})
-    base, base_settings = underlying(name, settings)
-    if base not in _FUSED:
+    base, base_settings = underlying(name, checked_settings(name, settings))
+    if base not in _TILED_MAPS:
         raise ValueError(
             f"{name!r} has no fused loss; the maps that have one are {', '.join(map(repr, fused_maps()))}"
         )
-    return _FUSED[base](hidden, weight, target, **base_settings, **options)
+    if torch.is_tensor(base_settings["alpha"]):
+        raise TypeError(
+            f"alpha of a fused loss must be a number, was a tensor of shape {tuple(base_settings['alpha'].shape)}; "
+            "use entmax_loss of the logits, which gives it a gradient"
+        )
+    check_linear_options(reduction, num_items, label_smoothing, softcap, scale, chunk_size)
+    check_layer(hidden, weight, bias, target)
+    dtype = _product_dtype(weight)
+    # Only dtype, device and shape of the logits are looked at, and an expanded scalar has them for free.
+    logits = hidden.new_empty((), dtype=dtype).expand(*hidden.shape[:-1], len(weight))
+    y, counted = class_targets(logits, target, ignore_index)
+    impl = chosen_for(base, base_settings, logits, impl)
+    loss = fused_losses(
+        hidden.reshape(-1, weight.shape[1]).to(dtype),
+        weight.to(dtype),
+        None if bias is None else bias.to(dtype),
+        y,
+        counted,
+        triton_tiles(**base_settings) if impl == "triton" else _TILED_MAPS[base](**base_settings, impl=impl),
+        scale=scale,
+        softcap=softcap,
+        label_smoothing=label_smoothing,
+        chunk_size=chunk_size,
+    )
+    if label_smoothing > 0:
+        regularizer = partial(MAPS[base].loss_regularizer(), **base_settings)
+        one_hot, smoothed = smoothed_one_hot(len(weight), label_smoothing, loss.dtype, loss.device)
+        loss = loss + (regularizer(smoothed) - regularizer(one_hot))
+    return reduce_rows(loss, counted.to(loss.dtype), target.shape, reduction, num_items)
+
+
+def _product_dtype(weight: Tensor) -> torch.dtype:
+    """The dtype of the product with W: under autocast its own, as in ``torch.nn.functional.linear``."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def linear_entmax_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    alpha: float = 1.5,
+    bias: Tensor | None = None,
+    **options: Unpack[LinearOptions],
+) -> Tensor:
+    """``entmax_loss(z, y, alpha)`` of ``z = softcap(scale (h W^T + b))``, z never held for more than a few rows.
+
+    Args:
+        hidden: h (..., D), any floating-point dtype.
+        weight: W (V, D), one row per class.
+        target: class indices (...), int64.
+        alpha: at least 1; in (1, 2] the backward pass touches the supports only.
+        bias: b (V,).
+        **options: ``ignore_index``, ``reduction``, ``label_smoothing``, ``num_items``, ``softcap``, ``scale``,
+            ``chunk_size`` and ``impl`` as in ``linear_fenchel_young_loss``.
+
+    Returns:
+        As ``linear_fenchel_young_loss``; errors and cost too.
+
+    Source: Peters et al. 2019, Eq. 9 and 10.
+
+    >>> import torch
+    >>> hidden, weight = torch.eye(2), torch.tensor([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
+    >>> linear_entmax_loss(hidden, weight, torch.tensor([0, 1]))
+    tensor(0.)
+    """
+    return linear_fenchel_young_loss(hidden, weight, target, "entmax", bias, alpha=alpha, **options)
+
+
+def linear_sparsemax_loss(
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, **options: Unpack[LinearOptions]
+) -> Tensor:
+    """``linear_entmax_loss`` at alpha = 2; arguments, options, result and errors as there.
+
+    >>> import torch
+    >>> linear_sparsemax_loss(torch.zeros(1, 2), torch.ones(4, 2), torch.tensor([2]))
+    tensor(0.3750)
+    """
+    return linear_fenchel_young_loss(hidden, weight, target, "sparsemax", bias, **options)
+
+
+def linear_alpha_relu_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    alpha: float,
+    tau: float,
+    bias: Tensor | None = None,
+    **options: Unpack[LinearOptions],
+) -> Tensor:
+    """``alpha_relu_loss(z, y, alpha, tau)`` of ``z = softcap(scale (h W^T + b))``, reading W once per 8192 rows.
+
+    Args:
+        hidden: h (..., D), any floating-point dtype.
+        weight: W (V, D), one row per class.
+        target: class indices (...), int64.
+        alpha: above 1.
+        tau: the threshold of ``alpha_relu``, finite.
+        bias: b (V,).
+        **options: as in ``linear_entmax_loss``; ``chunk_size`` counts classes, or rows with Triton.
+
+    Returns:
+        As ``linear_fenchel_young_loss``; errors and cost too.
+
+    Source: Tezekbayev et al. 2022, Lemma 1; the separable form in ``alpha_relu_loss``.
+
+    >>> import torch
+    >>> hidden, weight = torch.eye(2), torch.tensor([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
+    >>> linear_alpha_relu_loss(hidden, weight, torch.tensor([0, 1]), alpha=1.5, tau=0.5)
+    tensor(0.)
+    """
+    return linear_fenchel_young_loss(hidden, weight, target, "alpha_relu", bias, alpha=alpha, tau=tau, **options)

@@ -1,103 +1,171 @@
-"""The arguments all fused linear losses share: checked, flattened, and the result reduced."""
+"""A linear layer and its Fenchel-Young loss as one differentiable step that never holds a whole batch's logits.
+
+The derivative of the loss by the logits is ``p - y`` and p is sparse, so both gradients of the linear layer are sums
+over a few rows of the other side: two of the three large matrix products of training a dense head are never done.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...functional import get_map
-from .._dispatch import chosen_for
-from .._reduce import check_reduction, reduce_rows
-from .._targets import class_targets
-from ._rows import LinearLoss, linear_rows
-from ._triton import solved_linear_loss
+from ...functional.rows import accumulation_dtype
+from ._tiles import LinearHead, SparseEntries, Tile, TiledMap
 
 
-def linear_loss(
+class _Gradients(NamedTuple):
+    """Gradients of the layer, each None where it is not wanted."""
+
+    hidden: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def to(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        hidden, weight, bias = (None if gradient is None else gradient.to(dtype) for gradient in self)
+        return hidden, weight, bias
+
+
+class _FusedRows(torch.autograd.Function):
+    """The losses of rows, with label smoothing ``eps`` but without its constant."""
+
+    @staticmethod
+    def forward(
+        ctx,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        y: Tensor,
+        scale: float,
+        softcap: float | None,
+        eps: float,
+        tiled_map: TiledMap,
+        chunk_size: int | None,
+    ) -> Tensor:
+        head = LinearHead(weight, bias, scale, softcap)
+        tiled = tiled_map.forward(hidden, y, head, chunk_size)
+        loss = tiled.loss
+        if eps > 0:
+            center = weight.mean(0, dtype=loss.dtype)
+            mean = (hidden.to(loss.dtype) @ center + (0 if bias is None else bias.mean(dtype=loss.dtype))) * scale
+            loss = loss + eps * (tiled.gold - mean)
+        ctx.scale, ctx.softcap, ctx.eps, ctx.tiled_map, ctx.dense = scale, softcap, eps, tiled_map, tiled.dense
+        gold_slope = head.chain(torch.full_like(tiled.gold, eps - 1), tiled.gold)
+        target = SparseEntries(torch.arange(len(y), device=y.device), y, gold_slope)
+        ctx.save_for_backward(hidden, weight, bias, *SparseEntries.joined([*tiled.support, target]))
+        return loss
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "fused linear losses have no second derivative (create_graph=True); use the loss of the logits"
+            )
+        hidden, weight, bias, *listed = ctx.saved_tensors
+        # Where the dense tiles or the smoothing add to the listed part, they add in full precision.
+        dtype = grad.dtype if ctx.dense or ctx.eps > 0 else hidden.dtype
+        entries = SparseEntries(*listed)
+        gradients = _listed_part(hidden, weight, entries, grad, ctx.tiled_map, ctx.needs_input_grad[:3], dtype)
+        head = LinearHead(weight, bias, ctx.scale, ctx.softcap)
+        _add_dense_part(gradients, hidden, head, ctx.dense, grad, ctx.tiled_map)
+        if ctx.eps > 0:
+            _add_smoothing_part(gradients, hidden, weight, grad, ctx.eps * ctx.scale)
+        return *gradients.to(hidden.dtype), *(None for _ in range(6))
+
+
+def _listed_part(
     hidden: Tensor,
     weight: Tensor,
-    target: Tensor,
-    bias: Tensor | None,
-    rows: LinearLoss,
-    name: str,
-    settings: Mapping[str, Any],
-    *,
-    chunk_size: int | None = None,
-    impl: str = "auto",
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-    num_items: int | Tensor | None = None,
-    softcap: float | None = None,
-    scale: float = 1.0,
-) -> Tensor:
-    """The loss of a linear layer's output under a map, over the targets that count; see ``linear_entmax_loss``.
+    entries: SparseEntries,
+    grad: Tensor,
+    tiled_map: TiledMap,
+    wanted: tuple[bool, bool, bool],
+    dtype: torch.dtype,
+) -> _Gradients:
+    """The gradients that flow through the listed weights and the targets."""
+    row, column, value = entries
+    matrix = SparseEntries(row, column, torch.where(grad[row] == 0, 0.0, value * grad[row]))
+    for_hidden, for_weight, for_bias = wanted
+    d_hidden = tiled_map.product(matrix, weight, len(hidden), dtype) if for_hidden else None
+    d_weight = tiled_map.product(matrix.transposed(), hidden, len(weight), dtype) if for_weight else None
+    if not for_bias:
+        return _Gradients(d_hidden, d_weight, None)
+    sums = grad.new_zeros(len(weight), dtype=torch.float64).index_add_(0, column, matrix.value.double())
+    return _Gradients(d_hidden, d_weight, sums.to(grad.dtype))
 
-    ``rows`` computes it where the Triton kernels do not.
+
+def _add_dense_part(
+    gradients: _Gradients, hidden: Tensor, head: LinearHead, tiles: list[Tile], grad: Tensor, tiled_map: TiledMap
+) -> None:
+    """Add the gradients that flow through the dense tiles, whose logits are computed again."""
+    num_classes = len(head.weight)
+    buffer = hidden.new_empty(max(((t.rows.stop - t.rows.start) * num_classes for t in tiles), default=0))
+    for tile in tiles:
+        h, columns = hidden[tile.rows], tile.columns
+        z = head.logits(h, columns, buffer)
+        slopes = head.chain(tiled_map.weights(z, grad[tile.rows]), z)
+        rounded = slopes.to(hidden.dtype)
+        if gradients.hidden is not None:
+            gradients.hidden[tile.rows] += rounded @ head.weight[columns]
+        if gradients.weight is not None:
+            gradients.weight[columns] += rounded.t() @ h
+        if gradients.bias is not None:
+            gradients.bias[columns] += slopes.sum(0, dtype=grad.dtype)
+
+
+def _add_smoothing_part(
+    gradients: _Gradients, hidden: Tensor, weight: Tensor, grad: Tensor, scaled_eps: float
+) -> None:
+    """Add label smoothing's share: it lowers the derivative by every logit of a row by the same ``eps / V``."""
+    share = grad * -scaled_eps
+    if gradients.hidden is not None:
+        gradients.hidden.addcmul_(share[:, None], weight.mean(0, dtype=grad.dtype))
+    if gradients.weight is not None:
+        gradients.weight.add_((share @ hidden.to(grad.dtype)) / len(weight))
+    if gradients.bias is not None:
+        gradients.bias.add_(share.sum() / len(weight))
+
+
+def fused_losses(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    y: Tensor,
+    counted: Tensor,
+    tiled_map: TiledMap,
+    *,
+    scale: float,
+    softcap: float | None,
+    label_smoothing: float,
+    chunk_size: int | None,
+) -> Tensor:
+    """``L(z, y)`` of each row, 0 for uncounted rows, whose logits are not computed.
+
+    Args:
+        hidden: h (N, D).
+        weight: W (V, D), in the dtype of h.
+        bias: b (V,) in that dtype, or None.
+        y: classes (N,), int64.
+        counted: (N,) bool.
+        tiled_map: the map.
+        scale: factor on the logits.
+        softcap: bound on the logits, or None.
+        label_smoothing: in [0, 1]; its constant, ``Omega(smoothed y) - Omega(y)``, is left out.
+        chunk_size: see ``linear_fenchel_young_loss``.
+
+    Returns:
+        Losses (N,), float32 or float64.
     """
-    check_reduction(reduction, num_items)
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be in [0, 1], was {label_smoothing}")
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(f"softcap must be > 0 and finite, or None, was {softcap}")
-    if softcap is not None and label_smoothing > 0:
-        raise ValueError(
-            "label_smoothing of soft-capped logits needs all of them, which a fused loss never has; "
-            "use softcap=None, label_smoothing=0.0, or the loss of the logits"
-        )
-    if not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, was {scale}")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, or None, was {chunk_size}")
-    if target.is_floating_point():
-        raise TypeError(
-            f"target must hold class indices (int64), was {target.dtype}; a fused loss takes no soft targets"
-        )
-    if weight.dim() != 2 or hidden.shape[-1:] != weight.shape[1:]:
-        raise ValueError(
-            f"hidden (..., D) and weight (V, D) must agree, were {tuple(hidden.shape)} and {tuple(weight.shape)}"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias must be of shape ({len(weight)},), one a class, was {tuple(bias.shape)}")
-    device = weight.device.type
-    # Under autocast the product is done in its dtype, as torch.nn.functional.linear would, and the rest is not.
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-    # Only dtype, device and shape of the logits are looked at, and an expanded scalar has them for free.
-    logits = hidden.new_empty((), dtype=dtype).expand(*hidden.shape[:-1], len(weight))
-    y, counted = class_targets(logits, target, ignore_index)
-    impl = chosen_for(name, settings, logits, impl)
-    if impl == "triton":
-        rows = solved_linear_loss(**settings)
-    h, weight = hidden.reshape(-1, weight.shape[1]).to(dtype), weight.to(dtype)
-    loss_dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
     kept = counted.nonzero()[:, 0]
     if len(kept) == 0:
         # Empty sums keep the graph: the gradients are zeros, not None.
-        nothing = h[:0].sum() + weight[:0].sum() + (0 if bias is None else bias[:0].sum())
-        loss = torch.zeros(len(y), dtype=loss_dtype, device=h.device) + nothing
-        return reduce_rows(loss, counted.to(loss_dtype), target.shape, reduction, num_items)
+        nothing = hidden[:0].sum() + weight[:0].sum() + (0 if bias is None else bias[:0].sum())
+        return torch.zeros(len(y), dtype=accumulation_dtype(weight), device=hidden.device) + nothing
     every = len(kept) == len(counted)
-    bias = None if bias is None else bias.to(dtype)
-    rows_kept = h if every else h[kept]
-    with torch.autocast(device, enabled=False):
-        loss = linear_rows(
-            rows_kept, weight, bias, y[kept], float(scale), softcap, float(label_smoothing), rows, impl, chunk_size
+    rows = hidden if every else hidden[kept]
+    with torch.autocast(weight.device.type, enabled=False):
+        loss = _FusedRows.apply(
+            rows, weight, bias, y[kept], float(scale), softcap, float(label_smoothing), tiled_map, chunk_size
         )
-    if label_smoothing > 0:
-        loss = loss + _smoothing_constant(len(weight), loss, label_smoothing, name, settings)
-    if not every:
-        loss = torch.zeros(len(y), dtype=loss.dtype, device=loss.device).index_put((kept,), loss)
-    return reduce_rows(loss, counted.to(loss.dtype), target.shape, reduction, num_items)
-
-
-def _smoothing_constant(num_classes: int, like: Tensor, eps: float, name: str, settings: Mapping[str, Any]) -> Tensor:
-    """``Omega((1 - eps) e_y + eps / V) - Omega(e_y)``, which has no gradient."""
-    regularizer = partial(get_map(name).loss_regularizer(), **settings)
-    certain = like.new_zeros(1, num_classes)
-    certain[0, 0] = 1.0
-    return regularizer((1 - eps) * certain + eps / num_classes) - regularizer(certain)
+    return loss if every else torch.zeros(len(y), dtype=loss.dtype, device=loss.device).index_put((kept,), loss)

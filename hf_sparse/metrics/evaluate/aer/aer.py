@@ -19,7 +19,7 @@ Returns:
 
 
 class Aer(evaluate.Metric):
-    """How far word alignments are from annotated ones."""
+    """Disagreement of word alignments with annotated ones."""
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")

@@ -20,7 +20,7 @@ Returns:
 
 
 class Drop(evaluate.Metric):
-    """How many source words are translated in the reference and not in the prediction."""
+    """Source words that the reference translates and the prediction does not."""
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")

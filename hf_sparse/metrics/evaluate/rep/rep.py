@@ -10,17 +10,17 @@ ACL, Section 5."""
 INPUTS = """
 Args:
     predictions: translations, words between spaces: tokenize them as your paper does.
-    references: one reference translation for each, tokenized likewise.
+    references: one reference translation per prediction, tokenized likewise.
     n, ngram_weight, word_weight: of the formula; 2, 1 and 2 in the paper.
     strict: raise (True) or give NaN (False) where no reference has a word.
 
 Returns:
-    rep: repetitions for every hundred reference words; lower is better.
+    rep: repetitions per hundred reference words; lower is better.
 """
 
 
 class Rep(evaluate.Metric):
-    """How much translations repeat that their references do not."""
+    """Repetitions in translations that their references do not have."""
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")

@@ -1,4 +1,4 @@
-"""Every metric against numbers worked out by hand, and every way to call it wrongly."""
+"""Metrics of distributions against values worked out by hand, and every way to call them wrongly."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_sparse import metrics
-from hf_sparse.functional import alpha_relu, entmax
+from hf_sparse.functional import alpha_relu
 
 P = torch.tensor([[0.7, 0.3, 0.0], [1.0, 0.0, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
 X = torch.tensor([0, 1, 2])
@@ -73,24 +73,6 @@ def test_self_normalization_sum_of_half_precision_is_summed_in_float32():
     assert total.item() == 1000 / 1024
 
 
-@pytest.mark.parametrize("alpha", [1.1, 1.5, 2.0, 2.5])
-def test_threshold_rebuilds_the_weights(alpha):
-    z = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
-    tau = metrics.threshold(z, alpha)
-    rebuilt = ((alpha - 1) * z - tau[:, None]).clamp(min=0) ** (1 / (alpha - 1))
-    torch.testing.assert_close(rebuilt, entmax(z, alpha), atol=1e-8, rtol=1e-8)
-
-
-def test_threshold_moves_with_the_scores_and_follows_dim():
-    z = torch.tensor([[0.0, 1.0, -3.0]])
-    torch.testing.assert_close(metrics.threshold(z + 8, 1.5), metrics.threshold(z, 1.5) + 4)
-    torch.testing.assert_close(metrics.threshold(z.T, 1.5, dim=0), metrics.threshold(z, 1.5))
-
-
-def test_nothing_exceeds_the_threshold_of_a_fully_masked_row():
-    assert metrics.threshold(torch.full((1, 3), -torch.inf)).tolist() == [torch.inf]
-
-
 def test_logit_norm_by_hand():
     z = torch.tensor([[1.0, 2.0, 2.0], [5.0, 5.0, 5.0]])
     assert metrics.logit_norm(z).tolist() == pytest.approx([3.0, math.sqrt(75)])
@@ -126,8 +108,6 @@ def test_wrong_targets_are_refused(metric):
 def test_settings_out_of_range_are_refused():
     with pytest.raises(ValueError, match="eps must be > 0, was 0"):
         metrics.eps_perplexity(P, X, eps=0)
-    with pytest.raises(ValueError, match=r"alpha must be > 1, was 1.0"):
-        metrics.threshold(P, 1.0)
     with pytest.raises(ValueError, match="reduction must be one of 'mean', 'none', was 'sum'"):
         metrics.sparsemax_score(P, X, reduction="sum")
     with pytest.raises(ValueError, match=r"two distributions .* were \(3, 3\) and \(1, 3\)"):

@@ -1,4 +1,4 @@
-"""REP: how much a translation repeats that its reference does not."""
+"""REP-score: repetitions in translations that their references do not have."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def rep_score(
 
     Args:
         predictions: sentences, each a sequence of words.
-        references: one for each prediction.
+        references: one per prediction.
         n: words in an n-gram.
         ngram_weight: lambda_1 of the paper.
         word_weight: lambda_2 of the paper.
         strict: raise where the score is undefined, because no reference has a word; otherwise give NaN.
 
     Returns:
-        The score of the corpus, at least 0, repetitions for every hundred reference words; lower is better.
+        The score of the corpus, at least 0, repetitions per hundred reference words; lower is better.
 
     Raises:
         ValueError: sentences that do not pair up, no reference words (``strict``), or n below 1.
@@ -43,12 +43,7 @@ def rep_score(
     """
     if n < 1:
         raise ValueError(f"n must be at least 1, was {n}")
-    if len(predictions) != len(references):
-        raise ValueError(f"predictions and references must pair up, were {len(predictions)} and {len(references)}")
-    for name, sentences in (("predictions", predictions), ("references", references)):
-        for number, sentence in enumerate(sentences):
-            if isinstance(sentence, str):
-                raise TypeError(f"{name}[{number}] must be a sequence of words, was the string {sentence!r}; split it")
+    _check_corpora(predictions, references)
     words = sum(map(len, references))
     if words == 0 and strict:
         raise ValueError("the references have no words, so REP is undefined; strict=False gives NaN")
@@ -56,11 +51,31 @@ def rep_score(
         return float("nan")
     sigma = 0.0
     for prediction, reference in zip(predictions, references):
-        t, r = _ngrams(prediction, n), _ngrams(reference, n)
-        sigma += ngram_weight * sum(max(0, count - r[ngram]) for ngram, count in t.items() if count >= 2)
-        t, r = _ngrams(prediction, 2), _ngrams(reference, 2)
-        sigma += word_weight * sum(max(0, count - r[pair]) for pair, count in t.items() if pair[0] == pair[1])
+        sigma += ngram_weight * _excess_ngrams(prediction, reference, n)
+        sigma += word_weight * _excess_doubled_words(prediction, reference)
     return 100 * sigma / words
+
+
+def _check_corpora(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
+    """Refuse corpora of different length, and sentences that are strings."""
+    if len(predictions) != len(references):
+        raise ValueError(f"predictions and references must pair up, were {len(predictions)} and {len(references)}")
+    for name, sentences in (("predictions", predictions), ("references", references)):
+        for number, sentence in enumerate(sentences):
+            if isinstance(sentence, str):
+                raise TypeError(f"{name}[{number}] must be a sequence of words, was the string {sentence!r}; split it")
+
+
+def _excess_ngrams(prediction: Sequence[str], reference: Sequence[str], n: int) -> int:
+    """``sum_{s: t(s) >= 2} max(0, t(s) - r(s))`` over the n-grams s of the prediction."""
+    t, r = _ngrams(prediction, n), _ngrams(reference, n)
+    return sum(max(0, count - r[ngram]) for ngram, count in t.items() if count >= 2)
+
+
+def _excess_doubled_words(prediction: Sequence[str], reference: Sequence[str]) -> int:
+    """``sum_w max(0, t(ww) - r(ww))``."""
+    t, r = _ngrams(prediction, 2), _ngrams(reference, 2)
+    return sum(max(0, count - r[pair]) for pair, count in t.items() if pair[0] == pair[1])
 
 
 def _ngrams(sentence: Sequence[str], n: int) -> Counter[tuple[str, ...]]:

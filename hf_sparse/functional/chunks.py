@@ -26,13 +26,13 @@ class Entries(NamedTuple):
         row: (M,) int64.
         column: (M,) int64.
         value: (M,) the scores there.
-        wide: (N,) bool, rows of which no entries are given because too much of them qualifies.
+        crowded: (N,) bool, rows left out because too many of their entries qualify.
     """
 
     row: Tensor
     column: Tensor
     value: Tensor
-    wide: Tensor
+    crowded: Tensor
 
 
 def _chunk_bits(num_columns: int) -> int:
@@ -54,17 +54,17 @@ def entries_from(z: Tensor, maxima: Tensor, bound: Tensor, most: float = 1.0) ->
         z: scores of any floating-point dtype.
         maxima: ``chunk_maxima(z)``, in the dtype of the bound.
         bound: (N, 1); compared in its own dtype, in which the values come back. A NaN is reached by nothing.
-        most: the share of its chunks that may reach the bound in a row that is not called wide.
+        most: the share of its chunks that may reach the bound in a row that is not crowded.
 
     Cost: a copy of the chunks that reach the bound, and what is done to them.
     """
     (num_rows, num_columns), num_chunks, bits = z.shape, maxima.shape[1], _chunk_bits(z.shape[1])
     size = 1 << bits
     row, chunk = (maxima >= bound).nonzero(as_tuple=True)
-    wide = torch.bincount(row, minlength=num_rows) > most * num_chunks
-    if bool(wide.any()):
-        narrow = ~wide[row]
-        row, chunk = row[narrow], chunk[narrow]
+    crowded = torch.bincount(row, minlength=num_rows) > most * num_chunks
+    if bool(crowded.any()):
+        kept = ~crowded[row]
+        row, chunk = row[kept], chunk[kept]
     # The last chunk is taken where its row ends, with columns in front of it that belong to the one before.
     first = (chunk * size).clamp_(max=num_columns - size)
     windows = z.as_strided((max(z.numel() - size + 1, 0), size), (1, 1))
@@ -76,15 +76,15 @@ def entries_from(z: Tensor, maxima: Tensor, bound: Tensor, most: float = 1.0) ->
     eights = (values >= bound.index_select(0, row)).view(torch.int64).view(-1)
     some = eights.nonzero()[:, 0]
     owner = row.index_select(0, some >> (bits - _EIGHT_BITS))
-    crowded = (torch.bincount(owner, minlength=num_rows) << _EIGHT_BITS) > _MOST_EIGHTS * num_columns
-    if bool(crowded.any()):
-        some, wide = some[~crowded[owner]], wide | crowded
+    full = (torch.bincount(owner, minlength=num_rows) << _EIGHT_BITS) > _MOST_EIGHTS * num_columns
+    if bool(full.any()):
+        some, crowded = some[~full[owner]], crowded | full
     place = eights.index_select(0, some).view(torch.bool).nonzero()[:, 0]
     first_of_eight = some.index_select(0, place >> _EIGHT_BITS) << _EIGHT_BITS
     place = first_of_eight.add_(place.bitwise_and_((1 << _EIGHT_BITS) - 1))
     chunk = place >> bits
     column = first.index_select(0, chunk).add_(place & (size - 1))
-    return Entries(row.index_select(0, chunk), column, values.view(-1).index_select(0, place), wide)
+    return Entries(row.index_select(0, chunk), column, values.view(-1).index_select(0, place), crowded)
 
 
 class Padding(NamedTuple):

@@ -1,6 +1,6 @@
-"""The derivative of a loss whose weights are known on their supports only, as padded columns and weights (N, C).
+"""Gradients of a loss whose weights are listed on their supports, as padded columns and weights (N, C).
 
-Between forward and backward only those are kept. The backward writes zeros and, over them, ``p - y``.
+Only those are kept for the backward pass, which writes zeros and adds ``p - y`` at the listed columns.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from ..kernels import write_rows
 
 
 def _add_at(dense: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """Add values (N, C) to the columns ``index`` (N, C) of an (N, V) matrix given flat, in place.
+    """Add values (N, C) in place at the columns ``index`` (N, C) of a flattened (N, V) matrix.
 
-    ``scatter_add_`` of half-precision tensors goes through a float32 copy of the whole matrix; this does not.
+    Unlike ``scatter_add_``, this makes no float32 copy of a half-precision matrix.
     """
     starts = torch.arange(len(index), device=index.device)[:, None] * (dense.numel() // max(len(index), 1))
     return dense.index_add_(0, (index + starts).flatten(), values.to(dense.dtype).flatten())
 
 
 class SupportWeights(torch.autograd.Function):
-    """Hands the weights at the columns ``index`` (N, C) on, with the Jacobian of the map as their derivative in z.
+    """Identity on the listed weights p in the forward pass; the map's Jacobian at z in the backward pass.
 
-    That is ``Diag(s) - s s^T / sum s``, ``s = p^(2 - alpha)``, for entmax, and ``Diag(s)`` for alpha-ReLU, which is
-    not normalized. Only second derivatives of the loss pass through here: its first is ``p - y`` whatever p's own.
+    With ``s = p^(2 - alpha)`` the Jacobian is ``Diag(s) - s s^T / sum s`` for entmax and ``Diag(s)`` for alpha-ReLU,
+    which is not normalized. Only second derivatives of the loss need it: the first derivative is ``p - y``.
     """
 
     @staticmethod
@@ -51,9 +51,9 @@ class SupportWeights(torch.autograd.Function):
 
 
 class SupportLoss(torch.autograd.Function):
-    """Hands the losses on, with ``p - y``, written on the support and at the target, as their derivative in z.
+    """Identity on the losses in the forward pass; ``p - y``, at the listed columns and the target, in the backward.
 
-    With ``impl="cpp"``, for supports found by the kernel, it writes the derivative too.
+    With ``impl="cpp"``, for supports that the C++ kernel found, the kernel writes the gradient too.
     """
 
     @staticmethod
@@ -68,7 +68,7 @@ class SupportLoss(torch.autograd.Function):
         if ctx.impl == "cpp" and not y.is_floating_point() and not torch.is_grad_enabled():
             return write_rows(index, p, ctx.shape[1], ctx.dtype, y, grad), None, None, None, None, None
         grad = torch.where(grad == 0, 0.0, grad)[:, None]
-        p = torch.where(grad == 0, 0.0, p)  # a NaN row that does not count must not come back as 0 * NaN
+        p = torch.where(grad == 0, 0.0, p)  # an ignored row of NaN must not give 0 * NaN
         if y.is_floating_point():
             dense = (-grad * y).to(ctx.dtype).view(-1)
             values = p

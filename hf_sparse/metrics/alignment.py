@@ -1,0 +1,146 @@
+"""Metrics of word alignments and of attention: links, alignment error rate, dropped and attended source words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from torch import Tensor
+
+# Links (source position, target position) of one sentence pair.
+Alignment: TypeAlias = Collection[tuple[int, int]]
+
+_LINK = re.compile(r"(\d+)([-?])(\d+)")
+
+
+def parse_links(line: str) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """Read one sentence's links from text: ``0-0 2-1 2?2``, source position first, from 0; ``?`` marks possible ones.
+
+    Args:
+        line: links between spaces, as fast_align writes them; empty for none.
+
+    Returns:
+        Sure links, and possible links that are not sure.
+
+    Raises:
+        ValueError: anything else.
+
+    >>> parse_links("0-0 2?1")
+    ({(0, 0)}, {(2, 1)})
+    """
+    links: dict[str, set[tuple[int, int]]] = {"-": set(), "?": set()}
+    for piece in line.split():
+        match = _LINK.fullmatch(piece)
+        if match is None:
+            raise ValueError(f"expected links such as '0-0' (sure) or '0?0' (possible), was {piece!r} in {line!r}")
+        links[match[2]].add((int(match[1]), int(match[3])))
+    return links["-"], links["?"] - links["-"]
+
+
+def alignment_error_rate(
+    predictions: Sequence[Alignment],
+    sure: Sequence[Alignment],
+    possible: Sequence[Alignment] | None = None,
+    *,
+    strict: bool = True,
+) -> float:
+    """``1 - (|A and S| + |A and P|) / (|A| + |S|)`` over the corpus; P contains S.
+
+    Args:
+        predictions: A, for each sentence its links ``(source position, target position)``. Attention gives links by
+            its largest weight or by its nonzero weights.
+        sure: S, links an annotator is sure of.
+        possible: further links that are no errors; None for none. Sure ones are possible too, listed here or not.
+        strict: raise where the rate is undefined, because neither A nor S has a link; otherwise give NaN.
+
+    Returns:
+        The rate, in [0, 1]; lower is better.
+
+    Raises:
+        ValueError: sentences that do not pair up, a negative position, or no links at all (``strict``).
+
+    Source: Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", Eq. 22.
+
+    >>> alignment_error_rate([[(0, 0), (1, 1)]], [[(0, 0)]], [[(2, 1)]])
+    0.33333333333333337
+    """
+    possible = [()] * len(sure) if possible is None else possible
+    _check_pairs(predictions, sure)
+    _check_pairs(predictions, possible)
+    links = sum(len(set(a)) + len(set(s)) for a, s in zip(predictions, sure))
+    if links == 0 and strict:
+        raise ValueError("there are no links, so the alignment error rate is undefined; strict=False gives NaN")
+    if links == 0:
+        return float("nan")
+    right = sum(len(set(a) & set(s)) + len(set(a) & (set(s) | set(p))) for a, s, p in zip(predictions, sure, possible))
+    return 1 - right / links
+
+
+def drop_score(
+    prediction_links: Sequence[Alignment], reference_links: Sequence[Alignment], *, strict: bool = True
+) -> float:
+    """``100 * |A_ref minus A_mt| / |A_ref|``, where A is the set of source words with at least one link.
+
+    Args:
+        prediction_links: for each sentence the links ``(source position, target position)`` of the source with the
+            predicted translation, from the same aligner as ``reference_links`` (``hf_sparse.fertility.WordAligner``).
+        reference_links: the links of the source with the reference translation.
+        strict: raise where the score is undefined, because no reference has a link; otherwise give NaN.
+
+    Returns:
+        The score of the corpus in percent; lower is better.
+
+    Raises:
+        ValueError: sentences that do not pair up, a negative position, or no links in the references (``strict``).
+
+    Source: Malaviya et al. 2018, Section 5, DROP-score. Their script counts a sentence without links as one dropped
+    word, and silently stops at the end of the shorter file.
+
+    >>> drop_score([[(0, 0)]], [[(0, 0), (2, 1)]])
+    50.0
+    """
+    _check_pairs(prediction_links, reference_links)
+    translated = [{source for source, _ in links} for links in prediction_links]
+    expected = [{source for source, _ in links} for links in reference_links]
+    total = sum(map(len, expected))
+    if total == 0 and strict:
+        raise ValueError("the references have no links, so DROP is undefined; strict=False gives NaN")
+    if total == 0:
+        return float("nan")
+    return 100 * sum(len(a - b) for a, b in zip(expected, translated)) / total
+
+
+def attended_words(weights: Tensor, target_mask: Tensor | None = None) -> Tensor:
+    """``|{j : sum_t a_tj > 0}|``, the number of source words that at least one target word attends to.
+
+    Under softmax every source word is attended to. ``support_size(weights)`` counts per target word.
+
+    Args:
+        weights: attention (..., targets, sources), at least 0, any dtype.
+        target_mask: (..., targets), 0 at target positions that do not count, such as padding; None counts all.
+
+    Returns:
+        Counts (...), int64, in source words.
+
+    Cost: one pass.
+
+    >>> import torch
+    >>> attended_words(torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]]))
+    tensor(2)
+    """
+    attended = weights > 0
+    if target_mask is not None:
+        attended = attended & target_mask.bool().unsqueeze(-1)
+    return attended.any(-2).sum(-1)
+
+
+def _check_pairs(predictions: Sequence[Alignment], references: Sequence[Alignment]) -> None:
+    """Refuse corpora of different length, and negative positions."""
+    if len(predictions) != len(references):
+        raise ValueError(f"predictions and references must pair up, were {len(predictions)} and {len(references)}")
+    for name, corpus in (("prediction", predictions), ("reference", references)):
+        for number, links in enumerate(corpus):
+            wrong = next((link for link in links if min(link) < 0), None)
+            if wrong is not None:
+                raise ValueError(f"{name} {number} has the link {wrong}; positions are counted from 0")

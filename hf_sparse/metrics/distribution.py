@@ -1,0 +1,226 @@
+"""Metrics of distributions over classes and of the scores behind them: sparsity, size, distance from the data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..functional.rows import accumulation_dtype, upcast
+
+_AVERAGES = ("mean", "none")
+
+
+def support_size(p: Tensor, dim: int = -1) -> Tensor:
+    """``|{i : p_i != 0}|``, the number of classes with nonzero weight.
+
+    Args:
+        p: weights (..., V), any dtype.
+        dim: the axis of the classes.
+
+    Returns:
+        Counts (...), int64, in classes.
+
+    Source: Peters et al. 2019, Table 3 (number of nonzeros).
+    Cost: one pass.
+
+    >>> import torch
+    >>> support_size(torch.tensor([[0.7, 0.3, 0.0], [1.0, 0.0, 0.0]]))
+    tensor([2, 1])
+    """
+    return (p != 0).sum(dim)
+
+
+def self_normalization_sum(p: Tensor, dim: int = -1) -> Tensor:
+    """``sum_i p_i``: 1 for a distribution; training drives the sum of ``alpha_relu`` weights towards it.
+
+    Args:
+        p: non-negative weights (..., V).
+        dim: the axis of the classes.
+
+    Returns:
+        Sums (...), float32 (float64 for float64 ``p``), in units of probability.
+
+    Raises:
+        TypeError: weights that are not floating-point.
+
+    Source: Tezekbayev et al. 2022, Section 4.5 (self-normalization).
+    Cost: one pass.
+
+    >>> import torch
+    >>> self_normalization_sum(torch.tensor([[0.75, 0.5, 0.0]]))
+    tensor([1.2500])
+    """
+    if not p.is_floating_point():
+        raise TypeError(f"weights must be floating-point, were {p.dtype}")
+    return p.sum(dim, dtype=accumulation_dtype(p))
+
+
+def logit_norm(logits: Tensor, dim: int = -1, centered: bool = False) -> Tensor:
+    """``||z||_2``, or ``||z - mean z||_2``, which like softmax and entmax ignores a constant added to z.
+
+    Args:
+        logits: scores z (..., V), unmasked.
+        dim: the axis of the classes.
+        centered: subtract the mean over ``dim`` first.
+
+    Returns:
+        Norms (...), float32 (float64 for float64 scores), in units of the scores. Divided by ``sqrt(V)`` the centered
+        norm is the standard deviation that ``tau`` of alpha-ReLU is estimated from.
+
+    Raises:
+        TypeError: scores that are not floating-point.
+
+    Source: Tezekbayev et al. 2022, Section 4.4 (tau from the spread of the logits).
+    Cost: one pass, two when centered.
+
+    >>> import torch
+    >>> logit_norm(torch.tensor([[3.0, 4.0]])), logit_norm(torch.tensor([[3.0, 5.0]]), centered=True)
+    (tensor([5.]), tensor([1.4142]))
+    """
+    if not logits.is_floating_point():
+        raise TypeError(f"scores must be floating-point, were {logits.dtype}")
+    z = upcast(logits)
+    if centered:
+        z = z - z.mean(dim, keepdim=True)
+    return torch.linalg.vector_norm(z, dim=dim)
+
+
+def eps_perplexity(p: Tensor, target: Tensor, eps: float, ignore_index: int = -100) -> Tensor:
+    """``exp(-mean log((p_x + eps) / (1 + eps V)))``: perplexity after smoothing with the uniform distribution.
+
+    Args:
+        p: probabilities (..., V).
+        target: observed classes x (...), int64.
+        eps: above 0, in units of probability; at 0 a single observed class of probability 0 makes it infinite. Report
+            it with the result: perplexities at different ``eps`` do not compare.
+        ignore_index: targets with this value do not count.
+
+    Returns:
+        A scalar, float32 (float64 for float64 ``p``): classes per token, between about 1 and ``(1 + eps V) / eps``.
+        NaN when no target counts.
+
+    Raises:
+        ValueError: ``eps <= 0``, or shapes that do not fit.
+        TypeError: targets that are not integers, or weights that are not floating-point.
+        IndexError: a target outside [0, V).
+
+    Source: Martins et al. 2020, Sparse Text Generation, Section 4 (metrics).
+    Cost: one gather.
+
+    >>> import torch
+    >>> eps_perplexity(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([2]), eps=0.01)
+    tensor(103.0000)
+    """
+    if not eps > 0:
+        raise ValueError(f"eps must be > 0, was {eps}")
+    gold, counted = _gold_probability(p, target, ignore_index)
+    return (-_average(((gold + eps) / (1 + eps * p.shape[-1])).log(), counted, "mean")).exp()
+
+
+def sparsemax_score(p: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
+    """``1 - ||p - e_x||^2 / 2``, which equals ``p_x + (1 - ||p||^2) / 2``; bounded even where ``p_x = 0``.
+
+    Args:
+        p: probabilities (..., V).
+        target: observed classes x (...), int64.
+        ignore_index: targets with this value do not count.
+        reduction: ``"mean"`` over the targets that count, or ``"none"`` (0 where a target does not count).
+
+    Returns:
+        A scalar, or (...): in [0, 1], 1 for all weight on x, no unit. The mean is NaN when no target counts.
+
+    Raises:
+        ValueError: shapes that do not fit, or an unknown reduction.
+        TypeError: targets that are not integers, or weights that are not floating-point.
+        IndexError: a target outside [0, V).
+
+    Source: Martins et al. 2020, Sparse Text Generation, Section 4 (metrics).
+    Cost: one pass.
+
+    >>> import torch
+    >>> sparsemax_score(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([0]))
+    tensor(0.7500)
+    """
+    gold, counted = _gold_probability(p, target, ignore_index)
+    norm = p.to(gold.dtype).square().sum(-1)
+    return _average(gold + (1 - norm) / 2, counted, reduction)
+
+
+def jensen_shannon(p: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
+    """``JS(p, q) = (KL(p || m) + KL(q || m)) / 2``, ``m = (p + q) / 2``, in nats; finite for disjoint supports.
+
+    Against an observed class, q one-hot, it is ``log 2 - ((1 + p_x) log(1 + p_x) - p_x log p_x) / 2``.
+
+    Args:
+        p: probabilities (..., V).
+        target: observed classes (...), int64, or distributions q (..., V), floating-point.
+        ignore_index: class targets with this value do not count.
+        reduction: ``"mean"`` over the targets that count, or ``"none"`` (0 where a target does not count).
+
+    Returns:
+        A scalar, or (...): in [0, log 2] nats. The mean is NaN when no target counts.
+
+    Raises:
+        ValueError: shapes that do not fit, or an unknown reduction.
+        TypeError: boolean targets, or weights that are not floating-point.
+        IndexError: a target outside [0, V).
+
+    Source: Martins et al. 2020, Sparse Text Generation, Section 4 (metrics).
+    Cost: one gather for class targets, three passes for distributions.
+
+    >>> import torch
+    >>> jensen_shannon(torch.tensor([[0.0, 1.0]]), torch.tensor([0]))  # log 2
+    tensor(0.6931)
+    """
+    if target.is_floating_point():
+        if p.shape != target.shape:
+            raise ValueError(
+                f"two distributions (..., V) must agree in shape, were {tuple(p.shape)} and {tuple(target.shape)}"
+            )
+        dtype = accumulation_dtype(p, target)
+        p, q = p.to(dtype), target.to(dtype)
+        m = (p + q) / 2
+        divergence = (torch.xlogy(p, p) + torch.xlogy(q, q)).sum(-1) / 2 - torch.xlogy(m, m).sum(-1)
+        return _average(divergence, torch.ones_like(divergence, dtype=torch.bool), reduction)
+    gold, counted = _gold_probability(p, target, ignore_index)
+    two = torch.tensor(2.0, dtype=gold.dtype, device=gold.device)
+    mixed = (torch.xlogy(1 + gold, 1 + gold) - torch.xlogy(gold, gold)) / 2
+    return _average(two.log() - mixed, counted, reduction)
+
+
+def _gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """The probability of the observed class.
+
+    Returns:
+        ``p_x`` (...), float32 or float64, 0 where ignored, and a mask (...), bool, of the positions that count.
+
+    Raises:
+        TypeError: targets that are not integers, or weights that are not floating-point.
+        ValueError: shapes that do not fit.
+        IndexError: a target outside [0, V).
+    """
+    if not p.is_floating_point():
+        raise TypeError(f"probabilities must be floating-point, were {p.dtype}")
+    if target.is_floating_point() or target.dtype == torch.bool:
+        raise TypeError(f"target must hold class indices (int64), was {target.dtype}")
+    if p.shape[:-1] != target.shape:
+        raise ValueError(
+            f"probabilities (..., V) and target (...) must agree, were {tuple(p.shape)} and {tuple(target.shape)}"
+        )
+    counted = target != ignore_index
+    valid = ~counted | ((target >= 0) & (target < p.shape[-1]))
+    if not bool(valid.all()):
+        raise IndexError(
+            f"target must be in [0, {p.shape[-1]}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
+        )
+    index = target.long().masked_fill(~counted, 0)
+    gold = upcast(p.gather(-1, index[..., None])[..., 0])
+    return torch.where(counted, gold, 0.0), counted
+
+
+def _average(values: Tensor, counted: Tensor, reduction: str) -> Tensor:
+    """The mean over the positions that count (NaN when none does), or the values, 0 at the others."""
+    if reduction not in _AVERAGES:
+        raise ValueError(f"reduction must be one of {', '.join(map(repr, _AVERAGES))}, was {reduction!r}")
+    values = torch.where(counted, values, 0.0)
+    return values if reduction == "none" else values.sum() / counted.sum()
