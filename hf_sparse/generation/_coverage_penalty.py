@@ -108,7 +108,7 @@ class _Recorded(SupportCount):
     total: Any = 0.0
     taken_from: int = 0
 
-    def add(self, weights: Tensor, head_dim: int = 0, **brought: Any) -> None:
+    def add(self, weights: Tensor, head_dim: int = 0) -> None:
         """Add (batch, heads, queries, keys) weights, averaged over heads, of the last query."""
         self.total = self.total + weights[:, :, -1].float().mean(1)
         self.taken_from += 1

@@ -9,7 +9,9 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from hf_sparse import sparsify
-from hf_sparse.attention import SITE, AttentionSite, keep_thresholds, observe, set_impl, sparse_attention
+from hf_sparse.attention import keep_thresholds, observe, set_impl
+from hf_sparse.attention.interface import sparse_attention
+from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
 from tests.kernels.devices import DEVICE, needs_triton
 from tests.kernels.served import served

@@ -24,7 +24,7 @@ from hf_sparse import (
     sparsify,
     unsparsify,
 )
-from hf_sparse.attention import SpentLayer
+from hf_sparse.attention.sequential import SpentLayer
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import EOS, PAD, attentions, labelled, tiny_model, tokens
 
@@ -446,7 +446,7 @@ def test_models_that_take_no_further_arguments_are_refused():
 
 @torch.no_grad()
 def test_models_that_do_not_hand_their_cache_on_are_refused(monkeypatch):
-    hand_on = "hf_sparse.attention._credit.hand_on_cache"
+    hand_on = "hf_sparse.attention.sequential._steps.hand_on_cache"
     monkeypatch.setattr(hand_on, lambda module, args, kwargs: (args, kwargs))
     with pytest.raises(ValueError, match="BartForConditionalGeneration does not hand past_key_values on to BartAtt"):
         constrained("bart")

@@ -19,8 +19,10 @@ from hf_sparse import (
     sparsify,
     unsparsify,
 )
-from hf_sparse.attention import SITE, AttentionSite, SpentLayer, attention_sites, sparse_attention
-from hf_sparse.attention._coverage import covered_attention
+from hf_sparse.attention.interface import sparse_attention
+from hf_sparse.attention.sequential import SpentLayer
+from hf_sparse.attention.sequential._coverage import covered_attention
+from hf_sparse.attention.site import SITE, AttentionSite, attention_sites
 from hf_sparse.config import MapConfig, SparseConfig
 from hf_sparse.functional import get_map
 from hf_sparse.settings import CoverageVectors
@@ -428,7 +430,7 @@ def test_capped_scores_and_ways_to_compute_without_weights_are_refused():
     module.__dict__[SITE] = AttentionSite(
         "there", "cross", MapConfig.parse("softmax", "attn"), coverage=CoverageVectors(2, 3)
     )
-    with pytest.raises(ValueError, match="Module caps its scores, and coverage is no part of what it caps"):
+    with pytest.raises(ValueError, match="Module caps its scores, and coverage is not part of what it caps"):
         sparse_attention(module, leaves["q"], leaves["k"], leaves["v"], mask[:, None, None], softcap=5.0)
     model = covered("bart", {"name": "entmax15"})
     for _, site in attention_sites(model):
