@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from ..config import SparseConfig
-from ..settings import Fixed
+from ..settings import Fixed, SettingValue
 from .guided import GuidedFertility
 from .predictor import FertilityPredictor
 
@@ -110,10 +110,7 @@ def _asked(config: SparseConfig) -> str | None:
     Raises:
         ValueError: layers that would take their fertilities from different places.
     """
-    cross = [rule.map for rule in config.attn if rule.kind == "cross"]
-    asked = {
-        map_config.value("fertility") for map_config in cross if map_config is not None and map_config.is_constrained
-    }
+    asked = _fertilities(config)
     words = [word for word in SOURCES if Fixed(word) in asked]
     if words and len(asked) > 1:
         raise ValueError(
@@ -121,6 +118,12 @@ def _asked(config: SparseConfig) -> str | None:
             f"{', '.join(sorted(map(repr, asked)))}"
         )
     return words[0] if words else None
+
+
+def _fertilities(config: SparseConfig) -> set[SettingValue]:
+    """The fertilities of all constrained layers of cross-attention."""
+    maps = [rule.map for rule in config.attn if rule.kind == "cross" and rule.map is not None]
+    return {map_config.value("fertility") for map_config in maps if map_config.is_constrained}
 
 
 def source_for(

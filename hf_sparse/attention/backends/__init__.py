@@ -121,6 +121,8 @@ def _problem(name: str, site: AttentionSite, call: AttentionCall, alpha: Alpha |
     if alpha is None or site.map_config is None:
         map_name = "softmax" if site.map_config is None else site.map_config.name
         return f"computes maps of the entmax family, not {map_name}"
+    if site.has_coverage:
+        return "does not follow what keys received before (coverage)"
     return _map_problem(site.map_config) or _call_problem(site, call) or BACKENDS[name].problem(call, alpha)
 
 
@@ -135,8 +137,6 @@ def _map_problem(map_config: MapConfig) -> str | None:
 
 def _call_problem(site: AttentionSite, call: AttentionCall) -> str | None:
     """The reason why no backend without weights can serve a call, whatever the map, or None."""
-    if site.has_coverage:
-        return "does not follow what keys received before (coverage)"
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
     if call.wants_weights or site.counts is not None or site.watch is not None:

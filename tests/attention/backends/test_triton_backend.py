@@ -194,7 +194,7 @@ def test_what_the_flash_kernels_cannot_serve_raises_and_auto_goes_to_torch(site,
 
 
 def test_the_documented_backends_are_those_that_serve():
-    documented = json.loads((Path(__file__).parents[2] / "docs" / "gpu.json").read_text())
+    documented = json.loads((Path(__file__).parents[3] / "docs" / "gpu.json").read_text())
     assert documented["backends"] == served()
 
 
