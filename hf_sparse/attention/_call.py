@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from ._mask import PatternMask
+
+# Arguments of a model that this package does not know by name.
+Arguments: TypeAlias = Mapping[str, Any]
 
 
 class AttentionCall(NamedTuple):
@@ -38,7 +42,7 @@ class AttentionCall(NamedTuple):
     query_sinks: Tensor | None = None
     indices: Tensor | None = None
     wants_weights: bool = False
-    others: Mapping[str, Any] = {}
+    others: Arguments = MappingProxyType({})
 
     def with_pattern(self) -> AttentionCall:
         """The same call with a ``PatternMask`` split into ``mask``, ``causal`` and ``window``."""

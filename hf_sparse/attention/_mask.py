@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 from transformers.masking_utils import (
     bidirectional_mask_function,
@@ -87,7 +88,9 @@ class PatternMask(Tensor):
         return f"PatternMask({tuple(self.shape)}, causal={self.causal}, window={self.window})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         """Run any operation on the matrix; a copy to another dtype or device keeps the pattern."""
         kwargs = kwargs or {}
         if func is _aten._to_copy.default and not args[0].is_materialized:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ _SIGNATURES: dict[object, inspect.Signature] = {
 }
 
 
-def attention_call(func: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+def attention_call(func: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Any] | None:
     """The arguments of a call that computes attention weights, by name; None for any other call.
 
     Softmax counts only over the last axis: ConvBERT's attention also normalizes the kernels of its convolution, over
@@ -85,7 +85,7 @@ class DivertedSoftmax(TorchFunctionMode):
             return weighted_values(self.module, **call) if "query" in call else weights(self.module, **call)
 
 
-def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor:
     """Replacement for ``softmax(input, dim=-1, dtype=dtype)`` in ``module``.
 
     Scores in the lower half of their dtype's range count as masked: models write the smallest finite number there.
@@ -124,8 +124,8 @@ class InlineAttention:
 
     _dense_class: type[nn.Module]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        state: Any = super().__reduce_ex__(protocol)[2:]
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
+        state = cast(tuple[object, ...], super().__reduce_ex__(protocol))[2:]
         return (_empty_inline_module, (self._dense_class,), *state)
 
 
@@ -134,7 +134,7 @@ def inline_class(dense: type[nn.Module]) -> type[nn.Module]:
     """A subclass of ``dense`` whose forward uses the map of the site; its name and signature stay."""
 
     @functools.wraps(dense.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> object:
         with DivertedSoftmax(self):
             return dense.forward(self, *args, **kwargs)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from ._call import AttentionCall
+from ._call import Arguments, AttentionCall
 from ._mask import pattern_mask
 from ._scores import grouped, scores_of_call
 from .backends import output_without_weights
@@ -93,7 +92,7 @@ def sparse_attention(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def _site_of(module: nn.Module, others: Mapping[str, Any]) -> AttentionSite:
+def _site_of(module: nn.Module, others: Arguments) -> AttentionSite:
     """The site of a module; refuses arguments that the model's own attention would have honoured."""
     site = module.__dict__.get(SITE)
     if site is None:
@@ -110,7 +109,7 @@ def _site_of(module: nn.Module, others: Mapping[str, Any]) -> AttentionSite:
     return site
 
 
-def _wants_weights(module: nn.Module, others: Mapping[str, Any]) -> bool:
+def _wants_weights(module: nn.Module, others: Arguments) -> bool:
     """Whether the call, or else the configuration, asks for the weights."""
     configured = getattr(getattr(module, "config", None), "output_attentions", False)
     return bool(others.get("output_attentions", configured))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -94,10 +94,8 @@ def weights_under(map_config: MapConfig | None, module: nn.Module, scores: Tenso
     """
     if map_config is None:
         return softmax(scores)
-    by_head: Any = {
-        name: values.view(-1, 1, 1) for name, values in settings_by_head(map_config, module, scores).items()
-    }
-    return map_config(scores, **by_head)
+    by_head = {name: values.view(-1, 1, 1) for name, values in settings_by_head(map_config, module, scores).items()}
+    return map_config(scores, -1, **by_head)
 
 
 def settings_by_head(map_config: MapConfig, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
@@ -162,7 +160,9 @@ def _start(site: AttentionSite, name: str, weight: Tensor) -> Tensor:
         return weight.new_zeros(coverage.heads, coverage.head_dim)
     map_config = cast(MapConfig, site.map_config)
     initial = torch.tensor(map_config.learned[name].initial, dtype=weight.dtype, device=weight.device)
-    return cast(Any, map_config.setting(name).to_real)(initial)
+    to_real = map_config.setting(name).to_real
+    assert to_real is not None  # else the setting could not be learned
+    return to_real(initial)
 
 
 def remove_learned(module: nn.Module, site: AttentionSite) -> None:

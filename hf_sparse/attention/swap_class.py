@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 
-def change_class(module: nn.Module, cls: type[Any]) -> None:
+def change_class(module: nn.Module, cls: type[nn.Module]) -> None:
     """Give ``module`` another class, whose forward Accelerate's hooks then call.
 
     The hooks (``device_map``, mixed precision) keep the forward that they wrap in the attribute ``_old_forward`` and

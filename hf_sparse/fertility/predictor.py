@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from .counts import check_counts
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+Row: TypeAlias = "dict[str, Any]"
+Batch: TypeAlias = "MutableMapping[str, Tensor]"
 
 
 def fertility_dataset(
@@ -52,10 +55,10 @@ class FertilityCollator:
         collator: makes a batch of the other columns, with an ``attention_mask``, such as ``DataCollatorForSeq2Seq``.
     """
 
-    def __init__(self, collator: Callable[[list[dict[str, Any]]], Any]) -> None:
+    def __init__(self, collator: Callable[[list[Row]], Batch]) -> None:
         self.collator = collator
 
-    def __call__(self, features: list[dict[str, Any]]) -> Any:
+    def __call__(self, features: list[Row]) -> Batch:
         """Make a batch; rows without the column, as at test time, give a batch without it.
 
         Returns:
@@ -136,7 +139,7 @@ class FertilityPredictor(nn.Module):
         return {"config": {key: value for key, value in config.items() if key != "dtype"}}
 
     @classmethod
-    def from_record(cls, config: dict[str, Any]) -> FertilityPredictor:
+    def from_record(cls, config: Mapping[str, object]) -> FertilityPredictor:
         """Build it from ``record``, with weights still to be loaded."""
         return cls(AutoModelForTokenClassification.from_config(AutoConfig.for_model(**config)))
 

@@ -80,7 +80,7 @@ class SourceFertility(nn.Module):
         """
         try:
             source, while_training = record["source"], record["while_training"]
-            return cls(_built(**source), None if while_training is None else _built(**while_training))
+            return cls(_built(source), None if while_training is None else _built(while_training))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a saved source of fertilities: {record!r}") from error
 
@@ -100,8 +100,8 @@ def _record_of(source: FertilitySource) -> dict[str, object]:
     return {"name": name, **source.record()}
 
 
-def _built(name: str, **record: Any) -> FertilitySource:
-    return SOURCES[name].from_record(**record)
+def _built(record: dict[str, Any]) -> FertilitySource:
+    return SOURCES[record["name"]].from_record(**{key: value for key, value in record.items() if key != "name"})
 
 
 def _asked(config: SparseConfig) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
@@ -90,7 +89,9 @@ def _followed(module: nn.Module, cache: Cache) -> tuple[SpentLayer, int]:
     return layer, target.get_seq_length(index)
 
 
-def hand_on_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def hand_on_cache(
+    module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """Forward pre-hook that passes the cache on to the attention function."""
     return args, {**kwargs, CACHE: kwargs.get("past_key_values")}
 
