@@ -55,12 +55,12 @@ class CandidateLinks:
 
         sentence = torch.repeat_interleave(m)
         i = torch.arange(len(sentence)) - (m.cumsum(0) - m)[sentence] + 1
-        row, position = _count_up(n[sentence] + 1)
+        row, position = _ranges(n[sentence] + 1)
         offset = (n.cumsum(0) - n)[sentence][row]
         source = source_words[torch.where(position == 0, 0, offset + position)]
 
         shapes, shape = torch.unique(torch.stack([i, m[sentence], n[sentence]]), dim=1, return_inverse=True)
-        place_shape, j = _count_up(shapes[2] + 1)
+        place_shape, j = _ranges(shapes[2] + 1)
         start = (shapes[2] + 1).cumsum(0) - (shapes[2] + 1)
         i_over_m = (shapes[0].double() / shapes[1])[place_shape]
         diagonality = -(i_over_m - j.double() / shapes[2][place_shape].clamp(min=1)).abs()
@@ -91,7 +91,7 @@ class CandidateLinks:
         return index.new_zeros(self.num_rows).scatter_reduce(0, self.row, index, "amin", include_self=False)
 
 
-def _count_up(sizes: Tensor) -> tuple[Tensor, Tensor]:
+def _ranges(sizes: Tensor) -> tuple[Tensor, Tensor]:
     """For ``sizes = (2, 3)``: ``(0, 0, 1, 1, 1)`` and ``(0, 1, 0, 1, 2)``."""
     group = torch.repeat_interleave(sizes)
     return group, torch.arange(len(group)) - (sizes.cumsum(0) - sizes)[group]

@@ -91,7 +91,7 @@ class WordAligner:
         """
         _check_sentences(sources, targets, "train on")
         _check_settings(iterations, null, tension, concentration)
-        source_words, target_words = _numbered(sources, 1), _numbered(targets, 0)
+        source_words, target_words = _vocabulary(sources, 1), _vocabulary(targets, 0)
         if not source_words or not target_words:
             raise ValueError("nothing to train on: every source or every target sentence is empty")
         links = CandidateLinks.of(
@@ -176,7 +176,7 @@ class WordAligner:
         )
 
 
-def _numbered(sentences: Iterable[Iterable[Word]], start: int) -> dict[Word, int]:
+def _vocabulary(sentences: Iterable[Iterable[Word]], start: int) -> dict[Word, int]:
     """Numbers from ``start`` for all words, in order of appearance."""
     return {word: number for number, word in enumerate(dict.fromkeys(w for s in sentences for w in s), start)}
 

@@ -80,7 +80,7 @@ class SourceFertility(nn.Module):
         """
         try:
             source, while_training = record["source"], record["while_training"]
-            return cls(_built(source), None if while_training is None else _built(while_training))
+            return cls(_build(source), None if while_training is None else _build(while_training))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a saved source of fertilities: {record!r}") from error
 
@@ -100,11 +100,11 @@ def _record_of(source: FertilitySource) -> dict[str, object]:
     return {"name": name, **source.record()}
 
 
-def _built(record: dict[str, Any]) -> FertilitySource:
+def _build(record: dict[str, Any]) -> FertilitySource:
     return SOURCES[record["name"]].from_record(**{key: value for key, value in record.items() if key != "name"})
 
 
-def _asked(config: SparseConfig) -> str | None:
+def _needed_source(config: SparseConfig) -> str | None:
     """The source that the cross-attention of a configuration needs: a word of ``SOURCES``, or None.
 
     Raises:
@@ -136,7 +136,7 @@ def source_for(
         ValueError: no fertility though the configuration needs one, or the other way round; layers of cross-attention
             that would take their fertilities from different places; a model that reads no token ids.
     """
-    word = _asked(config)
+    word = _needed_source(config)
     if word is None:
         if fertility is None and training_fertility is None:
             return None
@@ -188,7 +188,7 @@ def saved_source(model_config: PreTrainedConfig, config: SparseConfig) -> Source
     Raises:
         ValueError: see ``SourceFertility.from_record``; or no record, though the attention needs a source.
     """
-    record, word = model_config.__dict__.get(_RECORD), _asked(config)
+    record, word = model_config.__dict__.get(_RECORD), _needed_source(config)
     if word is not None and record is None:
         raise ValueError(f'the saved attention has fertility="{word}", but its configuration has no {_RECORD}')
     return None if record is None else SourceFertility.from_record(record)

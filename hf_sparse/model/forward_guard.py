@@ -17,8 +17,8 @@ def leads_to(forward: Callable[..., object], function: Callable[..., object]) ->
         forward: a callable, with ``__wrapped__`` where it wraps another.
         function: the function at its end.
     """
-    heart = inspect.unwrap(forward)
-    return getattr(heart, "__func__", heart) is function
+    innermost = inspect.unwrap(forward)
+    return getattr(innermost, "__func__", innermost) is function
 
 
 def check_forward(model: object) -> None:
@@ -35,7 +35,7 @@ def check_forward(model: object) -> None:
     by_hook = kept is not None and getattr(forward, "__wrapped__", None) == kept
     if not by_hook or getattr(kept, "__func__", None) is not getattr(type(model), "forward", None):
         raise ValueError(
-            f"this {type(model).__name__} has a forward that was put around it, or in its place, after it was built "
-            "(Accelerator.prepare does so, and Liger's kernels), and that goes past any change: call sparsify or "
-            "unsparsify on the model as it was before"
+            f"this {type(model).__name__} has an instance attribute forward, as Accelerator.prepare and Liger's kernels "
+            "set, which would shadow the forward of another class: call sparsify or unsparsify on the model before it "
+            "is set"
         )

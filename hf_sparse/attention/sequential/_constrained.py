@@ -113,7 +113,7 @@ class _QueryByQuery(torch.autograd.Function):
         for t in range(x.shape[2]):
             row = x[:, :, t]
             masses.append(u.masked_fill(masked[:, :, t], 0.0).sum(-1).masked_fill(unseeing[:, :, t], 1.0))
-            p[:, :, t], clipped[:, :, t] = bounds.rows(_encouraged(row, u, finite, exhaustion), u.expand_as(row))
+            p[:, :, t], clipped[:, :, t] = bounds.rows(_with_exhaustion(row, u, finite, exhaustion), u.expand_as(row))
             u = (u - _spent(p[:, :, t], shared) * spends[:, :, t]).clamp(min=0)
         _check_credit(torch.stack(masses, 2), first_step)
         ctx.save_for_backward(p, clipped, finite, spends)
@@ -125,26 +125,26 @@ class _QueryByQuery(torch.autograd.Function):
     def backward(ctx: Any, dp: Tensor) -> tuple[Tensor | None, ...]:
         p, clipped, finite, spends = ctx.saved_tensors
         if ctx.detach:
-            return _pulled_back(dp, p, clipped, ctx.bounds)[0], *[None] * 7
+            return _gradients(dp, p, clipped, ctx.bounds)[0], *[None] * 7
         num_heads = p.shape[1]
         dx, du = torch.empty_like(dp), torch.zeros_like(finite, dtype=dp.dtype)
         for t in reversed(range(p.shape[2])):
             # The bounds of the next query are those of this one less what it spends.
             later = (du / num_heads if ctx.shared else du) * spends[:, :, t]
-            dx[:, :, t], own = _pulled_back(dp[:, :, t] - later, p[:, :, t], clipped[:, :, t], ctx.bounds)
+            dx[:, :, t], own = _gradients(dp[:, :, t] - later, p[:, :, t], clipped[:, :, t], ctx.bounds)
             own = own + (ctx.exhaustion * dx[:, :, t]).masked_fill(~finite, 0.0)
             du = du + (own.sum(1, keepdim=True) if ctx.shared else own)
         return dx, du, *[None] * 6
 
 
-def _encouraged(row: Tensor, u: Tensor, finite: Tensor, exhaustion: float | Tensor) -> Tensor:
+def _with_exhaustion(row: Tensor, u: Tensor, finite: Tensor, exhaustion: float | Tensor) -> Tensor:
     """The scores plus ``c u`` where the credit left, u, is finite."""
     if not torch.is_tensor(exhaustion) and exhaustion == 0:
         return row
     return row + exhaustion * u.masked_fill(~finite, 0.0)
 
 
-def _pulled_back(dp: Tensor, p: Tensor, clipped: Tensor, bounds: UpperBounds) -> tuple[Tensor, Tensor]:
+def _gradients(dp: Tensor, p: Tensor, clipped: Tensor, bounds: UpperBounds) -> tuple[Tensor, Tensor]:
     """Gradients of scores and bounds, from the gradient ``dp`` of the weights."""
     slope = torch.where((p > 0) & ~clipped, bounds.slope(p), 0.0)
     # If no weight lies between its bounds, p = u on the support: the mean runs over the weights at their bound.

@@ -89,7 +89,7 @@ def _followed(module: nn.Module, cache: Cache) -> tuple[SpentLayer, int]:
     return layer, target.get_seq_length(index)
 
 
-def hand_on_cache(
+def pass_cache_on(
     module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Forward pre-hook that passes the cache on to the attention function."""
@@ -99,7 +99,7 @@ def hand_on_cache(
 def follow_cache(module: nn.Module, site: AttentionSite) -> None:
     """Make ``module`` pass its cache on to its attention function if its site is sequential."""
     if site.is_sequential:
-        site.hook = module.register_forward_pre_hook(hand_on_cache, with_kwargs=True)
+        site.hook = module.register_forward_pre_hook(pass_cache_on, with_kwargs=True)
 
 
 def received_names(call: AttentionCall) -> set[str]:

@@ -89,7 +89,7 @@ def test_models_that_take_no_further_arguments_are_refused():
 
 @torch.no_grad()
 def test_models_that_do_not_hand_their_cache_on_are_refused(monkeypatch):
-    hand_on = "hf_sparse.attention.sequential._steps.hand_on_cache"
+    hand_on = "hf_sparse.attention.sequential._steps.pass_cache_on"
     monkeypatch.setattr(hand_on, lambda module, args, kwargs: (args, kwargs))
     with pytest.raises(ValueError, match="BartForConditionalGeneration does not hand past_key_values on to BartAtt"):
         bounded("bart")
