@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from transformers import FillMaskPipeline, PreTrainedModel
 
-from .attention import NAME, through_interface
+from .attention.find import through_interface
+from .attention.interface import NAME
 from .hub import attach_as_saved, check_adapter
 from .model.patch import Patch
 from .model.state import state_of

@@ -14,7 +14,8 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import cached_file
 
-from .attention import NAME, through_interface
+from .attention.find import through_interface
+from .attention.interface import NAME
 from .config import SparseConfig
 from .fertility.source import SOURCE_FILES, load_source, saved_source
 from .model.attach import attach

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
+from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-# Operators that search a threshold and whose results are small beside what they read.
+# Operators that search thresholds, and whose results are small beside their inputs.
 _KEPT = ("hf_sparse::entmax_attention", "hf_sparse::solve_rows")
 
 
 def keep_thresholds() -> tuple[AbstractContextManager, AbstractContextManager]:
-    """A ``context_fn`` of ``torch.utils.checkpoint``: flash attention is computed once, all else again.
+    """A ``context_fn`` for ``torch.utils.checkpoint`` that recomputes everything but flash attention.
 
-    Kept of each call are its output, four bytes a query and head for the thresholds, and a byte a tile for where the
-    support is. What torch computes in place of the kernels is not kept.
+    Each call keeps its output, four bytes per query and head for the thresholds, and one byte per tile to mark the
+    support. Attention that torch computes in place of the kernels is recomputed.
 
     Returns:
-        Two contexts, for the forward and for the recomputation.
+        Two contexts, for the forward pass and for the recomputation.
 
     >>> import torch
     >>> from torch.utils.checkpoint import checkpoint
@@ -29,5 +29,5 @@ def keep_thresholds() -> tuple[AbstractContextManager, AbstractContextManager]:
     return create_selective_checkpoint_contexts(_policy)
 
 
-def _policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+def _policy(ctx: object, op: OpOverload, *args: object, **kwargs: object) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if op.name() in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,17 +1,18 @@
-"""Masks that are known by their pattern and written down only where somebody looks at them.
+"""Masks kept as a pattern and materialized only on demand.
 
-Transformers has the mask of a call built once for all layers, a matrix of all queries by all keys. Attention that
-never writes its scores down has no use for one: it needs to know that later keys are hidden, which keys are padding,
-and how far a query sees.
+Transformers builds the mask of a call once for all layers, as a matrix of all queries by all keys. Attention that
+never materializes its scores has no use for the matrix: it needs to know that later keys are hidden, which keys are
+padding, and how far a query sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 from transformers.masking_utils import (
     bidirectional_mask_function,
@@ -25,78 +26,90 @@ _aten = torch.ops.aten
 
 
 class PatternMask(Tensor):
-    """A mask (batch, 1, queries, keys), 0 where a key is visible and the lowest number of its dtype elsewhere.
+    """A lazy mask (batch, 1, queries, keys): 0 where a key is visible, the lowest number of its dtype elsewhere.
 
-    A tensor to whoever computes with it: any operation has it written down, once, and works on that. From then on it
-    is the tensor and nothing else, since somebody may have changed it. Only shape, dtype and device are told for free.
+    Any operation materializes it, once, and works on the matrix. From then on the attributes no longer count, since
+    the matrix may have been changed. Shape, dtype and device are known without materializing.
 
     Attributes:
         causal: whether each query sees the keys up to its own, which is the last key for the last query.
-        window: the keys a query sees, its own and those before it; None for all. Only where it is causal.
-        padding: (batch, 1, 1, keys), False where a key is hidden from all queries; None where none is.
+        window: keys that a query sees, its own and those before it; None for all. Only where causal.
+        padding: (batch, 1, 1, keys), False where a key is hidden from every query; None where none is.
     """
 
-    # Else torch would make one of these of every result.
+    # Otherwise torch would wrap every result in this class.
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(
-        cls, write: Callable[[], Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: Any, **pattern: Any
+        cls,
+        materialize: Callable[[], Tensor],
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        **pattern: object,
     ) -> PatternMask:
-        """A tensor without memory."""
+        """A tensor without storage."""
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
     def __init__(
         self,
-        write: Callable[[], Tensor],
+        materialize: Callable[[], Tensor],
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        device: Any,
+        device: torch.device,
         *,
         causal: bool,
         window: int | None,
         padding: Tensor | None,
     ) -> None:
-        """Args: ``write`` gives the whole mask; the others are the attributes."""
+        """Args: ``materialize`` computes the matrix; the others are the attributes."""
         self.causal, self.window, self.padding = causal, window, padding
-        self._write = write
-        self._written: Tensor | None = None
+        self._materialize = materialize
+        self._matrix: Tensor | None = None
 
     @property
-    def is_written(self) -> bool:
-        """Whether somebody has looked."""
-        return self._written is not None
+    def is_materialized(self) -> bool:
+        """Whether an operation has asked for the matrix."""
+        return self._matrix is not None
 
     def is_known_for(self, query: Tensor, key: Tensor) -> bool:
-        """Whether the attributes say all about attention of these (batch, heads, length, head_dim)."""
-        return not self.is_written and self.shape[2] == query.shape[2] and self.shape[3] == key.shape[2]
+        """Whether the attributes describe attention of these (batch, heads, length, head_dim) completely."""
+        return not self.is_materialized and self.shape[2] == query.shape[2] and self.shape[3] == key.shape[2]
 
-    def written(self) -> Tensor:
+    def materialized(self) -> Tensor:
         """The mask as a plain tensor."""
-        if self._written is None:
-            self._written = self._write()
-        return self._written
+        if self._matrix is None:
+            self._matrix = self._materialize()
+        return self._matrix
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """Without writing it down."""
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        """The pattern; does not materialize."""
         return f"PatternMask({tuple(self.shape)}, causal={self.causal}, window={self.window})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Any operation, on what is written down; a copy of another dtype or elsewhere keeps the pattern."""
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        """Run any operation on the matrix; a copy to another dtype or device keeps the pattern."""
         kwargs = kwargs or {}
-        if func is _aten._to_copy.default and not args[0].is_written:
+        if func is _aten._to_copy.default and not args[0].is_materialized:
             return args[0]._copied(**kwargs)
-        args, kwargs = tree_map_only(PatternMask, PatternMask.written, (args, kwargs))
+        args, kwargs = tree_map_only(PatternMask, PatternMask.materialized, (args, kwargs))
         return func(*args, **kwargs)
 
-    def _copied(self, dtype: torch.dtype | None = None, device: Any = None, **others: Any) -> PatternMask:
+    def _copied(
+        self, dtype: torch.dtype | None = None, device: torch.device | None = None, **others: object
+    ) -> PatternMask:
         to = self.device if device is None else device
         padding = None if self.padding is None else self.padding.to(to)
         return PatternMask(
-            lambda: self._write().to(dtype=dtype, device=to), tuple(self.shape), dtype or self.dtype, to,
+            lambda: self._materialize().to(dtype=dtype, device=to), tuple(self.shape), dtype or self.dtype, to,
             causal=self.causal, window=self.window, padding=padding,
         )  # fmt: skip
+
+
+MaskFunction: TypeAlias = Callable[..., Tensor | bool]
 
 
 def pattern_mask(
@@ -105,7 +118,7 @@ def pattern_mask(
     kv_length: int,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
-    mask_function: Callable[..., Any] = causal_mask_function,
+    mask_function: MaskFunction = causal_mask_function,
     attention_mask: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     allow_is_causal_skip: bool = True,
@@ -113,67 +126,72 @@ def pattern_mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> Tensor | None:
-    """The mask that Transformers asks for: known by its pattern where it has one, else ``eager_mask``'s.
+    """The mask that Transformers asks for: a ``PatternMask`` where it has a pattern, else that of ``eager_mask``.
 
     Args:
-        batch_size: sequences.
-        q_length: queries.
-        kv_length: keys.
+        batch_size: number of sequences.
+        q_length: number of queries.
+        kv_length: number of keys.
         q_offset: position of the first query; a tensor under a cache of fixed length.
         kv_offset: position of the first key.
-        mask_function: what of (batch, head, query, key) is visible.
+        mask_function: tells from (batch, head, query, key) whether the key is visible.
         attention_mask: (batch, positions so far), False for padding.
         dtype: of the mask.
-        allow_is_causal_skip: False where Transformers has put something on top of ``mask_function``'s usual pattern.
-        local_size: of the sliding window or the chunks that ``mask_function`` makes; None for neither.
+        allow_is_causal_skip: False where Transformers has added something to the usual pattern of ``mask_function``.
+        local_size: length of the sliding window or of the chunks of ``mask_function``; None for neither.
         device: of the mask.
-        **others: what else ``eager_mask`` takes.
+        **others: further arguments of ``eager_mask``.
 
     Returns:
-        (batch, 1, queries, keys) in ``dtype``; None where ``eager_mask`` gives none.
+        (batch, 1, queries, keys) in ``dtype``; None where ``eager_mask`` returns None.
     """
 
-    def write() -> Tensor:
+    def materialize() -> Tensor:
         return eager_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, dtype,
             local_size=local_size, device=device, **others,
         )  # fmt: skip
 
-    # One row is no matrix. A compiler follows plain tensors only, and cannot look at the values of some.
-    if q_length == 1 or isinstance(q_offset, Tensor) or is_tracing(attention_mask) or _in_a_transform():
-        return write()
-    slides = local_size is not None and allow_is_causal_skip and _slides(mask_function, local_size, device)
-    causal = slides or mask_function is causal_mask_function
-    if not causal and mask_function is not bidirectional_mask_function:
-        return write()
-    if causal and q_offset + q_length != kv_offset + kv_length:
-        return write()
+    if q_length == 1 or isinstance(q_offset, Tensor) or _is_traced(attention_mask):  # a single row is cheap
+        return materialize()
+    window = local_size if allow_is_causal_skip and _slides(mask_function, local_size, device) else None
+    causal = window is not None or mask_function is causal_mask_function
+    if not _has_pattern(mask_function, causal, q_offset + q_length == kv_offset + kv_length):
+        return materialize()
     padding = _visible_keys(attention_mask, kv_length, kv_offset)
     if padding is None and not causal and others.get("allow_is_bidirectional_skip"):
         return None
     return PatternMask(
-        write, (batch_size, 1, q_length, kv_length), dtype, device,
-        causal=causal, window=local_size if slides else None, padding=padding,
+        materialize, (batch_size, 1, q_length, kv_length), dtype, torch.device(device),
+        causal=causal, window=window, padding=padding,
     )  # fmt: skip
 
 
-def _in_a_transform() -> bool:
-    """Inside ``torch.func``'s transforms, where a tensor may stand for many."""
-    return torch._C._functorch.maybe_current_level() is not None
+def _has_pattern(mask_function: MaskFunction, causal: bool, ends_together: bool) -> bool:
+    """Whether the mask is causal with the last query at the last key, or hides nothing but padding."""
+    return ends_together if causal else mask_function is bidirectional_mask_function
 
 
-def _slides(mask_function: Callable[..., Any], size: int, device: Any) -> bool:
-    """Whether the function, of a sliding window or of chunks of this size, is that of the window.
+def _is_traced(attention_mask: Tensor | None) -> bool:
+    """Whether a compiler runs, which follows plain tensors only, or a transform of ``torch.func`` hides values."""
+    return is_tracing(attention_mask) or torch._C._functorch.maybe_current_level() is not None
 
-    A window shows the key ``size - 1`` before it to every query; chunks show it to the last query of each.
+
+def _slides(mask_function: MaskFunction, size: int | None, device: torch.device | str) -> bool:
+    """Whether ``mask_function`` is that of a sliding window of this size, rather than of chunks.
+
+    A window shows the key ``size - 1`` before it to every query; chunks show it only to their last query.
     """
+    if size is None:
+        return False
     first = torch.zeros((), dtype=torch.long, device=device)
     query = torch.tensor([size, size + 1], device=device)
-    return bool(mask_function(first, first, query, query - size + 1).all())
+    visible = mask_function(first, first, query, query - size + 1)
+    return bool(torch.as_tensor(visible).all())
 
 
 def _visible_keys(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:
-    """(batch, 1, 1, keys), False where a key is hidden from all queries; None where none is."""
+    """(batch, 1, 1, keys), False where a key is hidden from every query; None where none is."""
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is None:
         return None

@@ -1,9 +1,12 @@
-"""The scores of attention written down: dot products, softcap, bias and mask."""
+"""Materialized attention scores: dot products, softcap, bias, mask and sinks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from ._call import AttentionCall
 
 
 def attention_scores(
@@ -22,11 +25,11 @@ def attention_scores(
         key: (batch, heads, keys, head_dim).
         attention_mask: None, boolean (True is visible) or additive, broadcastable to (batch, heads, queries, keys).
             An additive value in the lower half of its dtype's range counts as masked: models write the smallest
-            finite number there, which would leave fully masked rows looking like rows without a mask.
+            finite number there, which would make fully masked rows look like rows without a mask.
         scaling: factor on the dot products; None is ``head_dim ** -0.5``.
         softcap: bound on the size of scores, ``softcap * tanh(scores / softcap)``.
-        position_bias: additive, as the mask.
-        causal: mask later keys too (only where the model gave no mask of its own).
+        position_bias: added to scores, broadcastable like the mask.
+        causal: also mask later keys (only where the model gave no mask of its own).
 
     Returns:
         Scores (batch, heads, queries, keys) in the dtype of ``query``.
@@ -42,7 +45,7 @@ def biased_scores(
     position_bias: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """What ``attention_scores`` makes of the dot products ``scaling q k^T``."""
+    """``attention_scores`` from given dot products ``scaling q k^T``."""
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if position_bias is not None:
@@ -57,3 +60,35 @@ def biased_scores(
         return scores.masked_fill(~attention_mask, -torch.inf)
     lowest = torch.finfo(attention_mask.dtype).min
     return torch.where(attention_mask > lowest / 2, scores + attention_mask, -torch.inf)
+
+
+def grouped(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """Keys and values of a call, repeated where several heads share one."""
+    groups = call.query.shape[1] // call.key.shape[1]
+    if groups <= 1:
+        return call.key, call.value
+    return call.key.repeat_interleave(groups, dim=1), call.value.repeat_interleave(groups, dim=1)
+
+
+def scores_of_call(call: AttentionCall, key: Tensor) -> Tensor:
+    """Scores (batch, heads, queries, keys, then a sink if there is one) of a call with a matrix for its mask.
+
+    Args:
+        call: the call.
+        key: its keys, one for each head.
+    """
+    assert not isinstance(call.mask, BlockMask)
+    scores = attention_scores(call.query, key, call.mask, call.scaling, call.softcap, call.position_bias, call.causal)
+    if call.indices is not None:
+        shape = (scores.shape[0], 1, *scores.shape[2:])
+        hidden = torch.ones(shape, dtype=torch.bool, device=scores.device)
+        scores = scores.masked_fill(hidden.scatter(-1, call.indices.long()[:, None], False), -torch.inf)
+    if call.s_aux is not None:
+        return with_head_sinks(scores, call.s_aux)
+    return scores if call.query_sinks is None else torch.cat([scores, call.query_sinks.to(scores.dtype)], dim=-1)
+
+
+def with_head_sinks(scores: Tensor, s_aux: Tensor) -> Tensor:
+    """Scores (batch, heads, queries, keys) with a last column for the sinks (heads,)."""
+    sinks = s_aux.to(scores.dtype).view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+    return torch.cat([scores, sinks], dim=-1)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import AttentionSite, trial, weights_under
+from ..attention.site import AttentionSite, trial, weights_under
 from ..config import MapConfig
 from ..functional import entmax_threshold, softmax
 from ..functional.rows import upcast

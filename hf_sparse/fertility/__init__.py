@@ -1,7 +1,8 @@
-"""Fertility: how much attention a source word may receive, and where that number comes from."""
+"""Fertility: bounds on the attention that a source word may receive, and the models that they come from."""
 
 from .aligner import Links, Word, WordAligner
-from .guided import GuidedFertility, fertility_counts
+from .counts import fertility_counts
+from .guided import GuidedFertility
 from .predictor import FertilityCollator, FertilityPredictor, fertility_dataset
 
 __all__ = [

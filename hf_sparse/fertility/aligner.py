@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ._expectation import TENSIONS, Dictionary, best_tension, expectation
 from ._links import CandidateLinks
 
 Word: TypeAlias = str | int
 Links: TypeAlias = list[tuple[int, int]]
 
-TENSIONS = (0.1, 14.0)
-UNSEEN = 1e-9  # translation probability of words that never met in training
+_UNSEEN = 1e-9  # translation probability of words that never met in training
 _SETTINGS, _TABLE = "word_aligner.json", "word_aligner.safetensors"
 
 
@@ -27,20 +27,19 @@ class WordAligner:
     """``p(target | source)`` in which every target word is translated from one source word, or from none (null).
 
     ``p(f_i, a_i = j | e) = prior(j | i, m, n) * p(f_i | e_j)`` for target position i of m and source position j of n;
-    ``prior = null`` for no source word, and ``(1 - null) exp(-tension |i/m - j/n|) / Z`` otherwise. Make one with
-    ``train``.
+    ``prior = null`` for no source word, and ``(1 - null) exp(-tension |i/m - j/n|) / Z`` otherwise. Made by ``train``.
 
     Attributes:
         source_words: number of each source word; 0 is null.
         target_words: number of each target word.
-        pairs: (pairs,) ``source * len(target_words) + target`` of all words that met in training, rising.
+        pairs: (pairs,) ``source * len(target_words) + target`` of all words that met in training, ascending.
         probabilities: (pairs,) their translation probabilities, float64.
-        tension: how much the diagonal is favoured; 0 would be IBM Model 1 but for the null.
+        tension: strength of the preference for the diagonal; 0 is IBM Model 1, up to null.
         null: probability of no source word.
-        objective: after each iteration of training, what it maximizes; see ``train``.
+        objective: value of the training objective after each iteration; see ``train``.
 
-    Source: Dyer, Chahuneau and Smith 2013, "A Simple, Fast, and Effective Reparameterization of IBM Model 2" (what
-    their program fast_align implements); Brown et al. 1993 for Model 2 and the name fertility.
+    Source: Dyer, Chahuneau and Smith 2013, "A Simple, Fast, and Effective Reparameterization of IBM Model 2" (the
+    model of their program fast_align); Brown et al. 1993 for Model 2 and the name fertility.
 
     >>> aligner = WordAligner.train([["das", "Haus"], ["das", "Buch"]], [["the", "house"], ["the", "book"]])
     >>> aligner.align([["das", "Buch"]], [["the", "book"]])
@@ -69,36 +68,30 @@ class WordAligner:
     ) -> WordAligner:
         """Fit translation probabilities and tension by expectation-maximization.
 
-        With ``concentration`` 0 that is maximum likelihood, and ``objective`` holds the log-likelihood (nats, whole
-        corpus) after each iteration. Above 0 translation probabilities have a symmetric Dirichlet prior over the
-        words a source word ever met, which keeps rare source words from attracting everything; they are then fitted
-        by variational Bayes, and ``objective`` holds its lower bound on the log marginal likelihood. Either never
-        falls. The tension is fitted exactly: the expected log-likelihood is concave in it.
+        With ``concentration`` 0 this is maximum likelihood, and ``objective`` holds the log-likelihood (nats, whole
+        corpus) after each iteration. Above 0, translation probabilities have a symmetric Dirichlet prior over the
+        words that a source word ever met, which keeps rare source words from attracting everything; they are then
+        fitted by variational Bayes, and ``objective`` holds its lower bound on the log marginal likelihood. Neither
+        ever decreases. The tension is fitted exactly: the expected log-likelihood is concave in it.
 
         Args:
             sources: sentences, each a sequence of words: strings, or integers such as a tokenizer's ids. May be empty.
             targets: their translations, in the same order.
-            iterations: of expectation-maximization, at least 1.
+            iterations: number of iterations, at least 1.
             null: probability that a target word has no source word, in (0, 1); not fitted.
-            tension: where the tension starts, in [0.1, 14].
-            learn_tension: whether it is fitted, within that interval.
+            tension: initial tension, in [0.1, 14].
+            learn_tension: whether the tension is fitted, within that interval.
             concentration: of the Dirichlet prior, at least 0; fast_align recommends 0.01.
 
         Raises:
             ValueError: sentences that do not pair up, none at all, or a setting out of range.
+            TypeError: a sentence that is a string.
 
-        Cost: each iteration is linear in the number of word pairs that share a sentence pair; about 200 bytes each.
+        Cost: per iteration linear in the number of word pairs that share a sentence pair; about 200 bytes per pair.
         """
-        _check(sources, targets, "train on")
-        if iterations < 1:
-            raise ValueError(f"iterations must be at least 1, was {iterations}")
-        if not 0 < null < 1:
-            raise ValueError(f"null must be in (0, 1), was {null}")
-        if not TENSIONS[0] <= tension <= TENSIONS[1]:
-            raise ValueError(f"tension must be in [{TENSIONS[0]}, {TENSIONS[1]:g}], was {tension}")
-        if not concentration >= 0:
-            raise ValueError(f"concentration must be at least 0, was {concentration}")
-        source_words, target_words = _numbered(sources, 1), _numbered(targets, 0)
+        _check_sentences(sources, targets, "train on")
+        _check_settings(iterations, null, tension, concentration)
+        source_words, target_words = _vocabulary(sources, 1), _vocabulary(targets, 0)
         if not source_words or not target_words:
             raise ValueError("nothing to train on: every source or every target sentence is empty")
         links = CandidateLinks.of(
@@ -106,16 +99,16 @@ class WordAligner:
             [[target_words[word] for word in sentence] for sentence in targets],
         )
         pairs, pair = torch.unique(links.source * len(target_words) + links.target, return_inverse=True)
-        dictionary = _Dictionary(pairs // len(target_words), concentration)
+        dictionary = Dictionary(pairs // len(target_words), concentration)
         probabilities, objective = dictionary.uniform(), []
-        joint, evidence = _expectation(links, tension, null, probabilities[pair])
+        joint, evidence = expectation(links, tension, null, probabilities[pair])
         for _ in range(iterations):
             posterior = joint / evidence[links.row]
             counts = posterior.new_zeros(len(pairs)).index_add(0, pair, posterior)
             if learn_tension:
-                tension = _best_tension(links, posterior, null)
+                tension = best_tension(links, posterior, null)
             probabilities = dictionary.fit(counts)
-            joint, evidence = _expectation(links, tension, null, probabilities[pair])
+            joint, evidence = expectation(links, tension, null, probabilities[pair])
             objective.append(float(evidence.log().sum() - dictionary.divergence(counts)))
         return cls(source_words, target_words, pairs, probabilities, tension, null, tuple(objective))
 
@@ -127,13 +120,14 @@ class WordAligner:
             targets: their translations.
 
         Returns:
-            For every sentence pair its links ``(source position, target position)``, counted from 0, in the order of
-            the target; words without a source word have none.
+            For every sentence pair its links ``(source position, target position)``, both from 0, in the order of the
+            target; a word translated from null has no link.
 
         Raises:
             ValueError: sentences that do not pair up, or none at all.
+            TypeError: a sentence that is a string.
         """
-        _check(sources, targets, "align")
+        _check_sentences(sources, targets, "align")
         unknown_source, unknown_target = len(self.source_words) + 1, len(self.target_words)
         links = CandidateLinks.of(
             [[self.source_words.get(word, unknown_source) for word in sentence] for sentence in sources],
@@ -142,13 +136,13 @@ class WordAligner:
         known = (links.source != unknown_source) & (links.target != unknown_target)
         key = torch.where(known, links.source * len(self.target_words) + links.target, -1)
         found = torch.searchsorted(self.pairs, key).clamp(max=len(self.pairs) - 1)
-        translation = torch.where(self.pairs[found] == key, self.probabilities[found], UNSEEN)
+        translation = torch.where(self.pairs[found] == key, self.probabilities[found], _UNSEEN)
         best = links.best(links.prior(self.tension, self.null)[links.place] * translation)
         position = iter(links.position[best].tolist())
         return [[(j - 1, i) for i, j in enumerate(next(position) for _ in sentence) if j] for sentence in targets]
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the aligner into ``folder``, which may hold other things, such as the model it serves."""
+        """Write the aligner into ``folder``, which may hold other files, such as the model that it serves."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings = {
@@ -163,7 +157,7 @@ class WordAligner:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> WordAligner:
-        """Read what ``save_pretrained`` wrote.
+        """Read the aligner that ``save_pretrained`` wrote.
 
         Raises:
             ValueError: no aligner was saved there.
@@ -182,63 +176,13 @@ class WordAligner:
         )
 
 
-class _Dictionary:
-    """Translation probabilities of the pairs that met, for given expected counts."""
-
-    def __init__(self, source: Tensor, concentration: float) -> None:
-        self.source = source  # (pairs,)
-        self.concentration = concentration
-        self.met = torch.bincount(source).double()  # words each source word met
-
-    def _by_source(self, values: Tensor) -> Tensor:
-        return values.new_zeros(len(self.met)).index_add(0, self.source, values)
-
-    def uniform(self) -> Tensor:
-        return 1 / self.met[self.source]
-
-    def fit(self, counts: Tensor) -> Tensor:
-        """Maximum likelihood, or ``exp E[log p]`` under the Dirichlet posterior."""
-        if self.concentration == 0:
-            return counts / self._by_source(counts).clamp(min=1e-300)[self.source]
-        posterior = counts + self.concentration
-        return (posterior.digamma() - self._by_source(posterior).digamma()[self.source]).exp()
-
-    def divergence(self, counts: Tensor) -> Tensor:
-        """KL of the Dirichlet posteriors from their prior, summed over source words; 0 without a prior."""
-        if self.concentration == 0:
-            return counts.new_zeros(())
-        a = torch.full_like(counts, self.concentration)
-        b, met = a + counts, self.met > 0
-        normalizers = self._by_source(b).lgamma() - self._by_source(a).lgamma()
-        expected = counts * (b.digamma() - self._by_source(b).digamma()[self.source])
-        return normalizers[met].sum() - (b.lgamma() - a.lgamma()).sum() + expected.sum()
-
-
-def _expectation(links: CandidateLinks, tension: float, null: float, translation: Tensor) -> tuple[Tensor, Tensor]:
-    """The joint probability of each link and its word, and the probability of each target word."""
-    joint = links.prior(tension, null)[links.place] * translation
-    return joint, joint.new_zeros(links.num_rows).index_add(0, links.row, joint)
-
-
-def _best_tension(links: CandidateLinks, posterior: Tensor, null: float) -> float:
-    """The tension that maximizes the expected log-likelihood: where observed and expected diagonality are equal."""
-    counts = posterior.new_zeros(len(links.place_shape)).index_add(0, links.place, posterior)
-    counts = counts.masked_fill(links.place_is_null, 0.0)
-    weight = counts.new_zeros(links.num_shapes).index_add(0, links.place_shape, counts)[links.place_shape]
-    observed = (counts * links.diagonality).sum()
-    low, high = TENSIONS
-    for _ in range(50):
-        middle = (low + high) / 2
-        expected = (weight * links.prior(middle, null) * links.diagonality).sum() / (1 - null)
-        low, high = (middle, high) if observed > expected else (low, middle)
-    return (low + high) / 2
-
-
-def _numbered(sentences: Iterable[Iterable[Word]], start: int) -> dict[Word, int]:
+def _vocabulary(sentences: Iterable[Iterable[Word]], start: int) -> dict[Word, int]:
+    """Numbers from ``start`` for all words, in order of appearance."""
     return {word: number for number, word in enumerate(dict.fromkeys(w for s in sentences for w in s), start)}
 
 
-def _check(sources: Sequence[Sequence[Word]], targets: Sequence[Sequence[Word]], verb: str) -> None:
+def _check_sentences(sources: Sequence[Sequence[Word]], targets: Sequence[Sequence[Word]], verb: str) -> None:
+    """Raise unless the sentences pair up and are split into words; ``verb`` completes "no sentences to"."""
     if len(sources) != len(targets):
         raise ValueError(f"sources and targets must pair up, were {len(sources)} and {len(targets)} sentences")
     if len(sources) == 0:
@@ -247,3 +191,14 @@ def _check(sources: Sequence[Sequence[Word]], targets: Sequence[Sequence[Word]],
         for number, sentence in enumerate(sentences):
             if isinstance(sentence, str):
                 raise TypeError(f"{name}[{number}] must be a sequence of words, was the string {sentence!r}; split it")
+
+
+def _check_settings(iterations: int, null: float, tension: float, concentration: float) -> None:
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1, was {iterations}")
+    if not 0 < null < 1:
+        raise ValueError(f"null must be in (0, 1), was {null}")
+    if not TENSIONS[0] <= tension <= TENSIONS[1]:
+        raise ValueError(f"tension must be in [{TENSIONS[0]}, {TENSIONS[1]:g}], was {tension}")
+    if not concentration >= 0:
+        raise ValueError(f"concentration must be at least 0, was {concentration}")

@@ -1,17 +1,22 @@
-"""Predicted fertilities: a token classifier over source tokens, whose classes are fertilities; rows to train with."""
+"""Predicted fertilities: a token classifier whose classes are fertilities, and the rows to train it on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForTokenClassification, PreTrainedModel
+from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
+
+from .counts import check_counts
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+Row: TypeAlias = "dict[str, Any]"
+Batch: TypeAlias = "MutableMapping[str, Tensor]"
 
 
 def fertility_dataset(
@@ -22,7 +27,7 @@ def fertility_dataset(
     Args:
         input_ids: source sentences as token ids.
         counts: fertilities of the same tokens; see ``hf_sparse.fertility.fertility_counts``.
-        max_fertility: the largest class; larger counts are cut to it. The classifier needs one label more.
+        max_fertility: the largest class; larger counts are clipped to it. The classifier needs one label more.
 
     Returns:
         Columns ``input_ids``, ``attention_mask`` and ``labels``.
@@ -32,8 +37,7 @@ def fertility_dataset(
     """
     if max_fertility < 1:
         raise ValueError(f"max_fertility must be at least 1, was {max_fertility}")
-    if [len(row) for row in input_ids] != [len(row) for row in counts]:
-        raise ValueError("input_ids and counts must have one count for each token")
+    check_counts(input_ids, counts)
     from datasets import Dataset
 
     return Dataset.from_list(
@@ -45,24 +49,24 @@ def fertility_dataset(
 
 
 class FertilityCollator:
-    """A data collator that pads the column ``fertility`` of training rows, and leaves the rest to another.
+    """A data collator that pads the column ``fertility`` of training rows and leaves the rest to another collator.
 
     Args:
-        collator: makes a batch of the other columns, with an ``attention_mask``; ``DataCollatorForSeq2Seq``, say.
+        collator: makes a batch of the other columns, with an ``attention_mask``, such as ``DataCollatorForSeq2Seq``.
     """
 
-    def __init__(self, collator: Callable[[list[dict[str, Any]]], Any]) -> None:
+    def __init__(self, collator: Callable[[list[Row]], Batch]) -> None:
         self.collator = collator
 
-    def __call__(self, features: list[dict[str, Any]]) -> Any:
-        """Make a batch; rows without the column, as at test time, make one without it.
+    def __call__(self, features: list[Row]) -> Batch:
+        """Make a batch; rows without the column, as at test time, give a batch without it.
 
         Returns:
-            What the other collator returned, with ``fertility`` (batch, source) in float32, 0 at padding.
+            The batch of the other collator, with ``fertility`` (batch, source) in float32, 0 at padding.
 
         Raises:
-            ValueError: some rows have the column and others do not, a row that has another number of bounds than of
-                tokens, or no attention mask to tell padding by.
+            ValueError: only some rows have the column, a row has not one bound per token, or there is no attention
+                mask to tell padding by.
         """
         bounds = [torch.as_tensor(row["fertility"], dtype=torch.float32) for row in features if "fertility" in row]
         batch = self.collator([{key: row[key] for key in row if key != "fertility"} for row in features])
@@ -81,13 +85,13 @@ class FertilityCollator:
 class FertilityPredictor(nn.Module):
     """Bounds predicted from the sentence: the expected fertility of each token, plus a constant.
 
-    ``f_j = constant + sum_k k p(k | j, sentence)``. The constant makes bounds of counts, and makes up for words that
-    the aligner missed.
+    ``f_j = constant + sum_k k p(k | j, sentence)``. The constant turns expected counts into bounds, and makes up for
+    words that the aligner missed.
 
     Args:
-        model: a token classification model of any kind whose label ``k`` stands for fertility ``k``, trained on
+        model: any token classification model whose label ``k`` stands for fertility ``k``, trained on
             ``fertility_dataset`` with ``Trainer``; it reads the token ids of the model whose attention is bounded.
-        constant: what is added, at least 0; None takes what the model was saved with, 1 if nothing was.
+        constant: added to the expectation, at least 0; None is the constant saved with the model, or 1.
 
     Raises:
         TypeError: not a token classification model.
@@ -108,7 +112,7 @@ class FertilityPredictor(nn.Module):
 
     @property
     def constant(self) -> float:
-        """What is added to the expectation."""
+        """Number added to the expectation."""
         return self.model.config.fertility_constant
 
     @torch.no_grad()
@@ -120,20 +124,30 @@ class FertilityPredictor(nn.Module):
             attention_mask: (batch, source), 0 at padding; None for no padding.
 
         Returns:
-            (batch, source) float32 bounds in units of attention, 0 at padding.
+            (batch, source) float32 bounds in target tokens, 0 at padding.
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         self.model.eval()
-        logits: Any = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
         classes = torch.arange(logits.shape[-1], dtype=torch.float32, device=logits.device)
         return (logits.float().softmax(-1) @ classes + self.constant) * attention_mask
 
+    def record(self) -> dict[str, object]:
+        """Plain data from which ``from_record`` builds it again, without its weights."""
+        config = self.model.config.to_dict()
+        return {"config": {key: value for key, value in config.items() if key != "dtype"}}
+
+    @classmethod
+    def from_record(cls, config: Mapping[str, object]) -> FertilityPredictor:
+        """Build it from ``record``, with weights still to be loaded."""
+        return cls(AutoModelForTokenClassification.from_config(AutoConfig.for_model(**config)))
+
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the classifier, constant and all, into ``folder``; not the folder of another model."""
+        """Write the classifier and the constant into ``folder``, which must not be the folder of another model."""
         self.model.save_pretrained(folder)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, constant: float | None = None) -> FertilityPredictor:
-        """Read what ``save_pretrained`` wrote, or any token classification model; ``constant`` as above."""
+        """Read a saved predictor, or any token classification model; ``constant`` as in the constructor."""
         return cls(AutoModelForTokenClassification.from_pretrained(folder), constant)

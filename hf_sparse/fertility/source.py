@@ -1,88 +1,92 @@
-"""Fertilities that a model works out from its source: a predictor or a table that is a part of it, saved with it."""
+"""Fertilities that a model computes from its source: a predictor or a table that is part of it and saved with it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForTokenClassification
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from ..config import SparseConfig
-from ..settings import Fixed
-from . import GuidedFertility
+from ..settings import Fixed, SettingValue
+from .guided import GuidedFertility
 from .predictor import FertilityPredictor
 
-# What the setting says in place of a number, and what then has to be there.
-SOURCES: dict[str, type[nn.Module]] = {"predicted": FertilityPredictor, "guided": GuidedFertility}
-# Beside an adapter, which is saved without its base: how to build it, and its weights.
+FertilitySource: TypeAlias = "FertilityPredictor | GuidedFertility"
+
+# The words of the setting ``fertility`` that stand for a source, and the class that each needs.
+SOURCES: dict[str, type[FertilityPredictor] | type[GuidedFertility]] = {
+    "predicted": FertilityPredictor,
+    "guided": GuidedFertility,
+}
+# Saved beside an adapter, whose base is not saved with it: the record of the source, and its weights.
 SOURCE_FILES = ("hf_sparse_fertility.json", "hf_sparse_fertility.safetensors")
 _NAME = "sparse_fertility"
 _RECORD = "hf_sparse_fertility"
 
 
 class SourceFertility(nn.Module):
-    """The bounds of a model's cross-attention where no fertility comes with the call.
+    """The bounds of a model's cross-attention for calls that bring no fertility.
 
-    A module, so that its weights are saved, loaded, copied and moved with those of the model. It is not trained there.
+    A module, so that its weights are saved, loaded, copied and moved with those of the model. It is never trained.
 
     Args:
-        source: gives the bounds, ``source(input_ids, attention_mask)``.
-        while_training: gives them in the place of ``source`` while the model trains; None for ``source``.
+        source: computes the bounds, ``source(input_ids, attention_mask)``.
+        while_training: replaces ``source`` while the model trains; None for ``source``.
 
     Raises:
         TypeError: something else than a ``FertilityPredictor`` or a ``GuidedFertility``.
         ValueError: a predictor that could not be built again when the model is loaded.
     """
 
-    def __init__(self, source: nn.Module, while_training: nn.Module | None = None) -> None:
+    def __init__(self, source: FertilitySource, while_training: FertilitySource | None = None) -> None:
         super().__init__()
         for role, given in (("fertility", source), ("training_fertility", while_training)):
             if given is not None and not isinstance(given, tuple(SOURCES.values())):
                 raise TypeError(
                     f"{role} must be a FertilityPredictor or a GuidedFertility, was {type(given).__name__}"
                 )
-            _check_known(given)
+            if isinstance(given, FertilityPredictor):
+                _check_rebuildable(given.model)
         self.source = source
         self.while_training = while_training
         self.requires_grad_(False)
 
     def train(self, mode: bool = True) -> SourceFertility:
-        """Go with the model's mode. Frozen again: loading makes parameters anew."""
+        """Follow the model's mode, and freeze again: loading creates new parameters."""
         return super().train(mode).requires_grad_(False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Bounds (batch, source), in target words a source word."""
+        """Bounds (batch, source), in target words per source word."""
         used = self.while_training if self.training and self.while_training is not None else self.source
         return used(input_ids, attention_mask)
 
-    def record(self) -> dict[str, Any]:
-        """Plain data that says how to build it, without its weights."""
+    def record(self) -> dict[str, dict[str, object] | None]:
+        """Plain data from which ``from_record`` builds it again, without its weights."""
         while_training = None if self.while_training is None else _record_of(self.while_training)
         return {"source": _record_of(self.source), "while_training": while_training}
 
     @classmethod
-    def from_record(cls, record: Any) -> SourceFertility:
-        """What ``record`` describes, with weights still to be loaded.
+    def from_record(cls, record: Mapping[str, Any]) -> SourceFertility:
+        """Build it from ``record``, with weights still to be loaded.
 
         Raises:
-            ValueError: no such record, or a classifier of a type that Transformers does not know.
+            ValueError: not such a record, or a classifier of a type that Transformers does not know.
         """
         try:
             source, while_training = record["source"], record["while_training"]
-            return cls(_built(**source), None if while_training is None else _built(**while_training))
+            return cls(_build(source), None if while_training is None else _build(while_training))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a saved source of fertilities: {record!r}") from error
 
 
-def _check_known(source: nn.Module | None) -> None:
-    if not isinstance(source, FertilityPredictor):
-        return
-    model = source.model
+def _check_rebuildable(model: PreTrainedModel) -> None:
+    """Raise ValueError unless Transformers builds a classifier of the same class from its configuration."""
     dense = getattr(model, "_dense_class", type(model))
     if MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING.get(type(model.config), None) is not dense:
         raise ValueError(
@@ -91,29 +95,22 @@ def _check_known(source: nn.Module | None) -> None:
         )
 
 
-def _record_of(source: nn.Module) -> dict[str, Any]:
-    if isinstance(source, GuidedFertility):
-        return {"name": "guided", "vocab_size": len(source.table)}
-    config = cast(Any, source).model.config.to_dict()
-    return {"name": "predicted", "config": {key: value for key, value in config.items() if key != "dtype"}}
+def _record_of(source: FertilitySource) -> dict[str, object]:
+    name = next(name for name, known in SOURCES.items() if isinstance(source, known))
+    return {"name": name, **source.record()}
 
 
-def _built(name: str, config: dict[str, Any] | None = None, vocab_size: int = 0) -> nn.Module:
-    if name == "guided":
-        return GuidedFertility(torch.ones(vocab_size, device="cpu"))
-    return FertilityPredictor(AutoModelForTokenClassification.from_config(AutoConfig.for_model(**cast(Any, config))))
+def _build(record: dict[str, Any]) -> FertilitySource:
+    return SOURCES[record["name"]].from_record(**{key: value for key, value in record.items() if key != "name"})
 
 
-def _asked(config: SparseConfig) -> str | None:
-    """What the cross-attention of a configuration asks for: one of ``SOURCES``, or nothing.
+def _needed_source(config: SparseConfig) -> str | None:
+    """The source that the cross-attention of a configuration needs: a word of ``SOURCES``, or None.
 
     Raises:
         ValueError: layers that would take their fertilities from different places.
     """
-    cross = [rule.map for rule in config.attn if rule.kind == "cross"]
-    asked = {
-        map_config.value("fertility") for map_config in cross if map_config is not None and map_config.is_constrained
-    }
+    asked = _fertilities(config)
     words = [word for word in SOURCES if Fixed(word) in asked]
     if words and len(asked) > 1:
         raise ValueError(
@@ -123,15 +120,23 @@ def _asked(config: SparseConfig) -> str | None:
     return words[0] if words else None
 
 
-def source_for(model: Any, config: SparseConfig, fertility: Any, training_fertility: Any) -> SourceFertility | None:
-    """What the cross-attention of a configuration needs, made of what was given to ``sparsify``.
+def _fertilities(config: SparseConfig) -> set[SettingValue]:
+    """The fertilities of all constrained layers of cross-attention."""
+    maps = [rule.map for rule in config.attn if rule.kind == "cross" and rule.map is not None]
+    return {map_config.value("fertility") for map_config in maps if map_config.is_constrained}
+
+
+def source_for(
+    model: PreTrainedModel, config: SparseConfig, fertility: nn.Module | None, training_fertility: nn.Module | None
+) -> SourceFertility | None:
+    """The source that the cross-attention of a configuration needs, from the arguments of ``sparsify``.
 
     Raises:
         TypeError: see ``SourceFertility``.
-        ValueError: nothing given though the configuration asks for it, or the other way round; layers of
-            cross-attention that would take their fertilities from different places; a model that reads no token ids.
+        ValueError: no fertility though the configuration needs one, or the other way round; layers of cross-attention
+            that would take their fertilities from different places; a model that reads no token ids.
     """
-    word = _asked(config)
+    word = _needed_source(config)
     if word is None:
         if fertility is None and training_fertility is None:
             return None
@@ -141,7 +146,7 @@ def source_for(model: Any, config: SparseConfig, fertility: Any, training_fertil
         )
     if model.main_input_name != "input_ids":
         raise ValueError(
-            f'attn: fertility="{word}" is worked out from token ids, and {type(model).__name__} takes '
+            f'attn: fertility="{word}" is computed from token ids, and {type(model).__name__} takes '
             f'{model.main_input_name!r}; use "given"'
         )
     if not isinstance(fertility, SOURCES[word]):
@@ -150,14 +155,14 @@ def source_for(model: Any, config: SparseConfig, fertility: Any, training_fertil
             f'attn: fertility="{word}" needs a {SOURCES[word].__name__}, as in sparsify(model, attn, fertility=...); '
             f"{was}"
         )
-    return SourceFertility(fertility, training_fertility)
+    return SourceFertility(fertility, cast("FertilitySource | None", training_fertility))
 
 
-def keep_source(model: Any, source: SourceFertility | None) -> None:
-    """Make ``source`` a part of ``model`` and say so in its configuration; None takes away what is there.
+def keep_source(model: PreTrainedModel, source: SourceFertility | None) -> None:
+    """Make ``source`` a part of ``model`` and record it in the configuration; None removes both.
 
-    It goes into the base model, whose weights keep their names whether they are loaded alone or in a whole, and takes
-    the model's dtype, in which a checkpoint is loaded: the bounds are the same before and after.
+    It becomes a part of the base model, whose weights have the same names when loaded alone, and takes the model's
+    dtype, in which a checkpoint is loaded: saving and loading do not change the bounds.
     """
     drop_source(model)
     model.config.__dict__.pop(_RECORD, None)
@@ -166,37 +171,37 @@ def keep_source(model: Any, source: SourceFertility | None) -> None:
         setattr(model.config, _RECORD, source.record())
 
 
-def drop_source(model: Any) -> None:
-    """Take the source of fertilities out of a model, if it has one, and leave its configuration as it is."""
+def drop_source(model: PreTrainedModel) -> None:
+    """Remove the source of fertilities from a model, if it has one, but not from its configuration."""
     if source_of(model) is not None:
         delattr(model.base_model, _NAME)
 
 
-def source_of(model: Any) -> SourceFertility | None:
-    """The source of fertilities that a model keeps, if any."""
+def source_of(model: PreTrainedModel) -> SourceFertility | None:
+    """The source of fertilities in a model; None where it has none."""
     return getattr(model.base_model, _NAME, None)
 
 
-def saved_source(model_config: Any, config: SparseConfig) -> SourceFertility | None:
-    """The source of fertilities that a model's configuration tells of, with weights still to be loaded.
+def saved_source(model_config: PreTrainedConfig, config: SparseConfig) -> SourceFertility | None:
+    """The source of fertilities recorded in a model's configuration, with weights still to be loaded.
 
     Raises:
-        ValueError: see ``SourceFertility.from_record``; or none, though the attention asks for it.
+        ValueError: see ``SourceFertility.from_record``; or no record, though the attention needs a source.
     """
-    record, word = model_config.__dict__.get(_RECORD), _asked(config)
+    record, word = model_config.__dict__.get(_RECORD), _needed_source(config)
     if word is not None and record is None:
-        raise ValueError(f'the saved attention has fertility="{word}", but its configuration tells of no {_RECORD}')
+        raise ValueError(f'the saved attention has fertility="{word}", but its configuration has no {_RECORD}')
     return None if record is None else SourceFertility.from_record(record)
 
 
-def source_bounds(model: Any, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
-    """Bounds (batch, source) for a batch of token ids by what the model keeps; None without ids, or without that."""
+def source_bounds(model: PreTrainedModel, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+    """Bounds (batch, source) by the source of fertilities in a model; None without token ids or without a source."""
     source = source_of(model)
     return None if source is None or input_ids is None else source(input_ids, attention_mask)
 
 
-def save_source(model: Any, folder: Path) -> None:
-    """Write the source of fertilities that a model keeps, if any, into ``folder``."""
+def save_source(model: PreTrainedModel, folder: Path) -> None:
+    """Write the source of fertilities of a model, if it has one, into ``folder``."""
     source = source_of(model)
     if source is not None:
         record, weights = SOURCE_FILES
@@ -205,7 +210,7 @@ def save_source(model: Any, folder: Path) -> None:
 
 
 def load_source(record: str | None, weights: str | None) -> SourceFertility | None:
-    """Read the two files that ``save_source`` wrote; None where there are none."""
+    """Read the source from the two files that ``save_source`` wrote; None where there are none."""
     if record is None or weights is None:
         return None
     source = SourceFertility.from_record(json.loads(Path(record).read_text(encoding="utf-8")))

@@ -10,18 +10,11 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..attention import (
-    NAME,
-    SITE,
-    AttentionSite,
-    add_learned,
-    attention_sites,
-    divert,
-    find_sites,
-    follow_cache,
-    remove_learned,
-    restore,
-)
+from ..attention.find import find_sites
+from ..attention.inline import divert, restore
+from ..attention.interface import NAME
+from ..attention.sequential import follow_cache
+from ..attention.site import SITE, AttentionSite, add_learned, attention_sites, remove_learned
 from ..attention.swap_class import change_class
 from ..config import SparseConfig
 from ..fertility.source import SourceFertility, drop_source, keep_source

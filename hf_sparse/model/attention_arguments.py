@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..attention import check_fertility
+from ..attention.sequential import check_fertility
 from ..fertility.source import source_bounds
 from .state import sparse_config
 

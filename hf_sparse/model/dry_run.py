@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from ..attention import SupportCount, attention_call, is_softmax, observe
+from ..attention import SupportCount, observe
+from ..attention.inline import attention_call, is_softmax
 
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 _Running = list[tuple[str, nn.Module]]

@@ -15,7 +15,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..attention import NAME, AttentionSite, attention_sites
+from ..attention.interface import NAME
+from ..attention.site import AttentionSite, attention_sites
 from ..config import KINDS, AttentionRule, SparseConfig
 from ..fertility.source import save_source
 from .state import sparse_config

@@ -17,10 +17,10 @@ from typing import Any, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.swap_class import leads_to
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
 from .distribution import log_distribution
+from .forward_guard import leads_to
 from .head_loss import HeadLoss, check_asked
 from .model_card import update_card
 from .saved_config import save_adapter_settings

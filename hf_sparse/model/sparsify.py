@@ -13,8 +13,9 @@ from accelerate.utils import align_module_device
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..attention import credit_refusal, find_sites, refusal
-from ..attention.swap_class import check_forward
+from ..attention.find import find_sites
+from ..attention.inline import inline_refusal
+from ..attention.sequential import sequential_refusal
 from ..config import KINDS, MapConfig, SparseConfig
 from ..fertility.source import source_for
 from ..functional import estimate_tau_from_head
@@ -23,6 +24,7 @@ from .attach import attach, detach, own_configs
 from .audit import audit
 from .dry_run import DryRun, input_device
 from .example import first_run
+from .forward_guard import check_forward
 from .sparse_model import SparseModel
 from .state import is_sparse, sparse_config, sparse_state, transformers_model
 
@@ -197,7 +199,8 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
     sites = find_sites(model, config, model.config.is_encoder_decoder)
     if not sites:
         yield f"{name} has no attention that is computed with softmax; pass attn=None"
-    reasons = [refusal(model, sites), *(credit_refusal(model.get_submodule(site.path), site) for site in sites)]
+    sequential = (sequential_refusal(model.get_submodule(site.path), site) for site in sites)
+    reasons = [inline_refusal(model, sites), *sequential]
     yield from (f"{name}: {reason}, or pass attn=None" for reason in reasons if reason)
     arguments = inspect.signature(type(model).forward).parameters.values()
     if config.is_sequential and all(p.kind is not p.VAR_KEYWORD for p in arguments):

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..attention import divert, restore
+from ..attention.inline import divert, restore
 from ..config import MapConfig, SparseConfig
 from .distribution import distribution
 

@@ -22,8 +22,8 @@ from transformers import (
 
 import hf_sparse.functional as F
 from hf_sparse import from_pretrained, is_sparse, sparsify, unsparsify
-from hf_sparse.attention import SITE, AttentionSite, attention_sites, divert, observe, restore
-from hf_sparse.attention._inline import InlineAttention
+from hf_sparse.attention.inline import InlineAttention, divert, restore
+from hf_sparse.attention.site import SITE, AttentionSite, attention_sites, observe
 from hf_sparse.config import MapConfig
 from tests.tiny_inline_models import INLINE, INLINE_CAUSAL, inputs_of, tiny_inline_model
 from tests.tiny_models import DECODER, TOKENS, attentions, spread, tokens

@@ -1,4 +1,4 @@
-"""Masks known by their pattern: the mask Transformers asked for, written down by nobody who does not look."""
+"""Masks known by their pattern: the mask Transformers asked for, materialized only when read."""
 
 import itertools
 from unittest import mock
@@ -15,8 +15,9 @@ from transformers.masking_utils import (
 )
 
 from hf_sparse import sparsify
-from hf_sparse.attention import NAME, _mask, set_impl
+from hf_sparse.attention import _mask, set_impl
 from hf_sparse.attention._mask import PatternMask
+from hf_sparse.attention.interface import NAME
 from tests.kernels.devices import DEVICE, needs_triton
 from tests.tiny_models import labelled, tiny_model
 
@@ -79,13 +80,13 @@ def test_the_pattern_is_the_mask(create, seen, ends):
         assert mask is None
         return
     assert isinstance(mask, PatternMask)
-    assert not mask.is_written
+    assert not mask.is_materialized
     assert mask.padding is None if ends in (None, (0, 0)) else mask.padding is not None
     assert mask.window == (3 if create is SLIDING else None)
     assert (mask.shape, mask.dtype, mask.device) == (expected.shape, expected.dtype, expected.device)
     assert torch.equal(of_pattern(mask), expected[:, 0] == 0)
-    assert not mask.is_written
-    assert torch.equal(mask.written(), expected)
+    assert not mask.is_materialized
+    assert torch.equal(mask.materialized(), expected)
 
 
 def test_a_cache_that_forgets_has_a_pattern_too():
@@ -121,7 +122,7 @@ def static_cache():
         (BIDIRECTIONAL, lambda: {"and_mask_function": lambda b, h, q, k: k != 1}),
     ],
 )
-def test_what_has_no_such_pattern_is_written_down(create, others):
+def test_what_has_no_such_pattern_is_materialized_down(create, others):
     mask, expected = asked_for(create, **others()), asked_for(create, "eager", **others())
     assert type(mask) is torch.Tensor
     assert torch.equal(mask, expected)
@@ -178,11 +179,11 @@ def test_a_copy_elsewhere_or_of_another_dtype_is_still_known_by_its_pattern():
     half, expected = mask.to(torch.float16), asked_for(CAUSAL, "eager", padding=padded(2, 0, 7)).to(torch.float16)
     assert mask.to(torch.float32) is mask
     assert isinstance(half, PatternMask)
-    assert not half.is_written
-    assert not mask.is_written
+    assert not half.is_materialized
+    assert not mask.is_materialized
     assert half.dtype == torch.float16
     assert torch.equal(of_pattern(half), expected[:, 0] == 0)
-    assert torch.equal(half.written(), expected)
+    assert torch.equal(half.materialized(), expected)
     assert isinstance(causal_mask().to("meta"), PatternMask)
     copied = causal_mask()
     double = copied.to(torch.float64)
@@ -191,22 +192,22 @@ def test_a_copy_elsewhere_or_of_another_dtype_is_still_known_by_its_pattern():
     assert repr(half) == "PatternMask((2, 1, 7, 7), causal=True, window=None)"
 
 
-def test_showing_a_mask_does_not_write_it_down():
+def test_showing_a_mask_does_not_materialize_it():
     mask = causal_mask()
     repr(mask)
-    assert not mask.is_written
+    assert not mask.is_materialized
 
 
 # Padding on one side, a window, and an encoder with cross-attention; gradients too.
 @needs_triton
 @pytest.mark.parametrize("name", ["llama", "gemma2", "bart"])
-def test_kernels_have_no_mask_written_down(name):
+def test_kernels_materialize_no_mask(name):
     model = sparsify(tiny_model(name).to(DEVICE), attn="entmax15")
     inputs = {key: value.to(DEVICE) for key, value in labelled(model).items()}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     inputs["attention_mask"][0, :2] = 0
     expected = model(**inputs).loss
-    with mock.patch.object(_mask, "eager_mask", side_effect=AssertionError("written down")):
+    with mock.patch.object(_mask, "eager_mask", side_effect=AssertionError("materialized")):
         set_impl(model, "triton")
         loss = model(**inputs).loss
         loss.backward()

@@ -5,7 +5,7 @@ import torch
 
 import hf_sparse.functional as F
 from hf_sparse import sparsify
-from hf_sparse.attention import attention_sites, trial
+from hf_sparse.attention.site import attention_sites, trial
 from hf_sparse.config import MapConfig
 from hf_sparse.conversion._fit import fit_attention, fit_head, head_data
 from hf_sparse.conversion._measure import squared_distance, support_divergence

@@ -373,12 +373,12 @@ def test_classifiers_that_could_not_be_built_again_are_refused():
 def test_models_that_read_no_token_ids_and_records_that_are_gone_are_refused(tmp_path):
     model = tiny_model("bart")
     model.main_input_name = "pixel_values"
-    with pytest.raises(ValueError, match=r"worked out from token ids, and BartForCond.* takes 'pixel_values'"):
+    with pytest.raises(ValueError, match=r"computed from token ids, and BartForCond.* takes 'pixel_values'"):
         sparsify(model, attn=choice("guided"), fertility=guided())
     sparsify(tiny_model("bart"), attn=choice("guided"), fertility=guided()).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
-    for record, message in ((None, "tells of no hf_sparse_fertility"), ({"source": 3}, "not a saved source")):
+    for record, message in ((None, "has no hf_sparse_fertility"), ({"source": 3}, "not a saved source")):
         path.write_text(json.dumps(config | {"hf_sparse_fertility": record}))
         with pytest.raises(ValueError, match=message):
             from_pretrained(tmp_path)
@@ -388,7 +388,7 @@ def test_a_call_without_token_ids_is_refused_and_one_with_bounds_is_not():
     model, other, bounds = bounded("bart")
     states = model.get_encoder()(**INPUTS)
     inputs = {"encoder_outputs": states, "attention_mask": MASK, "decoder_input_ids": TARGET}
-    with pytest.raises(ValueError, match='with fertility="predicted": pass input_ids, from which the model works it'):
+    with pytest.raises(ValueError, match='with fertility="predicted": pass input_ids, from which the model computes'):
         model(**inputs)
     with pytest.raises(ValueError, match="pass input_ids"):
         model.generate(encoder_outputs=states, attention_mask=MASK, max_new_tokens=2)

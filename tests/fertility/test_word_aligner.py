@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_sparse.fertility import WordAligner
+from hf_sparse.fertility._expectation import best_tension
+from hf_sparse.fertility._links import CandidateLinks
 
 HOUSES = ([["das", "Haus"], ["das", "Buch"]], [["the", "house"], ["the", "book"]])
 
@@ -127,9 +129,7 @@ def test_tension_maximizes_the_expected_log_likelihood():
         return total
 
     best = max((0.1 + 0.01 * k for k in range(1391)), key=expected)
-    from hf_sparse.fertility import _links, aligner
-
-    links = _links.CandidateLinks.of(
+    links = CandidateLinks.of(
         [[before.source_words[w] for w in s] for s in sources], [[before.target_words[w] for w in s] for s in targets]
     )
     posterior = [
@@ -139,7 +139,7 @@ def test_tension_maximizes_the_expected_log_likelihood():
         for joint in [scores(before, source, target, i)]
         for score in joint
     ]
-    found = aligner._best_tension(links, torch.tensor(posterior, dtype=torch.float64), 0.1)
+    found = best_tension(links, torch.tensor(posterior, dtype=torch.float64), 0.1)
     assert 0.2 < best < 13.9
     assert found == pytest.approx(best, abs=0.011)
     assert step.tension == before.tension == 2.0

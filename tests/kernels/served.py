@@ -1,4 +1,4 @@
-"""What each tier of attention serves, as its own refusals say: for the table in docs/gpu.md."""
+"""The calls that each attention backend serves, by its own refusals: for the table in docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from unittest import mock
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from hf_sparse.attention import backends as _tiers
-from hf_sparse.attention.backends import _adasplash
-from hf_sparse.attention.backends._call import AttentionCall
+from hf_sparse.attention._call import AttentionCall
+from hf_sparse.attention.backends import BACKENDS, _adasplash
 
 TOKENS = 64
 _PLAIN: dict[str, Any] = {
@@ -36,7 +35,7 @@ CALLS = {
     "values of another dimension": {"value_dim": 128},
     "sparsemax": {"alpha": 2.0},
     "alpha 1.05": {"alpha": 1.05},
-    "an alpha a head": {"alpha": torch.tensor([1.3, 1.6])},
+    "one alpha per head": {"alpha": torch.tensor([1.3, 1.6])},
     "another scale": {"scaling": 1.0},
     "softcap": {"softcap": 30.0},
     "position bias": {"position_bias": torch.zeros(1, 2, TOKENS, TOKENS)},
@@ -52,7 +51,7 @@ CALLS = {
 
 
 def served() -> dict[str, dict[str, bool]]:
-    """For every kind of call, whether each tier serves it where its engine is there."""
+    """For every kind of call, whether each backend serves it where its engine is installed."""
     table = {}
     with mock.patch.object(_adasplash, "_unavailable", return_value=None):
         for name, changes in CALLS.items():
@@ -60,9 +59,9 @@ def served() -> dict[str, dict[str, bool]]:
             query = torch.zeros(1, 2, TOKENS, given["dim"], dtype=given["dtype"])
             key = query.new_zeros(1, given["key_heads"], given["keys"], given["dim"])
             value = query.new_zeros(1, given["key_heads"], given["keys"], given["value_dim"])
-            call = AttentionCall(
-                query, key, value, given["mask"], given["scaling"], given["causal"], given["window"], 0.0,
-                given["softcap"], given["position_bias"], given["s_aux"], None, None, False,
-            )  # fmt: skip
-            table[name] = {tier: of.problem(call, given["alpha"]) is None for tier, of in _tiers.TIERS.items()}
+            arguments = {field: given[field] for field in AttentionCall._fields if field in given}
+            call = AttentionCall(query, key, value, **arguments)
+            table[name] = {
+                backend: record.problem(call, given["alpha"]) is None for backend, record in BACKENDS.items()
+            }
     return table

@@ -77,14 +77,14 @@ def test_refusals_are_reported_in_the_words_of_sparsify():
 
 
 def test_a_leak_is_found(monkeypatch):
-    from hf_sparse.attention import _interface
+    from hf_sparse.attention import _scores
 
-    dense = _interface.attention_scores
+    dense = _scores.attention_scores
 
     def without_mask(query, key, attention_mask, *others):
         return dense(query, key, None, *others)
 
-    monkeypatch.setattr(_interface, "attention_scores", without_mask)
+    monkeypatch.setattr(_scores, "attention_scores", without_mask)
     found = doctor(tiny_model("llama"))
     assert not found.sound
     assert found.checks["causal"].startswith("no: difference")

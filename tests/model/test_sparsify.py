@@ -10,7 +10,8 @@ from transformers import BertConfig, BertForSequenceClassification, MambaConfig,
 
 import hf_sparse.functional as F
 from hf_sparse import is_sparse, sparse_config, sparsify, unsparsify
-from hf_sparse.attention import NAME, attention_sites, observe
+from hf_sparse.attention.interface import NAME
+from hf_sparse.attention.site import attention_sites, observe
 from tests.tiny_models import ARCHITECTURES, CAUSAL, PAD, SEQ2SEQS, attentions, labelled, tiny_model, tokens
 
 SETTINGS = [

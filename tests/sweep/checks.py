@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_sparse import sparsify, unsparsify
-from hf_sparse.attention import attention_sites, named_attention, trial
+from hf_sparse.attention.find import named_attention
+from hf_sparse.attention.site import attention_sites, trial
 from hf_sparse.config import SparseConfig
 from hf_sparse.model.doctor import cache_difference, causality, difference, logits_of
 from hf_sparse.model.dry_run import watch
@@ -36,7 +37,7 @@ class Rows:
         self.most = 0.0
         self.least = 1.0
 
-    def add(self, weights: Tensor, head_dim: int = 0, **brought: object) -> None:
+    def add(self, weights: Tensor, head_dim: int = 0) -> None:
         self.calls += 1
         mass = weights.double().sum(-1)
         self.zeros += int((weights == 0).sum())

@@ -1,67 +1,68 @@
-"""Which tier computes a call of attention: torch, which writes the scores down, or one that does not."""
+"""Dispatch of attention calls: torch, which materializes the scores, or a backend that does not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
-from ...functional import entmax
-from ...functional.newton import exponent_of
-from ...functional.rows import in_graph
-from ...kernels import (
-    HIGHEST_ALPHA,
-    LOWEST_ALPHA,
-    LOWEST_ATTENTION_ALPHA,
-    triton_attention,
-    triton_attention_problem,
-    triton_decode_scores,
-    triton_decode_values,
-    triton_is_automatic,
-)
-from .._scores import biased_scores
-from .._site import SITE, AttentionSite, attention_sites, settings_by_head
+from ...config import MapConfig
+from ...kernels import triton_is_automatic
+from .._call import AttentionCall
+from ..site import SITE, AttentionSite, attention_sites, settings_by_head
 from ._adasplash import adasplash_output, adasplash_problem
-from ._call import AttentionCall
-from ._flex import flex_output, flex_problem
+from ._flex import flex_entmax_attention, flex_output, flex_problem
+from ._triton import triton_output, triton_problem
+
+__all__ = ["ATTENTION_IMPLS", "BACKENDS", "Backend", "flex_entmax_attention", "output_without_weights", "set_impl"]
+
+Alpha: TypeAlias = "float | Tensor"
 
 
-class Tier(NamedTuple):
+class Backend(NamedTuple):
     """A way to compute entmax attention without its weights.
 
     Attributes:
-        problem: (call, alpha) -> why it cannot serve the call, or None; alpha is a number, or (heads,).
+        problem: (call, alpha) -> the reason why it cannot serve the call, or None; alpha is a number, or (heads,).
         output: (call, alpha) -> (batch, heads, queries, value_dim).
     """
 
-    problem: Callable[[AttentionCall, Any], str | None]
-    output: Callable[[AttentionCall, Any], Tensor]
+    problem: Callable[[AttentionCall, Alpha], str | None]
+    output: Callable[[AttentionCall, Alpha], Tensor]
+
+
+BACKENDS = {
+    "triton": Backend(triton_problem, triton_output),
+    "flex": Backend(flex_problem, flex_output),
+    "adasplash": Backend(adasplash_problem, adasplash_output),
+}
+ATTENTION_IMPLS = ("auto", "torch", *BACKENDS)
 
 
 def set_impl(model: nn.Module, impl: str) -> None:
-    """Say what computes the sparse attention of ``model``; docs/gpu.md tells what each of them can serve.
+    """Choose what computes the sparse attention of ``model``; docs/gpu.md lists the calls that each can serve.
 
     Args:
-        model: what ``sparsify`` made sparse in its attention.
-        impl: ``"torch"`` writes all scores down and maps them, for any map, on any device, and returns the weights.
-            ``"triton"``, ``"flex"`` (torch's FlexAttention) and ``"adasplash"`` (a package of its own) never hold
-            them, and raise where they cannot serve a call. ``"auto"``, the start, is Triton on a GPU where the
-            kernels pass their check, for the calls they can serve, else torch.
+        model: a model with sparse attention.
+        impl: ``"torch"`` materializes the scores and maps them: any map, any device, and it returns the weights.
+            ``"triton"``, ``"flex"`` (torch's FlexAttention) and ``"adasplash"`` (a separate package) never hold the
+            weights, and raise where they cannot serve a call. ``"auto"``, the default, is Triton on a GPU where the
+            kernels pass their self-check, for the calls that they can serve, else torch.
 
     Raises:
-        ValueError: an unknown ``impl``; no sparse attention; or a tier without weights for a module with a softmax of
-            its own.
+        ValueError: an unknown ``impl``; no sparse attention; or a backend without weights for a module that computes
+            its own softmax.
     """
-    if impl not in IMPLS:
-        raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, was {impl!r}")
+    if impl not in ATTENTION_IMPLS:
+        raise ValueError(f"impl must be one of {', '.join(map(repr, ATTENTION_IMPLS))}, was {impl!r}")
     sites = [site for _, site in attention_sites(model)]
     if not sites:
         raise ValueError("the model has no sparse attention; make it sparse first: sparsify(model, attn=...)")
     inline = [site.path for site in sites if site.inline]
-    if impl in TIERS and inline:
+    if impl in BACKENDS and inline:
         raise ValueError(
             f'the attention at {inline[0]!r} computes its scores itself, which impl="{impl}" cannot replace; '
             'use impl="auto"'
@@ -71,29 +72,35 @@ def set_impl(model: nn.Module, impl: str) -> None:
 
 
 def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | None:
-    """The output (batch, queries, heads, value_dim) of the site's tier, or None where torch is to compute it.
+    """The output (batch, queries, heads, value_dim) of the site's backend, or None where torch is to compute it.
 
     Raises:
-        ValueError: the site insists on a tier that cannot serve this call; the message names the reason.
+        ValueError: the backend that ``set_impl`` asked for cannot serve this call; the message says why.
     """
     site: AttentionSite = module.__dict__[SITE]
-    automatic = "torch" if call.query.device.type == "cpu" else "triton"
-    name = automatic if site.impl == "auto" else site.impl
-    if name != "torch":
-        call = _cast(call)
+    explicit = site.impl != "auto"
+    name = site.impl if explicit else _automatic(call)
+    if name in BACKENDS:
+        call = _autocast(call).with_pattern()
         alpha = _alpha(module, call)
-        problem = _problem(site, call, alpha) or TIERS[name].problem(call, alpha)
-        if problem is not None and site.impl != "auto":
+        problem = _problem(name, site, call, alpha)
+        if problem is not None and explicit:
             raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
-        if problem is None and (site.impl != "auto" or triton_is_automatic("attention", call.query.device)):
-            return TIERS[name].output(call, alpha).transpose(1, 2).contiguous()
+        if problem is None and (explicit or triton_is_automatic("attention", call.query.device)):
+            assert alpha is not None
+            return BACKENDS[name].output(call, alpha).transpose(1, 2).contiguous()
     if isinstance(call.mask, BlockMask):
         raise ValueError('attention_mask was a BlockMask, which FlexAttention takes: use set_impl(model, "flex")')
     return None
 
 
-def _cast(call: AttentionCall) -> AttentionCall:
-    """Under autocast all three are of its dtype, as for torch's own attention; rotary embeddings leave them mixed."""
+def _automatic(call: AttentionCall) -> str:
+    """The backend that ``"auto"`` tries first."""
+    return "torch" if call.query.device.type == "cpu" else "triton"
+
+
+def _autocast(call: AttentionCall) -> AttentionCall:
+    """The call in the dtype of autocast, as torch's own attention does; rotary embeddings leave dtypes mixed."""
     device = call.query.device.type
     if not torch.is_autocast_enabled(device):
         return call
@@ -101,61 +108,35 @@ def _cast(call: AttentionCall) -> AttentionCall:
     return call._replace(query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
 
 
-def _triton_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
-    query, key, value = call.query, call.key, call.value
-    assert not isinstance(call.mask, BlockMask)
-    differentiable = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    if query.shape[2] == 1 and not differentiable and not torch.is_tensor(alpha) and alpha >= LOWEST_ALPHA:
-        return _one_query(call, alpha)
-    return triton_attention(
-        query, key, value, alpha, 0.0 if torch.is_tensor(alpha) else exponent_of(alpha), scaling=call.scaling,
-        causal=call.causal, window=call.window, softcap=call.softcap, bias=call.position_bias, mask=call.mask,
-        sinks=call.s_aux,
-    )  # fmt: skip
-
-
-def _triton_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
-    if isinstance(call.mask, BlockMask):
-        return "takes a matrix for a mask, was a BlockMask"
-    unseen = torch.is_tensor(alpha) and in_graph()  # which cannot look at the values
-    if not unseen:
-        low, high = (alpha.min(), alpha.max()) if torch.is_tensor(alpha) else (alpha, alpha)
-        if not LOWEST_ATTENTION_ALPHA <= float(low) <= float(high) <= HIGHEST_ALPHA:
-            allowed = f"[{LOWEST_ATTENTION_ALPHA}, {HIGHEST_ALPHA}]"
-            return f"takes alpha in {allowed}, was {float(low):g} at least and {float(high):g} at most"
-    return triton_attention_problem(call.query, call.key, call.value)
-
-
-def _one_query(call: AttentionCall, alpha: float) -> Tensor:
-    """Decoding (batch, heads, 1, value_dim): the scores of one query are a row, and few values have weight."""
-    assert not isinstance(call.mask, BlockMask)
-    scores = triton_decode_scores(call.query, call.key, call.scaling)
-    scores = biased_scores(scores, call.mask, call.softcap, call.position_bias)
-    if call.s_aux is not None:
-        sinks = call.s_aux.to(scores.dtype).view(1, -1, 1, 1).expand(scores.shape[0], -1, 1, 1)
-        scores = torch.cat([scores, sinks], dim=-1)
-    return triton_decode_values(entmax(scores, alpha, impl="triton"), call.value)
-
-
-def _alpha(module: nn.Module, call: AttentionCall) -> Any:
-    """The alpha of the module's entmax: a number, or (heads,); None where its map is another one."""
+def _alpha(module: nn.Module, call: AttentionCall) -> Alpha | None:
+    """The alpha of the module's entmax: a number, or (heads,); None where its map is not of the entmax family."""
     map_config = module.__dict__[SITE].map_config
     if map_config is None or map_config.spelled_out.name != "entmax":
         return None
     return settings_by_head(map_config, module, call.query).get("alpha", map_config.spelled_out.map_settings["alpha"])
 
 
-def _problem(site: AttentionSite, call: AttentionCall, alpha: Any) -> str | None:
-    """Why no tier without weights can serve a call, or None."""
-    if alpha is None:
-        name = "softmax" if site.map_config is None else site.map_config.name
-        return f"computes maps of the entmax family, not {name}"
-    if site.map_config is not None and site.map_config.temperature != 1:
-        return f"does not divide scores by a temperature, which was {site.map_config.temperature}"
-    if site.map_config is not None and site.map_config.scaled_by_length:
-        return "does not scale scores by the number of keys (delta, beta, gamma)"
+def _problem(name: str, site: AttentionSite, call: AttentionCall, alpha: Alpha | None) -> str | None:
+    """The reason why a backend cannot serve a call, or None."""
+    if alpha is None or site.map_config is None:
+        map_name = "softmax" if site.map_config is None else site.map_config.name
+        return f"computes maps of the entmax family, not {map_name}"
     if site.has_coverage:
         return "does not follow what keys received before (coverage)"
+    return _map_problem(site.map_config) or _call_problem(site, call) or BACKENDS[name].problem(call, alpha)
+
+
+def _map_problem(map_config: MapConfig) -> str | None:
+    """The reason why no backend without weights computes a map of the entmax family with its settings, or None."""
+    if map_config.temperature != 1:
+        return f"does not divide scores by a temperature, which was {map_config.temperature}"
+    if map_config.scaled_by_length:
+        return "does not scale scores by the number of keys (delta, beta, gamma)"
+    return None
+
+
+def _call_problem(site: AttentionSite, call: AttentionCall) -> str | None:
+    """The reason why no backend without weights can serve a call, whatever the map, or None."""
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
     if call.wants_weights or site.counts is not None or site.watch is not None:
@@ -165,14 +146,10 @@ def _problem(site: AttentionSite, call: AttentionCall, alpha: Any) -> str | None
     if call.indices is not None:
         return "does not take the keys that an indexer selected"
     for name, bias in (("position_bias", call.position_bias), ("attention_mask", call.mask)):
-        if isinstance(bias, Tensor) and bias.requires_grad and torch.is_grad_enabled():
+        if isinstance(bias, Tensor) and _needs_gradient(bias):
             return f"gives no gradient to {name}, which asks for one"
     return None
 
 
-TIERS = {
-    "triton": Tier(_triton_problem, _triton_output),
-    "flex": Tier(flex_problem, flex_output),
-    "adasplash": Tier(adasplash_problem, adasplash_output),
-}
-IMPLS = ("auto", "torch", *TIERS)
+def _needs_gradient(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()

@@ -1,11 +1,11 @@
-"""entmax attention by torch's FlexAttention, for any modification of scores and any mask that it takes.
+"""entmax attention by torch's FlexAttention, for any score and mask function that it takes.
 
 FlexAttention computes softmax, and softmax of ``P log [(alpha - 1) s - tau]_+``, ``P = 1 / (alpha - 1)``, is entmax:
-its weights are ``[(alpha - 1) s - tau]_+^P`` over their sum. The logarithm of that sum comes with the output, so that
-two calls, with P and with ``P - 1``, are a step of Newton's method for tau. The call with ``P - 1`` also averages the
-values with the weights of entmax's Jacobian, ``w = p^(2 - alpha)``, which the backward needs: the derivative of the
-call with P, at a fixed tau, is ``w (g - <g, p>)``, and turns into entmax's ``w (g - <g, w> / <1, w>)`` when the
-logarithm of the sum receives the gradient ``<g, p> - <g, w> / <1, w>``.
+its weights are ``[(alpha - 1) s - tau]_+^P`` over their sum. FlexAttention returns the logarithm of that sum with the
+output, so that two calls, with P and with ``P - 1``, are one step of Newton's method for tau. The call with ``P - 1``
+also averages the values with the weights of entmax's Jacobian, ``w = p^(2 - alpha)``, for the backward pass: the
+derivative of the call with P, at a fixed tau, is ``w (g - <g, p>)``, and becomes entmax's ``w (g - <g, w> / <1, w>)``
+when the logarithm of the sum receives the gradient ``<g, p> - <g, w> / <1, w>``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,29 +21,31 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_bloc
 
 from ...functional.newton import exponent_of
 from ...functional.rows import accumulation_dtype
-from ._call import AttentionCall
+from .._call import AttentionCall
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
-LOWEST_ALPHA, HIGHEST_ALPHA = 1.1, 2.0
+_LOWEST_ALPHA, _HIGHEST_ALPHA = 1.1, 2.0
 _MAX_STEPS = 30
 # logsumexp(c x) / c lies between the largest x and log(n) / c above it.
 _SHARPNESS = 64.0
-# Steps need the sum of the weights, not the values: the fewest columns of those that FlexAttention's kernels take.
+# Steps need the sum of the weights, not the values: the fewest value columns that FlexAttention's kernels take.
 _FEWEST_COLUMNS = 16
 
 
-# Each score function, mask, dtype and size of heads is a graph of its own to torch.compile; a length is not. Beyond
-# its usual eight it would go on uncompiled, with all scores written down; beyond these it raises.
+# torch.compile makes one graph for each score function, mask, dtype and head size, but not for each length. Beyond its
+# default of eight it would silently go on uncompiled, with all scores materialized; beyond this limit it raises.
 _MOST_GRAPHS = 256
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 @cache
-def _engine(function: Any, compiled: bool) -> Any:
-    """A function of FlexAttention's; not compiled, it writes all scores, or all of the mask, down."""
+def _engine(function: _Function, compiled: bool) -> _Function:
+    """A function of FlexAttention's, compiled or not; uncompiled it materializes all scores, or the whole mask."""
     if not compiled:
         return function
-    compiler: Any = torch.compile  # whose annotations leave the last two out
+    compiler: Any = torch.compile  # whose annotations omit the last two arguments
     return compiler(function, fullgraph=True, recompile_limit=_MOST_GRAPHS, isolate_recompiles=True)
 
 
@@ -57,29 +59,29 @@ def flex_entmax_attention(
     block_mask: BlockMask | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """``entmax(score_mod(scale q k^T)) v`` over the keys that ``block_mask`` lets a query see.
+    """``entmax(score_mod(scale q k^T)) v`` over the keys that ``block_mask`` makes visible.
 
     Args:
         query: (batch, heads, queries, head_dim), float32, bfloat16, float16, or on the CPU float64.
         key: (batch, key_heads, keys, head_dim), heads a multiple of key_heads.
         value: (batch, key_heads, keys, value_dim).
         alpha: in [1.1, 2].
-        score_mod: a function (score, batch, head, query index, key index) -> score, as ``flex_attention`` takes it.
-        block_mask: what ``create_block_mask`` made of a mask function; None for all keys.
+        score_mod: (score, batch, head, query index, key index) -> score, as in ``flex_attention``.
+        block_mask: the result of ``create_block_mask``; None for all keys.
         scale: factor on the dot products; None is ``head_dim ** -0.5``.
 
     Returns:
         (batch, heads, queries, value_dim) in the dtype of query; zeros for a query that sees no key. Differentiable
-        once in query, key and value, and in what ``score_mod`` captures, as far as ``flex_attention`` is: on the CPU,
-        torch refuses gradients.
+        once in query, key, value and the tensors that ``score_mod`` captures, as far as ``flex_attention`` is: on the
+        CPU, torch refuses gradients.
 
     Raises:
-        ValueError: an alpha out of range, or what ``flex_attention`` refuses.
+        ValueError: an alpha out of range, or arguments that ``flex_attention`` refuses.
         NotImplementedError: gradients on the CPU.
 
     Source: the identity above; Newton's method as in ``entmax``.
-    Cost: two calls of ``flex_attention`` for each of three to ten steps, and two more. On a GPU it is compiled when
-        first called, and memory is O(queries); the host waits for each step. On the CPU all scores are written down.
+    Cost: two calls of ``flex_attention`` for each of three to ten steps, and two more. On a GPU it is compiled at the
+        first call, and memory is O(queries); the host waits for each step. On the CPU all scores are materialized.
 
     >>> import torch
     >>> q = torch.tensor([[[[4.0]]]])
@@ -87,16 +89,16 @@ def flex_entmax_attention(
     >>> flex_entmax_attention(q, k, v, 2.0, score_mod=lambda score, b, h, i, j: score / 2)
     tensor([[[[1.]]]])
     """
-    if not LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
-        raise ValueError(f"alpha must be in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha}")
+    if not _LOWEST_ALPHA <= alpha <= _HIGHEST_ALPHA:
+        raise ValueError(f"alpha must be in [{_LOWEST_ALPHA}, {_HIGHEST_ALPHA}], was {alpha}")
     precision = accumulation_dtype(query)
-    # Tensors, not numbers: another alpha is no reason to compile again.
+    # Tensors, not numbers: another alpha must not compile again.
     factor, exponent = (torch.tensor(x, dtype=precision, device=query.device) for x in (alpha - 1, exponent_of(alpha)))
     engine = _engine(flex_attention, query.is_cuda)
 
     def attend(value: Tensor, change: ScoreMod) -> tuple[Tensor, Tensor]:
-        """Values averaged with weights ``exp(change(score))``, and the logarithm of the weights' sum."""
-        # Searching is one graph, whether or not the queries want a gradient of what comes after it.
+        """Values averaged with weights ``exp(change(score))``, and the logarithm of the sum of the weights."""
+        # Detached, so that the search for tau is one graph whether or not the queries need a gradient.
         q, k, v = (x if torch.is_grad_enabled() else x.detach() for x in (query, key, value))
 
         def changed(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -123,7 +125,7 @@ def flex_entmax_attention(
     with torch.no_grad():
         few = value[..., :_FEWEST_COLUMNS]
         top = (attend(few, sharpened)[1] - math.log(key.shape[2])) / _SHARPNESS
-        # Where no key is visible, above every score.
+        # Above every score where no key is visible.
         tau = torch.where(top > -torch.inf, top - 1, torch.finfo(top.dtype).max)
         for _ in range(_MAX_STEPS):
             mass, slope = (weighted(few, tau, power)[1].exp() for power in (exponent, exponent - 1))
@@ -139,7 +141,7 @@ def flex_entmax_attention(
 
 
 class _FollowThreshold(torch.autograd.Function):
-    """Hands the output on; the gradient of the logarithm of the mass makes up for the tau that was held fixed."""
+    """Identity in the forward pass; the backward pass corrects, through the mass, for the tau that was held fixed."""
 
     @staticmethod
     def forward(ctx, out: Tensor, log_mass: Tensor, of_slope: Tensor) -> Tensor:
@@ -153,12 +155,12 @@ class _FollowThreshold(torch.autograd.Function):
         return grad, (grad.to(ctx.dtype) * difference).sum(-1), None
 
 
-def flex_problem(call: AttentionCall, alpha: Any) -> str | None:
-    """Why FlexAttention cannot serve a call of entmax, or None."""
+def flex_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
+    """The reason why FlexAttention cannot serve a call of entmax, or None."""
     if torch.is_tensor(alpha):
-        return "takes one number for alpha, was one a head"
-    if not LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
-        return f"takes alpha in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha:g}"
+        return "takes one number for alpha, was one per head"
+    if not _LOWEST_ALPHA <= alpha <= _HIGHEST_ALPHA:
+        return f"takes alpha in [{_LOWEST_ALPHA}, {_HIGHEST_ALPHA}], was {alpha:g}"
     if call.s_aux is not None:
         return "has no sinks, and some were given"
     tensors = (call.query, call.key, call.value)
@@ -167,8 +169,9 @@ def flex_problem(call: AttentionCall, alpha: Any) -> str | None:
     return None
 
 
-def flex_output(call: AttentionCall, alpha: float) -> Tensor:
+def flex_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     """The output (batch, heads, queries, value_dim) of a call that FlexAttention can serve."""
+    assert not torch.is_tensor(alpha)
     batch, heads, queries, _ = call.query.shape
     shape = (batch, heads, queries, call.key.shape[2])
     softcap, added = call.softcap, [] if call.position_bias is None else [call.position_bias.expand(shape)]
@@ -200,7 +203,7 @@ def flex_output(call: AttentionCall, alpha: float) -> Tensor:
 def _blocks(
     visible: Tensor | None, causal: bool, window: int | None, shape: tuple[int, int, int, int], device: torch.device
 ) -> BlockMask:
-    """The block mask of a boolean one (batch or 1, heads or 1, queries, keys), of later keys, and of a window."""
+    """The block mask of a boolean mask (batch or 1, heads or 1, queries, keys), of causality, and of a window."""
     per_batch, per_head = (visible is not None and visible.shape[axis] > 1 for axis in (0, 1))
     ahead = shape[3] - shape[2]
 

@@ -97,9 +97,9 @@ def test_taking_accelerates_autocast_off_leaves_the_model_sparse(accelerator):
 
 
 def test_what_was_prepared_before_is_refused(accelerator):
-    with pytest.raises(ValueError, match="LlamaForCausalLM has a forward that was put around it"):
+    with pytest.raises(ValueError, match="LlamaForCausalLM has an instance attribute forward"):
         sparsify(accelerator.prepare(tiny_model("llama")), **BOTH)
-    with pytest.raises(ValueError, match="call sparsify or unsparsify on the model as it was before"):
+    with pytest.raises(ValueError, match="call sparsify or unsparsify on the model before it"):
         unsparsify(accelerator.prepare(sparsify(tiny_model("llama"), **BOTH)))
 
 

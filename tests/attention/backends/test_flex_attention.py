@@ -9,9 +9,11 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.attention import flex_attention as torch_flex
 
 from hf_sparse import sparsify
-from hf_sparse.attention import SITE, AttentionSite, flex_entmax_attention, set_impl, sparse_attention
+from hf_sparse.attention import flex_entmax_attention, set_impl
+from hf_sparse.attention._call import AttentionCall
 from hf_sparse.attention.backends import _flex
-from hf_sparse.attention.backends._call import AttentionCall
+from hf_sparse.attention.interface import sparse_attention
+from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax
 from tests.tiny_models import labelled, tiny_model
@@ -80,7 +82,7 @@ def test_the_compiled_form_is_whole_graphs_that_no_length_adds_to(monkeypatch):
     for length in (150, 280, 300, 410):
         q, k, v = (x.requires_grad_() for x in drawn(*[(1, 1, length, 8)] * 3, dtype=torch.float32))
         keys = (torch.arange(length) > 2)[None, None, None]
-        call = AttentionCall(q, k, v, keys, 0.3, True, 100, 0.0, 2.0, None, None, None, None, False)
+        call = AttentionCall(q, k, v, keys, scaling=0.3, causal=True, window=100, softcap=2.0)
         _flex.flex_output(call, 1.5).sum().backward()
         with torch.no_grad():
             _flex.flex_output(call, 1.5)
@@ -147,7 +149,7 @@ def test_what_flex_attention_cannot_serve_is_refused_by_name():
     for name, arguments, message in (
         ("entmax15", {}, "is torch's FlexAttention, which gives no gradients on the CPU"),
         ({"name": "entmax", "alpha": 1.05}, {}, r"takes alpha in \[1.1, 2.0\], was 1.05"),
-        ({"name": "entmax", "alpha": [1.2, 1.5, 1.5, 1.5]}, {}, "takes one number for alpha, was one a head"),
+        ({"name": "entmax", "alpha": [1.2, 1.5, 1.5, 1.5]}, {}, "takes one number for alpha, was one per head"),
         ("entmax15", {"s_aux": torch.zeros(4)}, "has no sinks, and some were given"),
         ("sparsegen_lin", {}, "computes maps of the entmax family, not sparsegen_lin"),
     ):

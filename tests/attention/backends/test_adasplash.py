@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from hf_sparse.attention import SITE, AttentionSite, sparse_attention
 from hf_sparse.attention._mask import pattern_mask
 from hf_sparse.attention.backends import _adasplash
+from hf_sparse.attention.interface import sparse_attention
+from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax
 
@@ -121,9 +122,9 @@ def left_padded():
         (qkv(dim=24), {}, "takes heads of 16, 32, 64, 128, 256 dimensions, were 24 and 24"),
         (qkv(tokens=64, keys=70), {}, "takes as many queries as keys, at least 64, were 64 and 70"),
         (qkv(tokens=40), {}, "takes as many queries as keys, at least 64, were 40 and 40"),
-        (qkv(), {"softcap": 3.0}, "knows no softcap, and a softcap was given"),
-        (qkv(), {"position_bias": torch.zeros(1, 2, 70, 70)}, "knows no position_bias, and position_bias was given"),
-        (qkv(), {"s_aux": torch.zeros(2)}, "knows no sinks, and sinks was given"),
+        (qkv(), {"softcap": 3.0}, "does not support softcap, which was given"),
+        (qkv(), {"position_bias": torch.zeros(1, 2, 70, 70)}, "does not support position_bias, which was given"),
+        (qkv(), {"s_aux": torch.zeros(2)}, "does not support sinks, which was given"),
         (qkv(), {"scaling": 1.0}, r"divides dot products by sqrt\(16\), and scaling was 1"),
         (qkv(), {"attention_mask": left_padded()}, "takes masks that hide later keys, padding on the right, or both"),
         (qkv(), {"attention_mask": known_by_pattern(3, 70)}, "takes masks that hide later keys, padding on the right"),
@@ -138,7 +139,7 @@ def test_what_adasplash_does_not_support_is_refused_by_name(calls, tensors, argu
 
 def test_gradients_of_keys_alone_are_refused(calls):
     q, k, v = qkv()
-    with pytest.raises(ValueError, match="fails where keys or values want a gradient and queries do not"):
+    with pytest.raises(ValueError, match="fails where keys or values need a gradient and queries do not"):
         sparse_attention(module(), q, k.requires_grad_(), v)
 
 

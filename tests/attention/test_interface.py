@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 import hf_sparse.functional as F
-from hf_sparse.attention import SITE, AttentionSite, attention_scores, sparse_attention
-from hf_sparse.attention._find import heeded_arguments
+from hf_sparse.attention._scores import attention_scores
+from hf_sparse.attention.find import named_arguments
+from hf_sparse.attention.interface import sparse_attention
+from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
 
 B, H, T, D = 2, 4, 5, 8
@@ -134,7 +136,7 @@ def test_dropout_acts_in_training_only():
 def test_what_is_not_honoured_is_refused_by_name():
     q, k, v = qkv()
     attention = module()
-    attention.__dict__[SITE].heeded = frozenset({"temperature"})
+    attention.__dict__[SITE].named_arguments = frozenset({"temperature"})
     with pytest.raises(NotImplementedError, match="Module passes 'temperature'"):
         sparse_attention(attention, q, k, v, temperature=0.5)
     sparse_attention(attention, q, k, v, temperature=None, labels=torch.zeros(1))
@@ -142,13 +144,13 @@ def test_what_is_not_honoured_is_refused_by_name():
         sparse_attention(nn.Module(), q, k, v)
 
 
-def test_what_a_model_heeds_is_what_its_own_eager_attention_names(monkeypatch):
+def test_named_arguments_are_those_of_the_models_own_eager_attention(monkeypatch):
     own = types.ModuleType("tests.own_attention")
     own.eager_attention_forward = lambda module, query, key, value, mask, temperature=1.0, **kwargs: None
     monkeypatch.setitem(sys.modules, "tests.own_attention", own)
-    heeded = heeded_arguments(type("Attention", (nn.Module,), {"__module__": "tests.own_attention"}))
-    assert {"temperature", "block_indices"} <= heeded
-    assert not {"labels", "sliding_window"} & heeded
+    named = named_arguments(type("Attention", (nn.Module,), {"__module__": "tests.own_attention"}))
+    assert {"temperature", "block_indices"} <= named
+    assert not {"labels", "sliding_window"} & named
 
 
 def test_models_may_pass_everything_by_keyword():

@@ -7,51 +7,40 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache
 
-from ..functional.rows import upcast
-from ._credit import spending_queries, spent_layer
-from ._site import learned_name, weigh
+from ...functional.rows import upcast
+from .._call import AttentionCall
+from ..site import learned_name, weigh
+from ._steps import Steps
 
 
-def covered_weights(
-    module: nn.Module,
-    query: Tensor,
-    scores: Tensor,
-    scaling: float,
-    num_keys: int,
-    cache: Cache | None,
-    target_mask: Tensor | None,
-) -> Tensor:
-    """The weights of ``scores`` at a site with coverage on ``module``.
+def covered_weights(module: nn.Module, call: AttentionCall, scores: Tensor) -> Tensor:
+    """The weights of ``scores`` with coverage; see ``sequential_weights``.
 
     Args:
         module: an attention module with such a site; it holds the vectors.
-        query: (batch, heads, queries, head_dim).
+        call: the call.
         scores: (batch, heads, queries, columns); columns after the keys are sinks, which have no coverage.
-        scaling: factor on dot products.
-        num_keys: number of keys.
-        cache: where keys of earlier calls are, and what they have received; None where all queries are in this call.
-        target_mask: (batch, target length so far), 0 for padding, which covers nothing; None for no padding.
 
     Returns:
         Weights (batch, heads, queries, columns), dtype of ``scores``.
 
     Raises:
-        ValueError: a cache that cannot be followed.
+        ValueError: capped scores, or a cache that cannot be followed.
     """
-    z = upcast(scores)
+    if call.softcap is not None:
+        raise ValueError(
+            f"{type(module).__name__} caps its scores, and coverage is not part of what it caps; leave coverage out"
+        )
+    z, num_keys = upcast(scores), call.key.shape[2]
     vectors = getattr(module, learned_name("coverage"))(scores)
-    slope = upcast(query @ vectors[..., None] * scaling)  # by which a score rises where the key has received 1
-    covering = spending_queries(target_mask, scores)
-    layer, first_step = spent_layer(module, cache, scores.shape[2])
-    before = None if layer is None else layer.spent_before(first_step, num_keys)
+    slope = upcast(call.query @ vectors[..., None] * call.scaling)  # rise of a score where its key has received 1
+    steps = Steps.of(module, call)
+    before = steps.received(num_keys)
     received = z.new_zeros(*z.shape[:2], num_keys) if before is None else before
     received = nn.functional.pad(received, (0, z.shape[-1] - num_keys))
-    weights = covered_attention(partial(weigh, module), z, slope, received, covering)
-    if layer is not None:
-        taken = weights[..., :num_keys]
-        layer.spend(taken if covering is None else taken * covering[:, None, :, None])
+    weights = covered_attention(partial(weigh, module), z, slope, received, steps.spending)
+    steps.spend(weights[..., :num_keys])
     return weights.to(scores.dtype)
 
 

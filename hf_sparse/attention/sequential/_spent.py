@@ -1,4 +1,4 @@
-"""What keys have received lives with them: a cache layer that follows beams, selections and crops with it."""
+"""A cache layer that keeps, beside its keys, the attention they received, through beams, selections and crops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-# So many of the latest steps are kept apart, to be taken back when a cache is cropped (assisted decoding drafts 20).
+# Latest steps that are kept apart, so that cropping the cache can undo them (assisted decoding drafts 20 tokens).
 NUM_KEPT_STEPS = 64
 
 
@@ -16,11 +16,11 @@ class SpentLayer(DynamicLayer):
     """A layer of a ``DynamicCache`` that also keeps the attention each key has received.
 
     Args:
-        layer: the layer whose place it takes, with its keys and values.
+        layer: the layer to replace; its keys and values are kept.
 
     Attributes:
-        num_steps: how many queries have spent.
-        settled: attention (batch, heads or 1, keys) from steps that are no longer taken back.
+        num_steps: number of queries so far.
+        settled: attention (batch, heads or 1, keys) from steps that can no longer be undone.
         recent: attention (batch, heads or 1, steps, keys) from each of the latest steps.
     """
 
@@ -34,19 +34,19 @@ class SpentLayer(DynamicLayer):
     def spent_before(self, step: int, num_keys: int) -> Tensor | None:
         """Attention (batch, heads or 1, keys) that the keys received in steps before ``step``; None for none.
 
-        Later steps are taken back: the cache of the target was cropped since.
+        Later steps are undone: the cache of the target has been cropped since.
 
         Raises:
-            ValueError: there were not so many steps, or more of them than are kept would be taken back.
+            ValueError: there were fewer steps than that, or more would have to be undone than are kept.
         """
-        self._take_back(self.num_steps - step)
+        self._undo(self.num_steps - step)
         if self.settled is None or self.recent is None:
             return None
         spent = self.settled + self.recent.sum(2)
         return torch.nn.functional.pad(spent, (0, num_keys - spent.shape[-1]))
 
     def spend(self, weights: Tensor) -> None:
-        """Note what each step (batch, heads or 1, steps, keys) spent."""
+        """Add the attention (batch, heads or 1, steps, keys) that each new step spent."""
         self.num_steps += weights.shape[2]
         if self.settled is None or self.recent is None:
             self.settled, self.recent = torch.zeros_like(weights[:, :, 0]), weights[:, :, :0]
@@ -57,7 +57,7 @@ class SpentLayer(DynamicLayer):
         self.settled = self.settled + recent[:, :, :num_settled].sum(2)
         self.recent = recent[:, :, num_settled:].clone() if num_settled else recent
 
-    def _take_back(self, num_steps: int) -> None:
+    def _undo(self, num_steps: int) -> None:
         if num_steps == 0:
             return
         if num_steps < 0 or self.recent is None:
@@ -78,19 +78,19 @@ class SpentLayer(DynamicLayer):
             self.settled, self.recent = change(self.settled), change(self.recent)
 
     def reset(self) -> None:
-        """Forget keys, values and what was spent."""
+        """Clear keys, values and received attention."""
         super().reset()
         self.num_steps, self.settled, self.recent = 0, None, None
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last keys, and what they spent as queries. (Cross-attention's keys are never removed.)"""
+        """Remove the last keys, and what they spent as queries; keys of cross-attention are never removed."""
         super().crop(tokens_to_remove)
         if tokens_to_remove:
-            self._take_back(abs(tokens_to_remove))
+            self._undo(abs(tokens_to_remove))
             self._change(lambda x: x[..., : self.get_seq_length()])
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Follow the beams that go on."""
+        """Reorder rows as beam search continues them."""
         super().reorder_cache(beam_idx)
         self._change(lambda x: x.index_select(0, beam_idx.to(x.device)))
 

@@ -1,19 +1,19 @@
-"""Attention that computes softmax inside its own module: the call is replaced there, and only there."""
+"""Attention that computes softmax inside its own module: replace the call there, and only there."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ._find import calls_softmax
 from ._scores import attention_scores
-from ._site import SITE, AttentionSite, attention_sites, weigh
+from .find import cached, calls_softmax
+from .site import SITE, AttentionSite, attention_sites, weigh
 from .swap_class import change_class
 
 
@@ -38,7 +38,7 @@ def _dot_product(
     """The signature of ``torch.nn.functional.scaled_dot_product_attention``."""
 
 
-_SIGNATURES: dict[Any, inspect.Signature] = {
+_SIGNATURES: dict[object, inspect.Signature] = {
     nn.functional.softmax: inspect.signature(_softmax),
     torch.softmax: inspect.signature(_method),
     torch.special.softmax: inspect.signature(_method),
@@ -47,11 +47,11 @@ _SIGNATURES: dict[Any, inspect.Signature] = {
 }
 
 
-def attention_call(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The named arguments of a call that weighs attention, or None for any other call.
+def attention_call(func: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Any] | None:
+    """The arguments of a call that computes attention weights, by name; None for any other call.
 
-    A softmax weighs attention when it runs over the last axis: ConvBERT's attention also normalizes the kernels of
-    its convolution, over another one.
+    Softmax counts only over the last axis: ConvBERT's attention also normalizes the kernels of its convolution, over
+    another axis.
     """
     signature = _SIGNATURES.get(func)
     if signature is None:
@@ -65,10 +65,10 @@ def attention_call(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> dict[st
 
 
 class DivertedSoftmax(TorchFunctionMode):
-    """Inside this block, softmax that weighs attention is the site's map; without a site it is left as it is.
+    """Inside this block, attention softmax is the map of the module's site; without a site it stays softmax.
 
-    What is computed in place of a call is hidden from all other such blocks: an attention module inside another
-    decides for itself, and so does a router inside an attention module.
+    Replacements are hidden from enclosing blocks: an attention module inside another decides for itself, and so does a
+    router inside an attention module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -85,8 +85,8 @@ class DivertedSoftmax(TorchFunctionMode):
             return weighted_values(self.module, **call) if "query" in call else weights(self.module, **call)
 
 
-def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-    """What stands in for ``softmax(input, dim=-1, dtype=dtype)`` in ``module``.
+def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor:
+    """Replacement for ``softmax(input, dim=-1, dtype=dtype)`` in ``module``.
 
     Scores in the lower half of their dtype's range count as masked: models write the smallest finite number there.
     """
@@ -109,7 +109,7 @@ def weighted_values(
     scale: float | None,
     enable_gqa: bool,
 ) -> Tensor:
-    """What stands in for ``scaled_dot_product_attention`` in ``module``."""
+    """Replacement for ``scaled_dot_product_attention`` in ``module``."""
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, dim=-3), value.repeat_interleave(groups, dim=-3)
@@ -120,35 +120,35 @@ def weighted_values(
 
 
 class InlineAttention:
-    """Mixed in before a module's own class by ``inline_class``."""
+    """Mixin that ``inline_class`` puts before a module's own class."""
 
     _dense_class: type[nn.Module]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        state: Any = super().__reduce_ex__(protocol)[2:]
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
+        state = cast(tuple[object, ...], super().__reduce_ex__(protocol))[2:]
         return (_empty_inline_module, (self._dense_class,), *state)
 
 
-@functools.cache
-def inline_class(dense: Any) -> Any:
-    """The class of modules of class ``dense`` whose forward runs with their site's map: same name, same signature."""
+@cached
+def inline_class(dense: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of ``dense`` whose forward uses the map of the site; its name and signature stay."""
 
     @functools.wraps(dense.forward)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> object:
         with DivertedSoftmax(self):
             return dense.forward(self, *args, **kwargs)
 
     body = {"_dense_class": dense, "__module__": dense.__module__, "__doc__": dense.__doc__, "forward": forward}
-    return type(dense.__name__, (InlineAttention, dense), body)
+    return cast(type[nn.Module], type(dense.__name__, (InlineAttention, dense), body))
 
 
-def _empty_inline_module(dense: Any) -> Any:
+def _empty_inline_module(dense: type[nn.Module]) -> nn.Module:
     cls = inline_class(dense)
     return cls.__new__(cls)
 
 
 def divert(model: nn.Module) -> None:
-    """Let every inline site of ``model`` run with its map, and what computes a softmax inside one without it.
+    """Make every inline site of ``model`` use its map, and modules inside it that compute a softmax keep theirs.
 
     Args:
         model: a model whose attention modules carry their sites.
@@ -156,7 +156,7 @@ def divert(model: nn.Module) -> None:
     for module, site in attention_sites(model):
         if site.inline:
             for part in module.modules():
-                cls: Any = type(part)
+                cls = type(part)
                 own = part is module or (calls_softmax(cls) and not is_softmax(part))
                 if own and not isinstance(part, InlineAttention):
                     change_class(part, inline_class(cls))
@@ -170,7 +170,7 @@ def restore(model: nn.Module) -> None:
 
 
 def is_softmax(module: nn.Module) -> bool:
-    """Whether a module is but a softmax (``nn.Softmax``, I-BERT's ``IntSoftmax``): its caller answers for it."""
+    """Whether a module is only a softmax (``nn.Softmax``, I-BERT's ``IntSoftmax``), on behalf of its caller."""
     return "softmax" in type(module).__name__.lower()
 
 
@@ -186,8 +186,8 @@ REFUSED = {
 }
 
 
-def refusal(model: nn.Module, sites: list[AttentionSite]) -> str | None:
-    """Why the first site that cannot be made sparse cannot, or None."""
+def inline_refusal(model: nn.Module, sites: list[AttentionSite]) -> str | None:
+    """The reason why some site cannot be made sparse, whatever its map; None where all can."""
     for site in sites:
         name = type(model.get_submodule(site.path)).__name__
         if name in REFUSED:

@@ -1,0 +1,120 @@
+"""The attention function that Transformers calls for a sparse model, registered with its mask function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from ._call import Arguments, AttentionCall
+from ._mask import pattern_mask
+from ._scores import grouped, scores_of_call
+from .backends import output_without_weights
+from .sequential import sequential_weights
+from .site import SITE, AttentionSite, weigh
+
+NAME = "hf_sparse"
+
+
+def sparse_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
+    indices: Tensor | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention with the map that ``sparsify`` chose for ``module``; Transformers calls it.
+
+    Args:
+        module: the attention module; it carries its site.
+        query: (batch, heads, queries, head_dim).
+        key: (batch, key_value_heads, keys, head_dim); heads share keys by groups where there are fewer.
+        value: (batch, key_value_heads, keys, value_dim).
+        attention_mask: see ``attention_scores``; or the result of ``pattern_mask``, or a ``BlockMask``.
+        scaling: factor on the dot products; None is ``head_dim ** -0.5``.
+        dropout: probability of dropping a weight while ``module`` trains.
+        softcap: bound on scores (Gemma 2).
+        position_bias: added to scores (T5).
+        s_aux: (heads,) score of a sink that takes weight and gives nothing (gpt-oss).
+        sinks: the same, one for each query: (batch, heads, queries, 1) (Inkling 2).
+        indices: (batch, queries, k) keys that an indexer selected; all others are masked (DeepSeek V3.2).
+        is_causal: only consulted where there is no mask.
+        **others: other arguments of the model. Sequential attention reads some of them (see
+            ``sequential_weights``); those named by the model's own eager attention are refused.
+
+    Returns:
+        Output (batch, queries, heads, value_dim) and weights (batch, heads, queries, keys); weights are None where a
+        backend without weights computed the output. See ``set_impl``.
+
+    Raises:
+        RuntimeError: ``module`` carries no site.
+        ValueError: ``set_impl`` asked for a backend that cannot serve this call; or see ``sequential_weights``.
+        NotImplementedError: the model passes an argument that would change the weights and is not supported here.
+    """
+    site = _site_of(module, others)
+    call = AttentionCall(
+        query=query,
+        key=key,
+        value=value,
+        mask=attention_mask,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        causal=attention_mask is None and bool(is_causal) and query.shape[2] > 1,
+        dropout=dropout if module.training else 0.0,
+        softcap=softcap,
+        position_bias=position_bias,
+        s_aux=s_aux,
+        query_sinks=sinks,
+        indices=indices,
+        wants_weights=_wants_weights(module, others),
+        others=others,
+    )
+    output = output_without_weights(module, call)
+    if output is not None:
+        return output, None
+    key, value = grouped(call)
+    scores = scores_of_call(call.with_matrix(), key)
+    weights = sequential_weights(module, call, scores) if site.is_sequential else weigh(module, scores)
+    weights = weights[..., : key.shape[2]]
+    if site.counts is not None:
+        site.counts.add(weights.detach(), query.shape[-1])
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def _site_of(module: nn.Module, others: Arguments) -> AttentionSite:
+    """The site of a module; refuses arguments that the model's own attention would have honoured."""
+    site = module.__dict__.get(SITE)
+    if site is None:
+        raise RuntimeError(
+            f"{type(module).__name__} was asked for sparse attention but never given a map: "
+            "its configuration comes from a sparse model; call hf_sparse.sparsify(model, ...) on this one"
+        )
+    for name, given in others.items():
+        if given is not None and name in site.named_arguments:
+            raise NotImplementedError(
+                f"{type(module).__name__} passes {name!r} to its attention, which hf_sparse does not honour; "
+                "leave this model's attention as it is (attn=None)"
+            )
+    return site
+
+
+def _wants_weights(module: nn.Module, others: Arguments) -> bool:
+    """Whether the call, or else the configuration, asks for the weights."""
+    configured = getattr(getattr(module, "config", None), "output_attentions", False)
+    return bool(others.get("output_attentions", configured))
+
+
+AttentionInterface.register(NAME, sparse_attention)
+# Without a mask function of the same name models would be called with no mask at all: no causality, no padding.
+AttentionMaskInterface.register(NAME, pattern_mask)

@@ -1,0 +1,69 @@
+"""Counts of nonzero attention weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass
+class SupportCount:
+    """Counts nonzero attention weights while ``observe`` is on. Fully masked rows do not count.
+
+    Sums stay tensors until they are read: nothing waits for a GPU, and a compiled graph does not break.
+
+    Attributes:
+        calls: number of attention calls.
+        heads: number of heads of the latest call; 0 where its weights do not show them.
+        head_dim: length of its queries; 0 where that cannot be seen.
+        received: names of the optional arguments that reached sequential attention.
+    """
+
+    calls: int = 0
+    heads: int = 0
+    head_dim: int = 0
+    received: set[str] = field(default_factory=set)
+    _nonzero: float | Tensor = 0.0
+    _rows: float | Tensor = 0.0
+    _keys: float | Tensor = 0.0
+
+    def add(self, weights: Tensor, head_dim: int = 0) -> None:
+        """Count the rows of ``weights`` (batch, heads, queries, keys).
+
+        Args:
+            weights: attention weights.
+            head_dim: length of a query; 0 where it cannot be seen.
+        """
+        support = (weights > 0).sum(-1)
+        visible = (support > 0).sum()
+        self.calls += 1
+        self.heads, self.head_dim = weights.shape[1] if weights.dim() == 4 else 0, head_dim
+        self._nonzero = self._nonzero + support.sum()
+        self._rows = self._rows + visible
+        self._keys = self._keys + visible * weights.shape[-1]
+
+    @property
+    def nonzero(self) -> float:
+        """Number of weights that are not zero."""
+        return float(self._nonzero)
+
+    @property
+    def rows(self) -> float:
+        """Number of rows counted."""
+        return float(self._rows)
+
+    @property
+    def keys(self) -> float:
+        """Number of weights in those rows, masked keys included."""
+        return float(self._keys)
+
+    @property
+    def support_size(self) -> float:
+        """Mean number of keys with nonzero weight, in keys per query."""
+        return self.nonzero / self.rows if self.rows else float("nan")
+
+    @property
+    def zero_rate(self) -> float:
+        """Share of attention weights that are exactly zero, masked keys included."""
+        return 1 - self.nonzero / self.keys if self.keys else float("nan")

@@ -1,0 +1,41 @@
+"""Fertilities counted from word alignments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .aligner import Links
+
+
+def fertility_counts(links: Sequence[Links], lengths: Sequence[int]) -> list[list[int]]:
+    """Number of target words aligned to each source word: its fertility (Brown et al. 1993).
+
+    Args:
+        links: for each sentence its links ``(source position, target position)``, as ``WordAligner.align`` returns
+            them.
+        lengths: number of source words in each sentence.
+
+    Returns:
+        For each sentence one count per source word, 0 for a word without a link.
+
+    Raises:
+        ValueError: not one length per sentence, or a link outside its sentence.
+
+    >>> fertility_counts([[(0, 0), (2, 1), (2, 2)]], [3])
+    [[1, 0, 2]]
+    """
+    if len(links) != len(lengths):
+        raise ValueError(f"links and lengths must pair up, were {len(links)} and {len(lengths)}")
+    counts = [[0] * length for length in lengths]
+    for number, (sentence, row) in enumerate(zip(links, counts)):
+        for source, _ in set(sentence):
+            if not 0 <= source < len(row):
+                raise ValueError(f"sentence {number} links source word {source}, but has {len(row)}")
+            row[source] += 1
+    return counts
+
+
+def check_counts(input_ids: Sequence[Sequence[int]], counts: Sequence[Sequence[int]]) -> None:
+    """Raise ValueError unless there is one count for each token of each sentence."""
+    if [len(row) for row in input_ids] != [len(row) for row in counts]:
+        raise ValueError("input_ids and counts must have one count for each token")
