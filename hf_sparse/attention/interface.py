@@ -87,7 +87,7 @@ def sparse_attention(
     weights = sequential_weights(module, call, scores) if site.is_sequential else weigh(module, scores)
     weights = weights[..., : key.shape[2]]
     if site.counts is not None:
-        site.counts.add(weights.detach(), query.shape[-1])
+        site.counts.add(weights.detach())
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

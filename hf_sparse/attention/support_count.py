@@ -15,30 +15,20 @@ class SupportCount:
 
     Attributes:
         calls: number of attention calls.
-        heads: number of heads of the latest call; 0 where its weights do not show them.
-        head_dim: length of its queries; 0 where that cannot be seen.
         received: names of the optional arguments that reached sequential attention.
     """
 
     calls: int = 0
-    heads: int = 0
-    head_dim: int = 0
     received: set[str] = field(default_factory=set)
     _nonzero: float | Tensor = 0.0
     _rows: float | Tensor = 0.0
     _keys: float | Tensor = 0.0
 
-    def add(self, weights: Tensor, head_dim: int = 0) -> None:
-        """Count the rows of ``weights`` (batch, heads, queries, keys).
-
-        Args:
-            weights: attention weights.
-            head_dim: length of a query; 0 where it cannot be seen.
-        """
+    def add(self, weights: Tensor) -> None:
+        """Count the rows of ``weights`` (batch, heads, queries, keys)."""
         support = (weights > 0).sum(-1)
         visible = (support > 0).sum()
         self.calls += 1
-        self.heads, self.head_dim = weights.shape[1] if weights.dim() == 4 else 0, head_dim
         self._nonzero = self._nonzero + support.sum()
         self._rows = self._rows + visible
         self._keys = self._keys + visible * weights.shape[-1]

@@ -110,7 +110,7 @@ class _ReceivedAttention(SupportCount):
 
     reports: list[Tensor] = field(default_factory=list)
 
-    def add(self, weights: Tensor, head_dim: int = 0) -> None:
+    def add(self, weights: Tensor) -> None:
         """Record the last query's weights, (batch, heads, queries, keys) averaged over heads."""
         self.reports.append(weights[:, :, -1].float().mean(1))
 

@@ -71,7 +71,7 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 
 
 def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
-    """The supports of the rows z (N, V), with float32 weights; ``crowded`` are those of more than a quarter of the row.
+    """The supports of the rows z (N, V), with float32 weights; ``crowded``: more than a quarter of the row.
 
     Cost: one read of z.
     """

@@ -59,7 +59,8 @@ def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
     state = sparse_state(self)
     state.decoding += 1
     try:
-        return self._dense_class.generate(self, *args, **kwargs)
+        with state.running():  # encoders are called by themselves
+            return self._dense_class.generate(self, *args, **kwargs)
     finally:
         state.decoding -= 1
 

@@ -35,7 +35,7 @@ def check_forward(model: object) -> None:
     by_hook = kept is not None and getattr(forward, "__wrapped__", None) == kept
     if not by_hook or getattr(kept, "__func__", None) is not getattr(type(model), "forward", None):
         raise ValueError(
-            f"this {type(model).__name__} has an instance attribute forward, as Accelerator.prepare and Liger's kernels "
-            "set, which would shadow the forward of another class: call sparsify or unsparsify on the model before it "
-            "is set"
+            f"this {type(model).__name__} has an instance attribute forward, as Accelerator.prepare and Liger's "
+            "kernels set, which would shadow the forward of another class: call sparsify or unsparsify on the model "
+            "before it is set"
         )

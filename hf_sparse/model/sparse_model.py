@@ -116,7 +116,7 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     state = sparse_state(self)
     state.reached = True
     _check_still_sparse(state)
-    if state.inside:
+    if state.inside and not state.decoding:
         return self._dense_forward(self, *args, **kwargs)
     with state.running():
         return sparse_forward(self, *args, **kwargs)

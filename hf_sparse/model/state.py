@@ -50,7 +50,7 @@ class SparseState:
         parts: the states of the models inside it, which are sparse by themselves too.
         whole: the class of the model that it is a part of, or None.
         owns_configs: whether its configurations are copies that no other model reads.
-        inside: forward calls of the whole that are running: a part then leaves loss and logits to the whole.
+        inside: running calls of the whole: a part that does not generate by itself leaves loss and logits to it.
         decoding: calls of its ``generate`` that are running: its logits are log-probabilities then.
         reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
     """
@@ -87,7 +87,7 @@ class SparseState:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the block as a forward call of the whole: parts leave loss and logits to it."""
+        """Run the block as a call of the whole: parts leave loss and logits to it."""
         for part in self.parts:
             part.inside += 1
         try:

@@ -37,7 +37,7 @@ class Rows:
         self.most = 0.0
         self.least = 1.0
 
-    def add(self, weights: Tensor, head_dim: int = 0) -> None:
+    def add(self, weights: Tensor) -> None:
         self.calls += 1
         mass = weights.double().sum(-1)
         self.zeros += int((weights == 0).sum())
