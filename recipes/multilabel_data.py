@@ -53,7 +53,7 @@ def documents(label_counts: range, length: int, rows: int = 5000, seed: int = 0)
         n_samples=1, n_features=WORDS, n_classes=LABELS, return_distributions=True, random_state=seed
     )
     generator = np.random.default_rng(seed)
-    count = generator.map_config(np.array(label_counts), size=rows)
+    count = generator.choice(np.array(label_counts), size=rows)
     order = generator.random((rows, LABELS)).argsort(axis=1)
     labels = order < count[:, None]
     mixture = labels @ word_given_label.T / count[:, None]

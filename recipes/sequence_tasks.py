@@ -68,7 +68,7 @@ def rows(task: str, lengths: range, count: int, symbols: int, seed: Any) -> Iter
         raise ValueError(f"{task}: length {lengths[-1]} needs as many different symbols, and there are {most}")
     random = Random(f"{task} {seed}")
     for _ in range(count):
-        yield TASKS[task](random.map_config(lengths), symbols, random)
+        yield TASKS[task](random.choice(lengths), symbols, random)
 
 
 def collate(batch: list[Row]) -> dict[str, Tensor]:

@@ -128,11 +128,11 @@ def entries(text: str) -> list[tuple[str, ...]]:
 
 def subject(chance: random.Random) -> tuple[str, str, bool]:
     """A German and an English subject, and whether it is plural."""
-    german, english = chance.map_config(entries(PEOPLE))
+    german, english = chance.choice(entries(PEOPLE))
     plural = german.startswith("* ")
     german = german.removeprefix("* ")
     if chance.random() < 0.4:
-        adjective, meaning = chance.map_config(entries(ADJECTIVES))
+        adjective, meaning = chance.choice(entries(ADJECTIVES))
         article, noun = german.split(" ", 1)
         german = f"{article} {adjective}{'en' if plural else 'e'} {noun}"
         english = english.replace("the ", f"the {meaning} ", 1)
@@ -143,15 +143,15 @@ def clause(chance: random.Random) -> tuple[str, str]:
     """A sentence without its capital and its full stop."""
     german, english, plural = subject(chance)
     takes_object = chance.random() < 0.65
-    verb = chance.map_config(entries(TRANSITIVE if takes_object else INTRANSITIVE))
+    verb = chance.choice(entries(TRANSITIVE if takes_object else INTRANSITIVE))
     reflexive = "sich " if verb[2].startswith("sich ") else ""
     finite, particle = verb[1 if plural else 0], verb[2].removeprefix("sich ").removeprefix("-")
     did = verb[4 if plural else 3]
-    thing, object_ = chance.map_config(entries(THINGS)) if takes_object else ("", "")
+    thing, object_ = chance.choice(entries(THINGS)) if takes_object else ("", "")
     if takes_object and chance.random() < 0.2:
-        second, other = chance.map_config([entry for entry in entries(THINGS) if entry[0] != thing])
+        second, other = chance.choice([entry for entry in entries(THINGS) if entry[0] != thing])
         thing, object_ = f"{thing} und {second}", f"{object_} and {other}"
-    adverb, when = chance.map_config(entries(PLACES) + entries(TIMES))
+    adverb, when = chance.choice(entries(PLACES) + entries(TIMES))
     if chance.random() < 0.4:  # the adverb first, then the verb, then the subject
         middle = [adverb, finite, german, reflexive.strip(), thing, particle]
         words = [when + ",", english, did, object_]
