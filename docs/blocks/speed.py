@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._blocks import block, read
+from recipes.lib.blocks import block, read
 
 
 @block

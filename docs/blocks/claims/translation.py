@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from ._outcome import Outcome, figures_of, listed
 
-SHARED_START, FROM_SCRATCH = "recipes/results/multi30k.json", "recipes/results/multi30k_from_scratch.json"
+SHARED_START, FROM_SCRATCH = (
+    "recipes/translation/results/multi30k.json",
+    "recipes/translation/results/multi30k_from_scratch.json",
+)
 ATTENTIONS = ("softmax", "sparsemax", "csoftmax-predicted", "csparsemax-predicted")
 BETTER = {"bleu": max, "rep": min, "drop": min}
 
