@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # Python itself puts the folder of this script there, and `recipes` is beside it
 
 from blocks import BLOCKS  # noqa: E402
+
 from recipes.headlines import headline_cards  # noqa: E402
 
 FOLDERS = (".", "benchmarks", "docs", "model_cards", "recipes", "recipes/*")
