@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: demo test lint bench sweep clean
 demo: $(READY)
-	$(BIN)/python recipes/inflection.py $(DEMO_ARGS)
+	$(BIN)/python -m recipes.inflection.run $(DEMO_ARGS)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(TEST_ARGS)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ._case import Row
 
+DIGITS = 5
+
 
 def line(row: Row) -> str:
     low, high = row.quartiles
@@ -24,5 +26,19 @@ def heading(row: Row) -> str:
 
 def write(path: Path, machine: dict[str, object], rows: list[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    results = [{**dataclasses.asdict(row), "verdict": row.verdict} for row in rows]
-    path.write_text(json.dumps({"machine": machine, "rows": results}, indent=1) + "\n")
+    lines = ",\n".join(f"  {json.dumps(_entry(row))}" for row in rows)
+    path.write_text(f'{{\n "machine": {json.dumps(machine)},\n "rows": [\n{lines}\n ]\n}}\n')
+
+
+def _entry(row: Row) -> dict[str, object]:
+    """Fields of a row that are not empty, with numbers of ``DIGITS`` digits."""
+    entry = {**dataclasses.asdict(row), "verdict": row.verdict}
+    return {
+        key: [_short(number) for number in value] if key == "quartiles" else _short(value)
+        for key, value in entry.items()
+        if value not in (None, "")
+    }
+
+
+def _short(value: object) -> object:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

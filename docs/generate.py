@@ -9,9 +9,14 @@ import re
 import sys
 from pathlib import Path
 
-from blocks import BLOCKS, CARDS, ROOT
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # Python itself puts the folder of this script there, and `recipes` is beside it
 
-PAGES = sorted(page for folder in (".", "benchmarks", "docs", "recipes") for page in (ROOT / folder).glob("*.md"))
+from blocks import BLOCKS  # noqa: E402
+
+from recipes.headlines import headline_cards  # noqa: E402
+
+FOLDERS = (".", "benchmarks", "docs", "model_cards", "recipes", "recipes/*")
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
@@ -22,18 +27,19 @@ def filled(text: str) -> str:
 
 def generated() -> dict[Path, str]:
     """Expected content of every generated file."""
-    pages = {path: filled(path.read_text(encoding="utf-8")) for path in PAGES}
-    return pages | {ROOT / "model_cards" / f"{card.name}.md": card.text() for make in CARDS for card in make()}
+    cards = {ROOT / "model_cards" / f"{card.name}.md": card.text() for card in headline_cards()}
+    pages = {path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md")} - set(cards)
+    return {path: filled(path.read_text(encoding="utf-8")) for path in sorted(pages)} | cards
 
 
 def main(arguments: list[str]) -> int:
     """Write all pages and cards; with ``--check`` only report those that are out of date."""
     stale = []
-    for path, made in generated().items():
-        if not path.is_file() or path.read_text(encoding="utf-8") != made:
+    for path, text in generated().items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
             stale.append(str(path.relative_to(ROOT)))
             if arguments != ["--check"]:
-                path.write_text(made, encoding="utf-8")
+                path.write_text(text, encoding="utf-8")
     if arguments == ["--check"] and stale:
         print(f"out of date: {', '.join(stale)}; run python docs/generate.py")
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ._blocks import ROOT, block
+from recipes.lib.blocks import ROOT, block
 
 TESTS = "tests/test_numerics_contract.py"
 

@@ -1,22 +1,22 @@
-"""Tables of docs/exploring.md: results of docs/explore.py for the models of the inflection recipe."""
+"""Tables of docs/exploring.md: results of recipes/inflection/explore.py for the models of that recipe."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ._blocks import block, read
+from recipes.lib.blocks import block, read
 
 
 def explored() -> dict[str, Any]:
-    """The results of docs/explore.py."""
-    return read("docs/exploring.json")
+    """The results of recipes/inflection/explore.py."""
+    return read("recipes/inflection/results/exploring.json")
 
 
 def origin(result: dict[str, Any]) -> str:
     """Models and versions behind the results."""
     versions = result["versions"]
     return (
-        f"Models of recipes/inflection.py, default settings; torch {versions['torch']}, transformers "
+        f"Models of recipes.inflection, default settings; torch {versions['torch']}, transformers "
         f"{versions['transformers']}, commit {(result['commit'] or 'unknown')[:10]}."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._blocks import block, read
+from recipes.lib.blocks import block, read
 
 
 @block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._blocks import block, read
+from recipes.lib.blocks import block, read
 
 
 @block
@@ -36,7 +36,7 @@ def _ratios(name: str) -> str:
     floors = {row["case"]: row["ratio"] for row in rows if row["candidate"].startswith("floor")}
     lines = ["| case | candidate | ratio | to | target | | floor |", "|---|---|---|---|---|---|---|"]
     for row in rows:
-        if row["target"] is not None:
+        if "target" in row:
             floor = f"{floors[row['case']]:.2f}" if row["case"] in floors else ""
             lines.append(
                 f"| {row['case']} | {row['candidate']} | {row['ratio']:.2f} | {row['baseline']} | "
@@ -60,7 +60,7 @@ def _parts(name: str) -> str:
     for row in rows:
         if row.get("part"):
             parts.setdefault((row["case"], row["candidate"]), {})[row["part"]] = row["ratio"]
-    missed = [row for row in rows if row["verdict"] == "MISSED"]
+    missed = [row for row in rows if row.get("verdict") == "MISSED"]
     if not missed:
         return "No target is missed."
     lines = ["| case | candidate | ratio | target | of which | rest |", "|---|---|---|---|---|---|"]

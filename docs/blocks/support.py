@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ._blocks import block, read
+from recipes.lib.blocks import block, read
 
 
 @block

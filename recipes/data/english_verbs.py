@@ -1,25 +1,24 @@
-"""Build ``english_verbs.tsv``: five inflected forms of common English verbs.
+"""English verbs: five inflected forms of each of the common ones, written out here.
 
-The verbs are written out below; the spelling rules of regular English inflection are the few functions after
-them.  What the rules cannot know is marked in the lists: which longer verbs double their last consonant
-(``regret``), which keep a silent e (``singe``), and which verbs are irregular (``draw``).  American spelling.
+The spelling rules of regular inflection are the few functions after the lists.  What the rules cannot know is marked
+in the lists: which longer verbs double their last consonant (``regret``), which keep a silent e (``singe``), and which
+verbs are irregular (``draw``).  American spelling.
 
-    python recipes/data/english_verbs.py
+    python -m recipes.data.english_verbs > english_verbs.tsv
 
-rewrites the table beside this file and prints its counts.
+writes the table, a line for each form.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
-
-TABLE = Path(__file__).with_name("english_verbs.tsv")
 
 TAGS = ("V;NFIN", "V;3;SG;PRS", "V;V.PTCP;PRS", "V;PST", "V;V.PTCP;PST")
 
 Forms = tuple[str, ...]
+Row = tuple[str, str, str]
 
 # Irregular verbs, one to a line: lemma, past, past participle; after the colon, prefixes that make a verb
 # inflected in the same way (with-draw, with-drew, with-drawn).
@@ -553,18 +552,12 @@ def all_verbs() -> list[Forms]:
     return verbs
 
 
-def table() -> str:
-    """Return the text of the table: a line for each form, holding lemma, form and tags."""
-    rows = [(forms[0], form, tags) for forms in all_verbs() for form, tags in zip(forms, TAGS, strict=True)]
-    return "".join("\t".join(row) + "\n" for row in rows)
-
-
-def main() -> None:
-    """Rewrite the table and print its counts."""
-    TABLE.write_bytes(table().encode("ascii"))
-    verbs = len(all_verbs())
-    print(f"{verbs} verbs, {len(irregular_verbs())} of them irregular, {verbs * len(TAGS)} rows")
+@lru_cache(maxsize=1)
+def rows() -> list[Row]:
+    """Return lemma, form and tags of every form, the verbs sorted and the forms of each in the order of ``TAGS``."""
+    return [(forms[0], form, tags) for forms in all_verbs() for form, tags in zip(forms, TAGS, strict=True)]
 
 
 if __name__ == "__main__":
-    main()
+    for row in rows():
+        print(*row, sep="\t")

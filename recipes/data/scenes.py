@@ -1,18 +1,17 @@
-"""Build ``scenes_de_en.tsv``: short German sentences about everyday scenes, with their English translations.
+"""Scenes: short German sentences about everyday life, with their English translations.
 
-    python recipes/data/scenes.py
+    python -m recipes.data.scenes > scenes.tsv
 
-rewrites the table beside this file and prints its counts. Everything is written out below: a sentence puts a subject,
-what it does, and where or when, in German and English word order (German moves the verb to second place when the
-sentence begins with a place, and splits separable verbs). Combinations are drawn with a fixed seed.
+writes the table. Everything is written out below: a sentence puts a subject, what it does, and where or when, in
+German and English word order (German moves the verb to second place when the sentence begins with a place, and splits
+separable verbs). Combinations are drawn with a fixed seed.
 """
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
+from functools import lru_cache
 
-TABLE = Path(__file__).with_name("scenes_de_en.tsv")
 ROWS = 3000
 SEED = 2018
 
@@ -121,6 +120,7 @@ TIMES = """
 """
 
 
+@lru_cache
 def entries(text: str) -> list[tuple[str, ...]]:
     """The lines of a list, each split at its bars."""
     return [tuple(part.strip() for part in line.split("|")) for line in text.strip().splitlines()]
@@ -128,11 +128,11 @@ def entries(text: str) -> list[tuple[str, ...]]:
 
 def subject(chance: random.Random) -> tuple[str, str, bool]:
     """A German and an English subject, and whether it is plural."""
-    german, english = chance.map_config(entries(PEOPLE))
+    german, english = chance.choice(entries(PEOPLE))
     plural = german.startswith("* ")
     german = german.removeprefix("* ")
     if chance.random() < 0.4:
-        adjective, meaning = chance.map_config(entries(ADJECTIVES))
+        adjective, meaning = chance.choice(entries(ADJECTIVES))
         article, noun = german.split(" ", 1)
         german = f"{article} {adjective}{'en' if plural else 'e'} {noun}"
         english = english.replace("the ", f"the {meaning} ", 1)
@@ -143,15 +143,15 @@ def clause(chance: random.Random) -> tuple[str, str]:
     """A sentence without its capital and its full stop."""
     german, english, plural = subject(chance)
     takes_object = chance.random() < 0.65
-    verb = chance.map_config(entries(TRANSITIVE if takes_object else INTRANSITIVE))
+    verb = chance.choice(entries(TRANSITIVE if takes_object else INTRANSITIVE))
     reflexive = "sich " if verb[2].startswith("sich ") else ""
     finite, particle = verb[1 if plural else 0], verb[2].removeprefix("sich ").removeprefix("-")
     did = verb[4 if plural else 3]
-    thing, object_ = chance.map_config(entries(THINGS)) if takes_object else ("", "")
+    thing, object_ = chance.choice(entries(THINGS)) if takes_object else ("", "")
     if takes_object and chance.random() < 0.2:
-        second, other = chance.map_config([entry for entry in entries(THINGS) if entry[0] != thing])
+        second, other = chance.choice([entry for entry in entries(THINGS) if entry[0] != thing])
         thing, object_ = f"{thing} und {second}", f"{object_} and {other}"
-    adverb, when = chance.map_config(entries(PLACES) + entries(TIMES))
+    adverb, when = chance.choice(entries(PLACES) + entries(TIMES))
     if chance.random() < 0.4:  # the adverb first, then the verb, then the subject
         middle = [adverb, finite, german, reflexive.strip(), thing, particle]
         words = [when + ",", english, did, object_]
@@ -170,15 +170,16 @@ def sentence(chance: random.Random) -> tuple[str, str]:
     return german[0].upper() + german[1:] + ".", english[0].upper() + english[1:] + "."
 
 
-def main() -> None:
-    """Write the table."""
-    chance, rows = random.Random(SEED), {}
-    while len(rows) < ROWS:
+@lru_cache(maxsize=1)
+def pairs() -> list[tuple[str, str]]:
+    """All sentences, German and English; no German one occurs twice."""
+    chance, found = random.Random(SEED), {}
+    while len(found) < ROWS:
         german, english = sentence(chance)
-        rows.setdefault(german, english)
-    TABLE.write_text("".join(f"{german}\t{english}\n" for german, english in rows.items()), encoding="utf-8")
-    print(f"{len(rows):,} pairs, {TABLE.stat().st_size:,} bytes")
+        found.setdefault(german, english)
+    return list(found.items())
 
 
 if __name__ == "__main__":
-    main()
+    for pair in pairs():
+        print(*pair, sep="\t")

@@ -2,27 +2,20 @@
 
 import dataclasses
 import math
-from types import ModuleType
 
 import pytest
 import torch
 
 import hf_sparse
 from hf_sparse import sparsify
-from tests.recipes.modules import load
+from recipes.conversion import data
+from recipes.conversion import model as models
+from recipes.conversion import run as recipe
+from recipes.language_modelling.data import learn_tokenizer
+from recipes.lib.study import main
 
 
-@pytest.fixture(scope="module")
-def recipe() -> ModuleType:
-    return load("conversion")
-
-
-@pytest.fixture(scope="module")
-def data() -> ModuleType:
-    return load("conversion_data")
-
-
-def test_verbs_are_held_out_whole(data):
+def test_verbs_are_held_out_whole():
     text = data.text_lines("")
     pairs, held_out_pairs, _ = data.line_pairs("", "de", "en")
     assert "draw draws drawing drew drawn" in text.train + text.test
@@ -30,12 +23,12 @@ def test_verbs_are_held_out_whole(data):
     assert not {source.split()[0] for source, _ in pairs} & {line.split()[0] for line in text.test}
 
 
-def test_tokenizer_has_a_place_for_what_it_has_not_seen(data):
-    tokenizer = data.learn_tokenizer(["row ähm"], 300)
+def test_tokenizer_has_a_place_for_what_it_has_not_seen():
+    tokenizer = learn_tokenizer(["row ähm"], 300)
     assert tokenizer.decode(tokenizer("93 ζ").input_ids, skip_special_tokens=True).strip() == "93 ζ"
 
 
-def test_both_models_learn_from_data_of_ones_own(recipe, tmp_path):
+def test_both_models_learn_from_data_of_ones_own(tmp_path):
     lines = [f"row {number}" for number in range(400)]
     (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
     (tmp_path / "pairs.tsv").write_text("".join(f"{line}\trow\n" for line in lines), encoding="utf-8")
@@ -50,14 +43,14 @@ def test_both_models_learn_from_data_of_ones_own(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
-def test_the_loss_is_that_of_the_distribution_with_a_little_uniform_mixed_in(recipe, data, name):
+def test_the_loss_is_that_of_the_distribution_with_a_little_uniform_mixed_in(name):
     tiny = {"vocabulary": 300, "width": 16, "layers": 1, "train_rows": 50, "dev_rows": 7}
     task = recipe.task_of(recipe.Conversion(model=name, **tiny))
     model = sparsify(task.build(0), head="sparsemax").eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)  # spread the logits, so that some tokens are missed
-    found = data.evaluate(model, task, batch_size=3)
+    found = models.evaluate(model, task, batch_size=3)
     losses, missed, seen = [], [], 0
     for row in range(7):
         batch = task.collator([task.dev[row]])
@@ -79,7 +72,7 @@ def test_the_loss_is_that_of_the_distribution_with_a_little_uniform_mixed_in(rec
     assert found["support"] == pytest.approx(seen / len(losses), rel=1e-3)
 
 
-def test_a_conversion_comes_after_the_dense_model_and_goes_on_where_it_stopped(recipe, tmp_path, monkeypatch):
+def test_a_conversion_comes_after_the_dense_model_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     line = ["--quick", "--only", "gpt2-both-*", "--set", "calibration_rows=4", "--out", str(tmp_path)]
     evaluate, seen = recipe.evaluate, []
 
@@ -91,11 +84,11 @@ def test_a_conversion_comes_after_the_dense_model_and_goes_on_where_it_stopped(r
 
     monkeypatch.setattr(recipe, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        recipe.run(line)
+        main(recipe.STUDY, line)
     assert not (tmp_path / "results.json").exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert len(before) == 4
-    results = recipe.run(line)
+    results = main(recipe.STUDY, line)
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     figures = {record["run"]: record["figures"] for record in results["runs"]}
     assert list(figures) == ["gpt2-dense", "gpt2-continue", *(f"gpt2-both-{way}" for way in recipe.WAYS)]
@@ -108,7 +101,7 @@ def test_a_conversion_comes_after_the_dense_model_and_goes_on_where_it_stopped(r
     assert hf_sparse.sparse_config(model).to_dict()["head"]["alpha"] == 1.5
 
 
-def test_training_resumed_gives_the_curve_of_training_in_one_piece(recipe, tmp_path):
+def test_training_resumed_gives_the_curve_of_training_in_one_piece(tmp_path):
     settings = dataclasses.replace(recipe.Conversion(), **{**recipe.QUICK, "steps": 10})
     task = recipe.task_of(settings)
     whole = recipe.trained(task.build(0), task, settings, tmp_path / "whole")
@@ -141,16 +134,16 @@ def test_training_resumed_gives_the_curve_of_training_in_one_piece(recipe, tmp_p
         (["place=head"], "dense does not go with place head; dense and continue are without one"),
     ],
 )
-def test_wrong_settings_are_refused(recipe, settings, message, capsys, tmp_path):
+def test_wrong_settings_are_refused(settings, message, capsys, tmp_path):
     with pytest.raises(SystemExit):
-        recipe.run(["--out", str(tmp_path / "out"), "--set", *settings])
+        main(recipe.STUDY, ["--out", str(tmp_path / "out"), "--set", *settings])
     assert message in capsys.readouterr().err
 
 
-def test_data_that_is_not_right_is_named_before_anything_is_done(recipe, capsys, tmp_path):
+def test_data_that_is_not_right_is_named_before_anything_is_done(capsys, tmp_path):
     (tmp_path / "train.txt").write_text("one\n", encoding="utf-8")
     with pytest.raises(SystemExit):
-        recipe.run(["--out", str(tmp_path / "out"), "--only", "gpt2-*", "--data", str(tmp_path)])
+        main(recipe.STUDY, ["--out", str(tmp_path / "out"), "--only", "gpt2-*", "--data", str(tmp_path)])
     assert "gpt2-dense: " in (told := capsys.readouterr().err)
     assert "must hold train.txt and test.txt or valid.txt" in told
     assert not (tmp_path / "out").exists()

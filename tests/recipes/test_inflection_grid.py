@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
 import hf_sparse
-from tests.recipes.modules import load
+from recipes.inflection.model import source_text
+from recipes.inflection_grid import data, measures
+from recipes.inflection_grid import run as recipe
+from recipes.lib.study import main
 
 LINES = {
     "german-train-medium": "gehen\tging\tV;PST\nsehen\tsah\tV;PST\n",
@@ -20,12 +23,7 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def recipe() -> ModuleType:
-    return load("inflection_grid")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
+def sigmorphon(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sigmorphon")
     for name, text in LINES.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -33,12 +31,12 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def task(recipe, data):
-    return recipe.prepared(str(data), "german,turkish", "medium", 2)
+def task(sigmorphon):
+    return data.prepared(str(sigmorphon), "german,turkish", "medium", 2)
 
 
-def test_the_language_is_a_token_before_the_tags(recipe, task):
-    assert [recipe.source_text(row["lemma"], row["tags"]) for row in task.train][::2] == [
+def test_the_language_is_a_token_before_the_tags(task):
+    assert [source_text(row["lemma"], row["tags"]) for row in task.train][::2] == [
         "gehen<german><V><PST>",
         "ev<turkish><N><PL>",
     ]
@@ -46,14 +44,14 @@ def test_the_language_is_a_token_before_the_tags(recipe, task):
     assert "<turkish>" in task.tokenizer.get_vocab()
 
 
-def test_the_grid_is_that_of_the_paper_and_one_more(recipe):
+def test_the_grid_is_that_of_the_paper_and_one_more():
     trained = {name: (run.head, run.attention) for name, run in recipe.runs().items() if not run.members}
     maps = ("", "entmax15", "sparsemax")
     assert set(trained.values()) == {(a, b) for a in maps for b in maps} | {("alpha_relu", "entmax15")}
     assert {run.members for run in recipe.runs().values()} - {""} == set(trained)
 
 
-def test_what_beam_search_proves_is_what_enumeration_finds(recipe, task):
+def test_what_beam_search_proves_is_what_enumeration_finds(task):
     seen = []
     for ends in (1.2, 2.2, 2.3, 2.5):  # the more readily strings end, the fewer there are
         model = recipe.build_model(task.tokenizer, 3, seed=0)
@@ -62,9 +60,9 @@ def test_what_beam_search_proves_is_what_enumeration_finds(recipe, task):
             model.final_logits_bias[0, [0, 1, 3]] = -50.0
             model.final_logits_bias[0, task.tokenizer.eos_token_id] = ends
         model = hf_sparse.sparsify(model, head="sparsemax").eval()
-        found = recipe.search(model, task.tokenizer, task.dev, beams=60)
+        found = measures.search(model, task.tokenizer, task.dev, beams=60)
         for index, row in enumerate(task.dev):
-            inputs = task.tokenizer(recipe.source_text(row["lemma"], row["tags"]), return_tensors="pt")
+            inputs = task.tokenizer(source_text(row["lemma"], row["tags"]), return_tensors="pt")
             forms = hf_sparse.enumerate_support(model, inputs, 5000, 6)
             if found["exhausted"][index]:
                 assert forms.complete
@@ -76,31 +74,31 @@ def test_what_beam_search_proves_is_what_enumeration_finds(recipe, task):
     assert set(seen) == {(True, True), (False, True), (False, False)}
 
 
-def test_a_softmax_model_never_sees_every_form(recipe, task):
+def test_a_softmax_model_never_sees_every_form(task):
     model = recipe.build_model(task.tokenizer, 3, seed=0)
-    found = recipe.search(model, task.tokenizer, task.dev, beams=3)
+    found = measures.search(model, task.tokenizer, task.dev, beams=3)
     assert not any(found["exhausted"])
     assert len(found["forms"]) == 3
 
 
-def test_accuracy_is_averaged_over_languages(recipe, task, monkeypatch):
+def test_accuracy_is_averaged_over_languages(task, monkeypatch):
     searched = {"forms": ["stand", "x", "eller"], "exhausted": [True, True, False], "counts": [1, 2, 1],
                 "certified": [True, True, True]}  # fmt: skip
-    monkeypatch.setattr(recipe, "search", lambda *arguments: searched)
+    monkeypatch.setattr(measures, "search", lambda *arguments: searched)
     model = recipe.build_model(task.tokenizer, 3, seed=0)
-    figures = recipe.measured(model, task, 2)
+    figures = measures.measured(model, task, 2)
     assert figures["accuracy_by_language"] == {"german": 0.5, "turkish": 1.0}
     assert figures["accuracy"] == 0.75
     assert (figures["one_form"], figures["all_forms_seen"], figures["certified"]) == (1 / 3, 2 / 3, 1)
 
 
-def test_quick_runs_and_their_ensemble(recipe, data, tmp_path):
+def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path):
     runs = {name: recipe.runs()[name] for name in ("output-1.5-attention-1.5", "ensemble-output-1.5-attention-1.5")}
-    arguments = ["--quick", "--out", str(tmp_path), "--data", str(data)]
+    arguments = ["--quick", "--out", str(tmp_path), "--data", str(sigmorphon)]
     arguments += ["--set", "languages=german,turkish", "member_seeds=2", "steps=2"]
 
     def go(*more):
-        return recipe.main("grid", "", runs, recipe.perform, recipe.report, recipe.QUICK, [*arguments, *more])
+        return main(dataclasses.replace(recipe.STUDY, runs=runs), [*arguments, *more])
 
     with pytest.raises(FileNotFoundError, match="an ensemble needs its members; do --only output"):
         go("--only", "ensemble*")
@@ -115,9 +113,9 @@ def test_quick_runs_and_their_ensemble(recipe, data, tmp_path):
     assert (tmp_path / "inflection_grid.png").is_file()
 
 
-def test_an_ensemble_of_dense_models_is_one(recipe, task, tmp_path):
+def test_an_ensemble_of_dense_models_is_one(task, tmp_path):
     for seed in range(2):
         recipe.build_model(task.tokenizer, 3, seed).save_pretrained(tmp_path / f"softmax-{seed}" / "model")
     made = recipe.ensemble(recipe.Grid(members="softmax", member_seeds=2), tmp_path / "ensemble")
     assert len(made.members) == 2
-    assert len(recipe.search(made, task.tokenizer, task.dev, beams=2)["forms"]) == 3
+    assert len(measures.search(made, task.tokenizer, task.dev, beams=2)["forms"]) == 3

@@ -5,38 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from types import ModuleType
 
 import pytest
 import torch
 
 from hf_sparse import from_pretrained, sparse_config
-from tests.recipes.modules import load
+from recipes.language_modelling import data, measures
+from recipes.language_modelling import model as models
+from recipes.language_modelling import run as recipe
+from recipes.lib.study import main
 
 
-@pytest.fixture(scope="module")
-def recipe() -> ModuleType:
-    return load("language_modelling")
-
-
-@pytest.fixture(scope="module")
-def data() -> ModuleType:
-    return load("language_data")
-
-
-@pytest.fixture(scope="module")
-def measures() -> ModuleType:
-    return load("text_measures")
-
-
-def test_articles_begin_at_their_own_headings_only(data):
+def test_articles_begin_at_their_own_headings_only():
     lines = ["", " = One = ", " text a ", "", " = = Part = = ", " 1 = 1 ", " = Two = ", " text b "]
     assert data.articles(lines) == [" = One = \n text a \n = = Part = = \n 1 = 1 ", " = Two = \n text b "]
     assert data.articles(["a", "", "b"]) == ["a", "b"]
     assert data.articles(["before", "= One =", "a", "= Two ="]) == ["before\n= One =\na", "= Two ="]
 
 
-def test_one_article_in_ten_is_held_out(data):
+def test_one_article_in_ten_is_held_out():
     train, test = data.split([str(number) for number in range(25)])
     assert test == ["0", "10", "20"]
     assert sorted(train + test, key=int) == [str(number) for number in range(25)]
@@ -44,7 +31,7 @@ def test_one_article_in_ten_is_held_out(data):
         data.split(["all"])
 
 
-def test_text_is_read_from_a_file_a_folder_or_the_sample(data, tmp_path):
+def test_text_is_read_from_a_file_a_folder_or_the_sample(tmp_path):
     (tmp_path / "train.txt").write_text("= A =\none\n= B =\ntwo\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"must hold train\.txt and test\.txt or valid\.txt"):
         data.read_text(str(tmp_path))
@@ -57,7 +44,7 @@ def test_text_is_read_from_a_file_a_folder_or_the_sample(data, tmp_path):
     assert scenes.test[0] == "Under the bridge, the friendly tourists wash the keys and the dictionary."
 
 
-def test_files_without_text_are_named(data, tmp_path):
+def test_files_without_text_are_named(tmp_path):
     (tmp_path / "c.gz").write_text("no gzip", encoding="utf-8")
     (tmp_path / "d").write_text("\n\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"must be UTF-8 text, gzipped if its name ends in \.gz"):
@@ -66,8 +53,8 @@ def test_files_without_text_are_named(data, tmp_path):
         data.read_text(str(tmp_path / "d"))
 
 
-def test_rows_are_full_and_in_order(data):
-    tokenizer = load("conversion_data").learn_tokenizer(["ab ab", "abc"], 260)
+def test_rows_are_full_and_in_order():
+    tokenizer = data.learn_tokenizer(["ab ab", "abc"], 260)
     ids = [token for row in tokenizer(["ab ab", "abc"]).input_ids for token in row]
     rows = data.blocks(tokenizer, ["ab ab", "abc"], 3)
     assert [token for row in rows for token in row] == ids[: 3 * (len(ids) // 3)]
@@ -90,11 +77,11 @@ P = torch.tensor([[0.1, 0.4, 0.3, 0.2], [0.97, 0.0, 0.02, 0.01]])
     ],
     ids=str,
 )
-def test_decodings_keep_the_likeliest_and_share_the_rest_out(measures, settings, expected):
+def test_decodings_keep_the_likeliest_and_share_the_rest_out(settings, expected):
     torch.testing.assert_close(measures.Decoding(**settings).of(P), torch.tensor(expected))
 
 
-def test_decodings_cut_as_generate_does(measures):
+def test_decodings_cut_as_generate_does():
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
     logits = torch.randn(7, 40, generator=torch.Generator().manual_seed(0)) * 2
@@ -107,7 +94,7 @@ def test_decodings_cut_as_generate_does(measures):
     assert measures.SPARSE["sampling"].arguments() == {"do_sample": True, "top_k": 0, "top_p": 1.0}
 
 
-def test_fit_is_the_sum_of_the_papers_formulas(measures):
+def test_fit_is_the_sum_of_the_papers_formulas():
     x, u = torch.tensor([1, 1]), 0.01
     found = measures.fit(P, x, u)
     assert found["eps_loss"] == pytest.approx(-math.log((1 - u) * 0.4 + u / 4) - math.log(u / 4), rel=1e-5)
@@ -121,7 +108,7 @@ def test_fit_is_the_sum_of_the_papers_formulas(measures):
     assert measures.fit(P[:1], x[:1], u)["loss"] == pytest.approx(-math.log(0.4))
 
 
-def test_repetitions_look_back_into_the_text_and_no_further_than_the_span(measures):
+def test_repetitions_look_back_into_the_text_and_no_further_than_the_span():
     text = torch.tensor([[5, 6, 7, 5, 8]])
     drawn = torch.tensor([[5, 5, 5, 5, 6]])
     assert measures.repetitions(drawn, text, 1) == (1, 1)  # the second
@@ -130,7 +117,7 @@ def test_repetitions_look_back_into_the_text_and_no_further_than_the_span(measur
     assert measures.repetitions(text, text, 100) == (1, 0)
 
 
-def test_repetitions_by_a_second_count(measures):
+def test_repetitions_by_a_second_count():
     random = torch.Generator().manual_seed(0)
     drawn, text = (torch.randint(0, 6, (4, 9), generator=random) for _ in range(2))
     before = [(d, y, set(row[max(0, place - 3) : place])) for line, row in zip(drawn.tolist(), text.tolist())
@@ -139,17 +126,17 @@ def test_repetitions_by_a_second_count(measures):
     assert measures.repetitions(drawn, text, 3) == expected
 
 
-def test_distinct_is_a_mean_over_texts(measures):
+def test_distinct_is_a_mean_over_texts():
     assert measures.distinct([[1, 1, 1, 1], [1, 2, 3, 4]], 1) == (0.25 + 1) / 2
     assert measures.distinct([[1, 1, 1, 1], [7]], 2) == 1 / 3
     with pytest.raises(ValueError, match="no text has 3 tokens"):
         measures.distinct([[1, 2]], 3)
 
 
-def test_perplexity_is_that_of_the_models_own_loss_and_the_human_share_is_of_the_text(recipe):
+def test_perplexity_is_that_of_the_models_own_loss_and_the_human_share_is_of_the_text():
     settings = dataclasses.replace(recipe.RUNS["softmax"], **recipe.QUICK)
-    corpus = recipe.Corpus(settings)
-    model = recipe.build(settings, corpus.tokenizer).eval()
+    corpus = models.Corpus(settings)
+    model = models.build(settings, corpus.tokenizer).eval()
     found = recipe.measure(model, corpus)
     loss = model(input_ids=corpus.test_rows, labels=corpus.test_rows).loss
     assert found["decodings"]["sampling"]["perplexity"] == pytest.approx(float(loss.detach().exp()), rel=1e-4)
@@ -161,9 +148,9 @@ def test_perplexity_is_that_of_the_models_own_loss_and_the_human_share_is_of_the
     assert found["tokens"] == len(seen)
 
 
-def test_a_quick_run_keeps_models_and_texts(recipe, tmp_path, capsys):
+def test_a_quick_run_keeps_models_and_texts(tmp_path, capsys):
     names = ["softmax", "alpha_relu-attention", "entmax15-none", "entmax15-lora", "entmax15-full"]
-    results = recipe.run(["--quick", "--only", *names, "--out", str(tmp_path)])
+    results = main(recipe.STUDY, ["--quick", "--only", *names, "--out", str(tmp_path)])
     runs = {run["run"]: run["figures"] for run in results["runs"]}
     assert set(runs) == set(names)
     assert list(runs["softmax"]["decodings"]) == ["sampling", "greedy", "top-k 10", "nucleus 0.9"]

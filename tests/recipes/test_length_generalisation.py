@@ -6,26 +6,17 @@ import dataclasses
 import json
 import math
 from random import Random
-from types import ModuleType
 
 import pytest
 import torch
 
 from hf_sparse import from_pretrained, sparse_config
-from tests.recipes.modules import load
+from recipes.length_generalisation import data as tasks
+from recipes.length_generalisation import run as recipe
+from recipes.lib.study import main
 
 
-@pytest.fixture(scope="module")
-def recipe() -> ModuleType:
-    return load("length_generalisation")
-
-
-@pytest.fixture(scope="module")
-def tasks() -> ModuleType:
-    return load("sequence_tasks")
-
-
-def test_copy_and_reverse_ask_for_the_text_after_the_second_mark(tasks):
+def test_copy_and_reverse_ask_for_the_text_after_the_second_mark():
     for make, order in ((tasks.copy_row, 1), (tasks.reverse_row, -1)):
         row = make(5, 20, Random(0))
         ids, labels = row["input_ids"], row["labels"]
@@ -37,7 +28,7 @@ def test_copy_and_reverse_ask_for_the_text_after_the_second_mark(tasks):
 
 
 @pytest.mark.parametrize(("n", "asked"), [(3, 3), (40, 16)])
-def test_recall_asks_for_values_of_keys_that_were_there(tasks, n, asked):
+def test_recall_asks_for_values_of_keys_that_were_there(n, asked):
     row = tasks.recall_row(n, 100, Random(1))
     ids, labels = row["input_ids"], row["labels"]
     assert ids[0] == ids[1 + 2 * n] == tasks.MARK
@@ -50,7 +41,7 @@ def test_recall_asks_for_values_of_keys_that_were_there(tasks, n, asked):
     assert labels == [-100] * (2 + 2 * n) + [label for answer in answers for label in (-100, answer)]
 
 
-def test_rows_depend_on_the_seed_alone_and_have_every_length(tasks):
+def test_rows_depend_on_the_seed_alone_and_have_every_length():
     def drawn(seed):
         return list(tasks.rows("copy", range(2, 6), 50, 20, seed))
 
@@ -59,13 +50,13 @@ def test_rows_depend_on_the_seed_alone_and_have_every_length(tasks):
 
 
 @pytest.mark.parametrize(("task", "most"), [("copy", 20), ("recall", 10)])
-def test_lengths_without_enough_symbols_are_refused(tasks, task, most):
+def test_lengths_without_enough_symbols_are_refused(task, most):
     assert next(tasks.rows(task, range(most, most + 1), 1, 20, 0))
     with pytest.raises(ValueError, match=f"{task}: length {most + 1} needs as many different symbols.*are {most}"):
         next(tasks.rows(task, range(most + 1, most + 2), 1, 20, 0))
 
 
-def test_a_batch_is_padded_where_nothing_counts(tasks):
+def test_a_batch_is_padded_where_nothing_counts():
     batch = tasks.collate([{"input_ids": [1, 5, 1, 5], "labels": [-100] * 3 + [5]}, {"input_ids": [1], "labels": [1]}])
     assert batch["input_ids"].tolist() == [[1, 5, 1, 5], [1, 0, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 0, 0, 0]]
@@ -90,7 +81,7 @@ class Oracle(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("errs", "exact", "tokens"), [(False, 1.0, 1.0), (True, 0.0, 0.75)])
-def test_accuracy_counts_rows_without_a_mistake_and_right_tokens(recipe, errs, exact, tokens):
+def test_accuracy_counts_rows_without_a_mistake_and_right_tokens(errs, exact, tokens):
     settings = recipe.LengthSettings(symbols=20, test_rows=6)
     found = recipe.test(Oracle(errs), settings, 4)
     right = math.log(math.e + 63) - 1  # logits of 1 for what is said and 0 for the other 63
@@ -98,7 +89,7 @@ def test_accuracy_counts_rows_without_a_mistake_and_right_tokens(recipe, errs, e
     assert found == {"length": 4, "exact": exact, "tokens": tokens, "loss": pytest.approx(loss), "keys": None}
 
 
-def test_all_runs_of_a_task_begin_alike_and_the_first_layer_sees_its_neighbour_only(recipe):
+def test_all_runs_of_a_task_begin_alike_and_the_first_layer_sees_its_neighbour_only():
     settings = dataclasses.replace(recipe.RUNS["copy-softmax"], **recipe.QUICK)
     dense = recipe.build(settings)
     for name in recipe.ATTENTION:
@@ -110,8 +101,8 @@ def test_all_runs_of_a_task_begin_alike_and_the_first_layer_sees_its_neighbour_o
     assert not torch.allclose(local[:, 2], other[:, 2])
 
 
-def test_a_quick_run_of_every_map(recipe, tmp_path, capsys):
-    results = recipe.run(["--quick", "--only", "recall-*", "--out", str(tmp_path)])
+def test_a_quick_run_of_every_map(tmp_path, capsys):
+    results = main(recipe.STUDY, ["--quick", "--only", "recall-*", "--out", str(tmp_path)])
     assert [run["settings"]["attention"] for run in results["runs"]] == list(recipe.ATTENTION)
     for run in results["runs"]:
         assert [entry["length"] for entry in run["figures"]["lengths"]] == [4, 8]

@@ -5,30 +5,28 @@ import dataclasses
 import pytest
 import torch
 
-from tests.recipes.modules import load
+from recipes.lib.study import main
 
 metrics = pytest.importorskip("sklearn.metrics", reason="the recipes' extra is not installed")
 
-
-@pytest.fixture(scope="module")
-def recipe():
-    return load("multilabel")
+from recipes.multilabel import data, model  # noqa: E402
+from recipes.multilabel import run as recipe  # noqa: E402
 
 
-def test_documents_have_the_labels_and_words_asked_for(recipe):
-    part = recipe.documents(range(2, 5), length=300, rows=2000, seed=1)
+def test_documents_have_the_labels_and_words_asked_for():
+    part = data.documents(range(2, 5), length=300, rows=2000, seed=1)
     counts = part.labels.sum(1)
     assert set(counts.tolist()) == {2, 3, 4}
     assert abs((counts == 3).float().mean() - 1 / 3) < 0.05
     assert abs(part.features.sum(1).mean() - 300) < 3
     assert abs(part.labels.float().mean(0) - 0.3).max() < 0.05
-    again = recipe.documents(range(2, 5), length=300, rows=2000, seed=1)
+    again = data.documents(range(2, 5), length=300, rows=2000, seed=1)
     assert torch.equal(part.features, again.features)
 
 
-def test_the_parts_of_a_problem_are_disjoint_and_scaled_on_the_training_rows(recipe):
+def test_the_parts_of_a_problem_are_disjoint_and_scaled_on_the_training_rows():
     rows = torch.arange(100.0)[:, None]
-    problem = recipe.divided(recipe.Part(rows, torch.ones(100, 3, dtype=torch.bool)), seed=0)
+    problem = data.divided(data.Part(rows, torch.ones(100, 3, dtype=torch.bool)), seed=0)
     assert [len(part.labels) for part in problem] == [50, 20, 30]
     assert len(torch.cat([part.features for part in problem]).unique()) == 100
     assert abs(problem.train.features.mean()) < 1e-5
@@ -47,56 +45,54 @@ ARFF = """@relation small
 XML = """<labels xmlns="http://mulan.sourceforge.net/labels"><label name="the cat's"/><label name="dog"/></labels>"""
 
 
-def test_mulan_files_are_read_and_rows_without_label_left_out(recipe, tmp_path):
+def test_mulan_files_are_read_and_rows_without_label_left_out(tmp_path):
     (tmp_path / "small-train.arff").write_text(ARFF)
     with pytest.raises(ValueError, match=r"small\.xml, which does not exist"):
-        recipe.read_mulan(tmp_path / "small-train.arff")
+        data.read_mulan(tmp_path / "small-train.arff")
     (tmp_path / "small.xml").write_text(XML)
-    part = recipe.read_mulan(tmp_path / "small-train.arff")
+    part = data.read_mulan(tmp_path / "small-train.arff")
     assert part.features.tolist() == [[1.5], [3.5]]
     assert part.labels.tolist() == [[True, False], [True, True]]
     (tmp_path / "small.xml").write_text(XML.replace("dog", "cow"))
     with pytest.raises(ValueError, match="names the label 'cow', which it lacks"):
-        recipe.read_mulan(tmp_path / "small-train.arff")
+        data.read_mulan(tmp_path / "small-train.arff")
 
 
 @pytest.mark.parametrize("name", ["softmax+log", "sparsemax+huber", "sparsemax+hinge", "sparsehourglass+hinge"])
-def test_every_pair_learns_labels_that_the_features_tell(recipe, name):
-    labels = recipe.documents(range(1, 4), 10, rows=400, seed=0).labels
-    problem = recipe.divided(recipe.Part(labels.float(), labels), seed=0)
-    fit = recipe.fit_linear(problem, recipe.PAIRS[name], seed=0, steps=120, lr=0.1)
+def test_every_pair_learns_labels_that_the_features_tell(name):
+    labels = data.documents(range(1, 4), 10, rows=400, seed=0).labels
+    problem = data.divided(data.Part(labels.float(), labels), seed=0)
+    fit = model.fit_linear(problem, model.PAIRS[name], seed=0, steps=120, lr=0.1)
     assert fit.measured(problem.test)["micro_f1"] > 0.97
 
 
-def test_micro_f1_counts_decisions_of_all_rows_together(recipe):
+def test_micro_f1_counts_decisions_of_all_rows_together():
     labels = torch.tensor([[1, 1, 0], [0, 0, 1]]).bool()
     on = torch.tensor([[1, 0, 1], [0, 0, 1]]).bool()
-    assert recipe.micro_f1(labels, on) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
-    assert recipe.micro_f1(labels, on) == pytest.approx(metrics.f1_score(labels, on, average="micro"))
-    assert recipe.micro_f1(labels[:0], on[:0]) == 0
+    assert model.micro_f1(labels, on) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    assert model.micro_f1(labels, on) == pytest.approx(metrics.f1_score(labels, on, average="micro"))
+    assert model.micro_f1(labels[:0], on[:0]) == 0
 
 
-def test_runs_differ_in_what_their_names_say(recipe):
+def test_runs_differ_in_what_their_names_say():
     runs = recipe.runs()
     assert (runs["labels-9-softmax+log"].mean_labels, runs["range-0-softmax+log"].spread) == (9, 0)
     counts = recipe.made_up(runs["labels-9-softmax+log"]).labels.sum(1)
     assert set(counts.tolist()) == {8, 9, 10}
-    assert {run.pair for run in runs.values()} == set(recipe.PAIRS)
+    assert {run.pair for run in runs.values()} == set(model.PAIRS)
     assert runs["classifier-sparsemax+hinge"].model == "classifier"
 
 
-def test_data_for_a_run_that_makes_up_its_own_is_refused(recipe, tmp_path):
+def test_data_for_a_run_that_makes_up_its_own_is_refused(tmp_path):
     settings = dataclasses.replace(recipe.runs()["labels-2-softmax+log"], data="birds-train.arff")
     with pytest.raises(ValueError, match=r"birds-train\.arff can be read with --only 'data-\*'"):
         recipe.perform(settings, tmp_path)
 
 
 @pytest.mark.slow
-def test_quick_runs_leave_results_models_and_a_picture(recipe, tmp_path):
+def test_quick_runs_leave_results_models_and_a_picture(tmp_path):
     arguments = ["--quick", "--out", str(tmp_path), "--only", "labels-2-s*", "data-*log", "classifier-*hinge"]
-    results = recipe.main(
-        "multilabel", recipe.__doc__, recipe.runs(), recipe.perform, recipe.report, recipe.QUICK, arguments
-    )
+    results = main(recipe.STUDY, arguments)
     assert len(results["runs"]) == 4 + 1 + 2
     assert all(0 <= record["figures"]["micro_f1"] <= 1 for record in results["runs"])
     assert (tmp_path / "runs" / "classifier-sparsemax+hinge-0" / "model" / "model.safetensors").is_file()

@@ -5,21 +5,25 @@ import json
 
 import pytest
 
-from tests.recipes.modules import load
+from recipes.lib import memory
+from recipes.lib.card import Card, Measure
+from recipes.lib.settings import Settings, setting
+from recipes.lib.study import Study, command, main
 
 
-@pytest.fixture(scope="module")
-def study():
-    return load("study")
+def card(record, records):
+    rows = {other["run"]: other["figures"] for other in records}
+    measures = (Measure("power", "power", ".1f", "higher"),)
+    return Card(record["run"], "T", "t", "What.", "Data: x.", measures, rows, record["run"], "", "Limits.", record)
 
 
 @pytest.fixture
-def run(study, tmp_path):
+def run(tmp_path):
     @dataclasses.dataclass(frozen=True)
-    class Powers(study.Settings):
-        base: float = study.setting(2.0, paper="3", where="Table 1")
-        exponent: int = study.setting(1)
-        data: str = study.setting("none")
+    class Powers(Settings):
+        base: float = setting(2.0, paper="3", where="Table 1")
+        exponent: int = setting(1)
+        data: str = setting("none")
 
     performed, reported = [], []
 
@@ -27,20 +31,20 @@ def run(study, tmp_path):
         performed.append((settings, folder))
         if settings.base == 0:
             raise ZeroDivisionError("the run itself failed")
+        if settings.exponent == 2:
+            (folder / "model").mkdir(parents=True)
         return {"power": settings.base**settings.exponent + settings.seed}
+
+    def powers(**functions):
+        runs = {"square": Powers(exponent=2), "cube": Powers(exponent=3)}
+        report = lambda results, folder: reported.append((results, folder))  # noqa: E731
+        return Study("powers", "Powers.", runs, perform, report, card, {"exponent": 0}, **functions)
 
     def go(*arguments, **functions):
         performed.clear()
-        runs = {"square": Powers(exponent=2), "cube": Powers(exponent=3)}
+        return main(powers(**functions), ["--out", str(tmp_path / "out"), *arguments]), len(performed)
 
-        def report(results, folder):
-            reported.append((results, folder))
-
-        arguments = ["--out", str(tmp_path / "out"), *arguments]
-        results = study.main("powers", "Powers.", runs, perform, report, {"exponent": 0}, arguments, **functions)
-        return results, len(performed)
-
-    go.folder, go.reported, go.performed = tmp_path / "out", reported, performed
+    go.folder, go.reported, go.performed, go.study = tmp_path / "out", reported, performed, powers
     return go
 
 
@@ -95,6 +99,44 @@ def test_an_interrupted_run_is_begun_again(run):
         run("--only", "square", "--set", "base=0")
 
 
+def test_a_run_with_weights_has_a_card_and_the_command_beside_them(run):
+    square, cube = run()[0]["runs"]
+    assert square["weights"] == (run.folder / "runs" / "square-0" / "model").as_posix()
+    assert "weights" not in cube
+    text = (run.folder / "runs" / "square-0" / "model" / "README.md").read_text()
+    assert "| **square** | **4.0** |" in text
+    assert "| cube | 8.0 |" in text
+    assert f"    {square['command']}\n" in text
+
+
+def test_a_card_that_is_up_to_date_is_left_alone(run):
+    run()
+    path = run.folder / "runs" / "square-0" / "model" / "README.md"
+    time = path.stat().st_mtime_ns
+    run()
+    assert path.stat().st_mtime_ns == time
+    path.write_text("other")
+    run()
+    assert path.read_text() != "other"
+
+
+def test_a_command_has_the_settings_that_are_not_the_recipes_own(run):
+    arguments = ["--only", "square", "--set", "base=5.0", "seed=3", "--data", "my file.tsv"]
+    (record,) = run(*arguments)[0]["runs"]
+    asked = f"--data 'my file.tsv' --only square --set seed=3 base=5.0 --out {run.folder}"
+    assert record["command"] == f"python -m recipes.powers.run {asked}"
+    powers = run.study()
+    assert command(powers, record | {"settings": record["settings"] | {"data": "none"}}, powers.out) == (
+        "python -m recipes.powers.run --only square --set seed=3 base=5.0"
+    )
+
+
+def test_a_summary_is_written_where_it_is_asked_for(run, tmp_path):
+    path = tmp_path / "results" / "powers.json"
+    run("--summary", str(path), condensed=lambda figures: {"half": figures["power"] / 2})
+    assert [record["figures"] for record in json.loads(path.read_text())["runs"]] == [{"half": 2}, {"half": 4}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -146,21 +188,21 @@ def test_the_list_shows_the_papers_values(run, capsys):
     assert "    base = 2.0   paper: 3 (Table 1)" in listed
 
 
-def test_the_peak_of_memory_is_that_since_it_was_forgotten(study):
-    study.forget_peak_memory()
-    before = study.peak_memory()
+def test_the_peak_of_memory_is_that_since_it_was_forgotten():
+    memory.reset_peak_memory()
+    before = memory.peak_memory()
     if before is None:
         pytest.skip("this system does not tell a process its peak memory")
     block = bytearray(64 << 20)
     block[::4096] = b"x" * len(block[::4096])
-    assert study.peak_memory() >= before + (60 << 20)
+    assert memory.peak_memory() >= before + (60 << 20)
     del block
-    study.forget_peak_memory()
-    assert study.peak_memory() < before + (60 << 20)
+    memory.reset_peak_memory()
+    assert memory.peak_memory() < before + (60 << 20)
 
 
-def test_runs_that_are_not_usual_are_done_when_they_are_named(study, tmp_path, capsys):
-    runs = {name: study.Settings() for name in ("first", "second")}
+def test_runs_that_are_not_usual_are_done_when_they_are_named(tmp_path, capsys):
+    runs = {name: Settings() for name in ("first", "second")}
     done = []
 
     def go(*arguments):
@@ -169,7 +211,7 @@ def test_runs_that_are_not_usual_are_done_when_they_are_named(study, tmp_path, c
             return {}
 
         arguments = ["--out", str(tmp_path), *arguments]
-        study.main("named", "Named.", runs, perform, lambda *both: None, {}, arguments, usual=["first"])
+        main(Study("named", "Named.", runs, perform, lambda *both: None, card, {}, usual=["first"]), arguments)
 
     go()
     assert done == ["first-0"]
@@ -180,21 +222,20 @@ def test_runs_that_are_not_usual_are_done_when_they_are_named(study, tmp_path, c
     assert "(default: first, of first second)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_quick_run_does_not_stand_in_the_way_of_a_whole_one(study, tmp_path, monkeypatch):
+def test_a_quick_run_does_not_stand_in_the_way_of_a_whole_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    named = Study("named", "", {"run": Settings()}, lambda *both: {}, lambda *both: None, card, {"seed": 1})
     for arguments in (["--quick"], []):
-        study.main(
-            "named", "", {"run": study.Settings()}, lambda *both: {}, lambda *both: None, {"seed": 1}, arguments
-        )
+        main(named, arguments)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["named", "named-quick"]
 
 
-def test_nothing_is_done_where_a_run_cannot_read_its_data(study, tmp_path, capsys):
+def test_nothing_is_done_where_a_run_cannot_read_its_data(tmp_path, capsys):
     def check(settings):
         raise FileNotFoundError("no such file")
 
+    named = Study("named", "", {"run": Settings()}, lambda *both: {}, lambda *both: None, card, {}, check=check)
     with pytest.raises(SystemExit):
-        study.main("named", "", {"run": study.Settings()}, lambda *both: {}, lambda *both: None, {},
-                   ["--out", str(tmp_path / "out")], check=check)  # fmt: skip
+        main(named, ["--out", str(tmp_path / "out")])
     assert "run: no such file" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -9,26 +9,28 @@ import pytest
 import torch
 
 import hf_sparse
-from tests.recipes.modules import load
+from recipes.lib import training
+from recipes.lib.batches import Collator
+from recipes.translation import data as corpus
+from recipes.translation import model
 
 SETTINGS = {"steps": 5, "lr": 1e-3, "batch_size": 8, "seed": 0}
 
 
 @pytest.fixture(scope="module")
 def task() -> SimpleNamespace:
-    corpus, translation, training = map(load, ("translation_corpus", "translation_training", "training"))
     pairs = corpus.read_scenes().train[:64]
     tokenizer = corpus.build_tokenizer(pairs, 120)
-    rows = translation.encode(pairs, tokenizer)
+    rows = model.encode(pairs, tokenizer)
 
     def build():
-        return translation.build_model(tokenizer, 0)
+        return model.build_model(tokenizer, 0)
 
-    def train(model, folder, **settings):
-        collator = translation.Collator(tokenizer, model)
-        return training.train(model, tokenizer, rows, folder, collator=collator, **(SETTINGS | settings))
+    def train(trained, folder, **settings):
+        collator = Collator(tokenizer, trained)
+        return training.train(trained, tokenizer, rows, folder, collator=collator, **(SETTINGS | settings))
 
-    return SimpleNamespace(build=build, train=train, callback=load("progress").ProgressCallback)
+    return SimpleNamespace(build=build, train=train)
 
 
 def test_training_goes_on_from_its_last_checkpoint(task, tmp_path):

@@ -5,27 +5,19 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
 import hf_sparse
-from tests.recipes.modules import load
+from recipes.lib.study import main
+from recipes.translation import data as corpus
+from recipes.translation import measures, systems
 
+pytest.importorskip("sacrebleu", reason="the translation recipe needs sacrebleu: pip install 'hf_sparse[recipes]'")
 
-@pytest.fixture(scope="module")
-def corpus() -> ModuleType:
-    return load("translation_corpus")
-
-
-@pytest.fixture(scope="module")
-def recipe() -> ModuleType:
-    pytest.importorskip("sacrebleu", reason="the translation recipe needs sacrebleu: pip install 'hf_sparse[recipes]'")
-    return load("translation")
+from recipes.translation import run as recipe
 
 
 def folder_of(path: Path, **files: str) -> Path:
@@ -38,22 +30,14 @@ def folder_of(path: Path, **files: str) -> Path:
     return path
 
 
-def test_sample_is_what_its_program_writes(corpus, tmp_path):
-    before = corpus.SCENES.read_bytes()
-    script = "import scenes, pathlib, sys; scenes.TABLE = pathlib.Path(sys.argv[1]); scenes.main()"
-    command = [sys.executable, "-c", script, str(tmp_path / "scenes.tsv")]
-    subprocess.run(command, cwd=corpus.SCENES.parent, check=True, timeout=60)
-    assert (tmp_path / "scenes.tsv").read_bytes() == before
-
-
-def test_sample_has_three_disjoint_parts(corpus):
+def test_sample_has_three_disjoint_parts():
     train, dev, test = corpus.read_scenes()
     assert (len(train), len(dev), len(test)) == (2400, 300, 300)
     sources = [{pair.source for pair in part} for part in (train, dev, test)]
     assert len(set.union(*sources)) == 3000
 
 
-def test_folder_tables_and_data_set_give_the_same_corpus(corpus, tmp_path):
+def test_folder_tables_and_data_set_give_the_same_corpus(tmp_path):
     folder = folder_of(
         tmp_path / "a",
         train_de="Ein Haus.\nZwei Häuser.\n",
@@ -78,7 +62,7 @@ def test_folder_tables_and_data_set_give_the_same_corpus(corpus, tmp_path):
     assert corpus.read_dataset(str(tmp_path / "set"), "de", "en") == read
 
 
-def test_wrong_corpora_are_refused_by_name(corpus, tmp_path):
+def test_wrong_corpora_are_refused_by_name(tmp_path):
     (tmp_path / "rows").write_text("a\tb\nc\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"line 2: expected two fields, source TAB target, was 'c'"):
         corpus.read_table(tmp_path / "rows")
@@ -101,7 +85,7 @@ def test_wrong_corpora_are_refused_by_name(corpus, tmp_path):
         corpus.read_tables(folder)
 
 
-def test_tokenizer_keeps_text_and_comes_back_the_same(corpus, tmp_path):
+def test_tokenizer_keeps_text_and_comes_back_the_same(tmp_path):
     pairs = corpus.read_scenes().train
     tokenizer = corpus.build_tokenizer(pairs, 300)
     assert len(tokenizer) == 300
@@ -114,12 +98,11 @@ def test_tokenizer_keeps_text_and_comes_back_the_same(corpus, tmp_path):
         assert again(text).input_ids == ids
 
 
-def test_words_are_lower_cased_and_marks_are_words(corpus):
+def test_words_are_lower_cased_and_marks_are_words():
     assert corpus.words("Die Frau, sie  lacht.") == ["die", "frau", ",", "sie", "lacht", "."]
 
 
-def test_example_is_where_the_first_system_repeats_most(recipe):
-    measures = load("translation_measures")
+def test_example_is_where_the_first_system_repeats_most():
     pairs = [recipe.Pair("x", "a b"), recipe.Pair("y", "a b"), recipe.Pair("z", "a a")]
     assert measures.repetitions("a a b", "a b") == 2
     assert measures.most_repeated(pairs, ["a b", "a a a b", "a a a"], ["a b", "a b", "a a a"]) == 1
@@ -129,8 +112,7 @@ def test_example_is_where_the_first_system_repeats_most(recipe):
     assert measures.most_repeated(pairs[:1], ["a " * 30], ["a b"]) == 0
 
 
-def test_bounds_for_training_are_counts_plus_one_where_they_are_predicted(recipe):
-    systems = load("translation_systems")
+def test_bounds_for_training_are_counts_plus_one_where_they_are_predicted():
     rows = recipe.Dataset.from_list([{"input_ids": [3, 4]}, {"input_ids": [4, 4]}])
     counts = [[0, 2], [3, 1]]
     made = {name: systems.with_fertility(rows, systems.SYSTEMS[name], counts) for name in systems.SYSTEMS}
@@ -138,20 +120,19 @@ def test_bounds_for_training_are_counts_plus_one_where_they_are_predicted(recipe
     assert all("fertility" not in made[name].column_names for name in ("csparsemax-guided", "csparsemax-2", "softmax"))
 
 
-def test_systems_with_coverage_vectors_have_them(recipe):
-    systems = load("translation_systems").SYSTEMS
-    covered = {name: system.cross for name, system in systems.items() if "coverage" in system.cross}
+def test_systems_with_coverage_vectors_have_them():
+    covered = {name: system.cross for name, system in systems.SYSTEMS.items() if "coverage" in system.cross}
     assert covered == {f"{name}-coverage": {"name": name, "coverage": "vector"} for name in ("softmax", "sparsemax")}
 
 
-def test_systems_with_a_penalty_use_the_model_of_those_without(recipe):
+def test_systems_with_a_penalty_use_the_model_of_those_without():
     assert recipe.SYSTEMS["softmax-penalty"].model_name == "softmax"
     assert recipe.SYSTEMS["sparsemax-penalty"].model_name == "sparsemax"
     own = [name for name in recipe.SYSTEMS if not name.endswith("penalty")]
     assert [recipe.SYSTEMS[name].model_name for name in own] == own
 
 
-def test_every_run_names_what_it_needs(recipe):
+def test_every_run_names_what_it_needs():
     def needs(makes):
         return recipe.needs(recipe.Translation(makes=makes))
 
@@ -172,23 +153,23 @@ def test_every_run_names_what_it_needs(recipe):
         (["--only", "hardmax"], "no such run; there are: base, aligner, fertility, softmax"),
     ],
 )
-def test_wrong_arguments_leave_with_a_message(recipe, arguments, message, tmp_path, capsys):
+def test_wrong_arguments_leave_with_a_message(arguments, message, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        recipe.run([*arguments, "--out", str(tmp_path / "out")])
+        main(recipe.STUDY, [*arguments, "--out", str(tmp_path / "out")])
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_corpus_that_is_not_right_is_named_before_anything_is_done(recipe, tmp_path, capsys):
+def test_a_corpus_that_is_not_right_is_named_before_anything_is_done(tmp_path, capsys):
     (tmp_path / "table.tsv").write_text("a\tb\nc\n", encoding="utf-8")
     with pytest.raises(SystemExit):
-        recipe.run(["--data", str(tmp_path / "table.tsv"), "--out", str(tmp_path / "out")])
+        main(recipe.STUDY, ["--data", str(tmp_path / "table.tsv"), "--out", str(tmp_path / "out")])
     assert "base: " in (told := capsys.readouterr().err)
     assert "table.tsv, line 2: expected two fields" in told
     assert not (tmp_path / "out").exists()
 
 
-def test_from_scratch_all_systems_start_from_the_same_untrained_weights(recipe, tmp_path, monkeypatch):
+def test_from_scratch_all_systems_start_from_the_same_untrained_weights(tmp_path, monkeypatch):
     settings = dataclasses.replace(recipe.Translation(), **{**recipe.QUICK, "base_steps": 0})
     rates = []
 
@@ -211,9 +192,9 @@ def test_from_scratch_all_systems_start_from_the_same_untrained_weights(recipe, 
 
 
 @pytest.mark.slow
-def test_quick_runs_make_everything_and_go_on_where_they_stopped(recipe, tmp_path, monkeypatch):
-    systems = ["softmax", "softmax-penalty", "softmax-coverage", "csparsemax-predicted"]
-    arguments = ["--quick", "--out", str(tmp_path), "--only", *systems, "example"]
+def test_quick_runs_make_everything_and_go_on_where_they_stopped(tmp_path, monkeypatch):
+    names = ["softmax", "softmax-penalty", "softmax-coverage", "csparsemax-predicted"]
+    arguments = ["--quick", "--out", str(tmp_path), "--only", *names, "example"]
     translate, calls = recipe.translate, []
 
     def interrupted(*rest):
@@ -224,13 +205,13 @@ def test_quick_runs_make_everything_and_go_on_where_they_stopped(recipe, tmp_pat
 
     monkeypatch.setattr(recipe, "translate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        recipe.run(arguments)
+        main(recipe.STUDY, arguments)
     trained = (tmp_path / "runs" / "softmax-0" / "model" / "model.safetensors").stat().st_mtime_ns
-    runs = {record["run"]: record["figures"] for record in recipe.run(arguments)["runs"]}
+    runs = {record["run"]: record["figures"] for record in main(recipe.STUDY, arguments)["runs"]}
     assert (tmp_path / "runs" / "softmax-0" / "model" / "model.safetensors").stat().st_mtime_ns == trained
-    assert list(runs) == ["base", "aligner", "fertility", *systems, "example"]
-    assert all(0 <= runs[name]["bleu"] <= 100 and runs[name]["rep"] >= 0 for name in systems)
-    assert all(0 <= runs[name]["drop"] <= 100 for name in systems)
+    assert list(runs) == ["base", "aligner", "fertility", *names, "example"]
+    assert all(0 <= runs[name]["bleu"] <= 100 and runs[name]["rep"] >= 0 for name in names)
+    assert all(0 <= runs[name]["drop"] <= 100 for name in names)
     assert runs["softmax-penalty"]["penalty"]["beta"] > 0
     assert runs["softmax-coverage"]["config"]["attn"]["cross"]["coverage"] == {"vector": [4, 40]}
     assert runs["csparsemax-predicted"]["config"]["attn"]["cross"]["fertility"] == "predicted"
@@ -243,5 +224,5 @@ def test_quick_runs_make_everything_and_go_on_where_they_stopped(recipe, tmp_pat
     pictures = {"attention_softmax.png", "attention_csparsemax-predicted.png"}
     assert {path.name for path in tmp_path.glob("*.png")} == pictures
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.*")}
-    recipe.run(arguments)
+    main(recipe.STUDY, arguments)
     assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.*")}

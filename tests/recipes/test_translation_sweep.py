@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_sparse
-from tests.recipes.modules import load
+from recipes.lib.batches import Collator
+from recipes.lib.study import main
+from recipes.translation.data import read_named
+from recipes.translation_sweep import measures
+from recipes.translation_sweep import run as recipe
+from recipes.translation_sweep.data import read_task
 
 
 @pytest.fixture(scope="module")
-def recipe() -> ModuleType:
-    return load("translation_sweep")
-
-
-@pytest.fixture(scope="module")
-def made(recipe) -> SimpleNamespace:
-    corpus, tokenizer, rows = recipe.prepared("", "de", "en", False, 100, 150)
+def made() -> SimpleNamespace:
+    corpus, tokenizer, rows = read_task("", "de", "en", False, 100, 150)
 
     def build(**maps):
         model = recipe.build_model(tokenizer, 0)
@@ -30,7 +31,7 @@ def made(recipe) -> SimpleNamespace:
     return SimpleNamespace(corpus=corpus, tokenizer=tokenizer, rows=rows, build=build)
 
 
-def test_runs_cover_what_the_papers_compare(recipe):
+def test_runs_cover_what_the_papers_compare():
     runs = recipe.runs()
     assert runs["softmax"].head is runs["softmax"].attention is None
     assert (runs["entmax15"].head, runs["entmax15"].attention) == ("entmax15", "entmax15")
@@ -41,11 +42,11 @@ def test_runs_cover_what_the_papers_compare(recipe):
     assert runs["en-de-sparsemax"].reverse
     assert runs["entmax15-smoothed"].label_smoothing > 0
     assert runs["output-alpha_relu-tau-5"].head["tau"] == 5
-    assert len({json.dumps(recipe.dataclasses.asdict(settings)) for settings in runs.values()}) == len(runs)
+    assert len({json.dumps(dataclasses.asdict(settings)) for settings in runs.values()}) == len(runs)
 
 
-def test_every_kind_of_data_gives_a_corpus(recipe, tmp_path):
-    named = load("translation_corpus").read_named
+def test_every_kind_of_data_gives_a_corpus(tmp_path):
+    named = read_named
     lines = [f"s{index}\tt{index}\n" for index in range(20)]
     (tmp_path / "table.tsv").write_text("".join(lines), encoding="utf-8")
     table = named(str(tmp_path / "table.tsv"), "de", "en")
@@ -63,8 +64,8 @@ def test_every_kind_of_data_gives_a_corpus(recipe, tmp_path):
     assert len(named("", "de", "en").train) == 2400
 
 
-def test_a_reversed_corpus_has_its_sides_exchanged(recipe, made):
-    turned, _, rows = recipe.prepared("", "de", "en", True, 100, 150)
+def test_a_reversed_corpus_has_its_sides_exchanged(made):
+    turned, _, rows = read_task("", "de", "en", True, 100, 150)
     assert turned.test[0] == made.corpus.test[0][::-1]
     assert rows[0]["labels"][-1] == made.tokenizer.eos_token_id
     assert len(turned.train) == len(made.corpus.train) == 100
@@ -75,9 +76,9 @@ def test_a_reversed_corpus_has_its_sides_exchanged(recipe, made):
     [{}, {"attn": {"cross": "sparsemax"}}, {"attn": "entmax15", "head": "entmax15"}, {"head": "alpha_relu"}],
     ids=["dense", "cross", "both", "alpha_relu"],
 )
-def test_supports_are_those_of_the_single_forward_passes(recipe, made, maps):
+def test_supports_are_those_of_the_single_forward_passes(made, maps):
     model, pairs = made.build(**maps), made.corpus.test[:3]
-    figures = recipe.forced_figures(model, made.tokenizer, pairs)
+    figures = measures.forced_figures(model, made.tokenizer, pairs)
     if "attn" not in maps:
         model.set_attn_implementation("eager")
     supports, sums, attended = [], [], []
@@ -103,25 +104,25 @@ def test_supports_are_those_of_the_single_forward_passes(recipe, made, maps):
     assert (figures["attended_share"] == 1) == ("attn" not in maps)
 
 
-def test_the_empty_string_is_counted_where_it_is_likelier_than_the_translation(recipe, made):
+def test_the_empty_string_is_counted_where_it_is_likelier_than_the_translation(made):
     model, sources = made.build(), [pair.source for pair in made.corpus.test[:3]]
     end = made.tokenizer.eos_token_id
     with torch.no_grad():
         model.final_logits_bias[0, end] = 50.0
-    texts, empty = recipe.decode(model, made.tokenizer, sources, beams=2)
+    texts, empty = measures.decode(model, made.tokenizer, sources, beams=2)
     assert (texts, empty) == ([""] * 3, {"empty_preferred": 0.0, "empty_found": 1.0})
     with torch.no_grad():
         model.final_logits_bias[0, end] = -50.0
-    texts, empty = recipe.decode(model, made.tokenizer, sources, beams=2)
+    texts, empty = measures.decode(model, made.tokenizer, sources, beams=2)
     assert all(texts)
     assert empty["empty_found"] == 0
 
 
-def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(recipe, made):
+def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(made):
     model = made.build(head="entmax15")
-    collator = recipe.Collator(made.tokenizer, model)
+    collator = Collator(made.tokenizer, model)
     state, batch = SimpleNamespace(global_step=0, log_history=[]), collator(list(made.rows.select(range(4))))
-    recipe.Curve(batch, every=2).on_train_begin(None, state, None, model=model)
+    measures.Curve(batch, every=2).on_train_begin(None, state, None, model=model)
     (point,) = state.log_history
     assert model.training
     with torch.no_grad():
@@ -136,22 +137,22 @@ def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(recipe, made):
     assert point["head_support"] == pytest.approx(float((z / 2 > low[:, None]).sum(-1).double().mean()), rel=1e-2)
 
 
-def test_metrics(recipe):
+def test_metrics():
     pytest.importorskip("sacrebleu")
     pytest.importorskip("rouge_score")
-    assert recipe.scores("bleu", ["the cat sat on it"], ["the cat sat on it"])["bleu"] == pytest.approx(100)
-    rouge = recipe.scores("rouge", ["the cat", "dogs"], ["the cat sat down", "dogs"])
+    assert measures.scores("bleu", ["the cat sat on it"], ["the cat sat on it"])["bleu"] == pytest.approx(100)
+    rouge = measures.scores("rouge", ["the cat", "dogs"], ["the cat sat down", "dogs"])
     assert rouge["rouge1"] == pytest.approx(100 * (2 / 3 + 1) / 2)
     assert rouge["rouge2"] == pytest.approx(100 * (2 * 1 / 3 / (4 / 3)) / 2)
     with pytest.raises(ValueError, match="metric must be bleu or rouge, was 'meteor'"):
-        recipe.scores("meteor", ["a"], ["a"])
+        measures.scores("meteor", ["a"], ["a"])
 
 
-def test_a_quick_run_gives_figures_and_pictures(recipe, tmp_path):
+def test_a_quick_run_gives_figures_and_pictures(tmp_path):
     pytest.importorskip("rouge_score")
     runs = {name: recipe.runs()[name] for name in ("softmax", "output-alpha_relu", "cross-sparsegen_lin-0.5")}
     arguments = ["--quick", "--out", str(tmp_path), "--set", "metric=rouge", "steps=2", "test_rows=3"]
-    results = recipe.main("sweep", "", runs, recipe.perform, recipe.report, recipe.QUICK, arguments)
+    results = main(dataclasses.replace(recipe.STUDY, runs=runs), arguments)
     for record in results["runs"]:
         figures = record["figures"]
         assert 0 <= figures["rouge1"] <= 100

@@ -14,7 +14,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from .._blocks import BLOCKS, ROOT
+from recipes.lib.blocks import BLOCKS, ROOT
+
 from ._outcome import NotRun, Outcome
 
 VERDICTS = {True: "same", False: "**different**", None: "not tested here"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .._blocks import read
+from recipes.lib.blocks import read
 
 Figures = dict[str, Any]
 

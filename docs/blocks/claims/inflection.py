@@ -6,7 +6,7 @@ from statistics import fmean
 
 from ._outcome import NotRun, Outcome, runs
 
-GRIDS = {"medium": "recipes/results/inflection_grid.json", "high": "recipes/results/inflection_grid_high.json"}
+GRIDS = {"medium": "recipes/inflection_grid/results/medium.json", "high": "recipes/inflection_grid/results/high.json"}
 OUTPUTS = {"": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map; softmax has no name in the settings
 
 

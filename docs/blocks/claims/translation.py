@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ._outcome import Outcome, figures_of, listed
 
-SHARED_START, FROM_SCRATCH = "recipes/results/multi30k.json", "recipes/results/multi30k_from_scratch.json"
+RESULTS = "recipes/translation/results"
+SHARED_START, FROM_SCRATCH = f"{RESULTS}/multi30k.json", f"{RESULTS}/multi30k_from_scratch.json"
 ATTENTIONS = ("softmax", "sparsemax", "csoftmax-predicted", "csparsemax-predicted")
 BETTER = {"bleu": max, "rep": min, "drop": min}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ._outcome import Figures, NotRun, Outcome, figures_of, listed
 
-EMBEDDED = "recipes/results/translation_sweep.json"
-STUDIES = {"Multi30k": "recipes/results/translation_sweep_multi30k.json", "embedded sample": EMBEDDED}
+EMBEDDED = "recipes/translation_sweep/results/scenes.json"
+STUDIES = {"Multi30k": "recipes/translation_sweep/results/multi30k.json", "embedded sample": EMBEDDED}
 MAPS = ("softmax", "entmax15", "sparsemax")
 PLACES = {"attention": "attended", "output": "head_support"}
 AT_OUTPUT = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")

@@ -1,0 +1,1 @@
+"""Recipes: small studies that train sparse models and measure them; one folder each."""

@@ -1,0 +1,1 @@
+"""Data that recipes have with them: programs that write English verbs and German-English sentences."""

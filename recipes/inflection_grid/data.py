@@ -1,0 +1,48 @@
+"""Rows of several languages together: the language is the first tag of each."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from ..inflection.data import Words, read_table, read_words
+from ..inflection.model import build_tokenizer
+
+
+class Task(NamedTuple):
+    """Training rows, evaluation rows and tokenizer, shared by all runs."""
+
+    train: Dataset
+    dev: Dataset
+    tokenizer: PreTrainedTokenizerFast
+
+
+@functools.lru_cache(maxsize=1)
+def prepared(data: str, languages: str, size: str, dev_rows: int) -> Task:
+    """Rows of all languages, and a tokenizer of the training rows.
+
+    Args:
+        data: a folder with ``LANG-train-SIZE`` and ``LANG-dev``, or empty for the English verbs of ``recipes.data``.
+        languages: names joined by commas.
+        size: ``low``, ``medium`` or ``high``.
+        dev_rows: largest number of evaluation rows per language.
+
+    Raises:
+        ValueError: a file is no such table; see ``read_table``.
+        FileNotFoundError: a language has no file of that size.
+    """
+    parts: dict[str, list[dict[str, str]]] = {"train": [], "dev": []}
+    for language in languages.split(",") if data else ["english"]:
+        if data:
+            words = Words(*(read_table(Path(data, f"{language}-{part}")) for part in (f"train-{size}", "dev")))
+        else:
+            words = read_words()
+        for (part, rows), table in zip(parts.items(), words):
+            chosen = table.select(range(min(dev_rows, len(table)))) if part == "dev" else table
+            rows += [{**row, "tags": f"{language};{row['tags']}"} for row in chosen]
+    train, dev = (Dataset.from_list(rows) for rows in parts.values())
+    return Task(train, dev, build_tokenizer(train))

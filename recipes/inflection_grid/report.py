@@ -1,0 +1,162 @@
+"""Report of the inflection grid: a table, a picture, blocks of the README, model cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..lib.blocks import block, read
+from ..lib.card import Card, Measure, alike
+from ..lib.environment import short_commit
+from ..lib.records import Figures, Record
+from .pictures import draw
+
+MEDIUM, HIGH = (f"recipes/inflection_grid/results/{size}.json" for size in ("medium", "high"))
+MEASURES = (
+    Measure("accuracy", "accuracy", ".1%", "higher"),
+    Measure("one form possible", "one_form", ".1%"),
+    Measure("all possible forms seen", "all_forms_seen", ".1%"),
+    Measure("certified by any proof", "certified", ".1%"),
+    Measure("candidates a step", "head_support", ".2f"),
+)
+
+
+def report(results: dict[str, Any], out: Path) -> None:
+    """Print the table and draw the picture."""
+    print(table(results["runs"]))
+    draw(results["runs"], out / "inflection_grid.png")
+
+
+def table(records: Sequence[Record]) -> str:
+    """Figures of all runs, one line per run."""
+    lines = ["run                                      seed  accuracy   one form   all seen   certified   candidates"]
+    for record in records:
+        figures = record["figures"]
+        lines.append(
+            f"{record['run']:<40} {record['settings']['seed']:>4} {figures['accuracy']:>9.1%} "
+            f"{figures['one_form']:>10.1%} {figures['all_forms_seen']:>10.1%} {figures['certified']:>11.1%} "
+            f"{figures['head_support']:>12.2f}"
+        )
+    return "\n".join(lines)
+
+
+def condensed(figures: Figures) -> Figures:
+    """The figures that git keeps: without the training log."""
+    return {name: value for name, value in figures.items() if name != "loss"}
+
+
+def map_name(name: str) -> str:
+    """A map of the settings, as the tables call it."""
+    return {"": "softmax (1)", "entmax15": "entmax (1.5)", "sparsemax": "sparsemax (2)"}.get(name, name)
+
+
+def card(record: Record, records: Sequence[Record]) -> Card:
+    """Model card of one run, compared with the runs that differ in their maps only."""
+    settings, figures = record["settings"], record["figures"]
+    maps = f"{map_name(settings['head'])} at the output and {map_name(settings['attention'])} in attention"
+    names = list(figures["accuracy_by_language"])
+    words = f"{figures['rows']['train'] // len(names):,} words a language"
+    source = f"SIGMORPHON 2018, `{settings['size']}`" if settings["data"] else "English verbs of the repository"
+    config = figures["config"]
+    return Card(
+        name=f"inflection-grid-{record['run']}",
+        title=f"Multilingual inflection with {maps}, {words}",
+        task="text2text-generation",
+        what=f"A small encoder-decoder (BartForConditionalGeneration, {figures['parameters']:,} parameters) that "
+        f"writes an inflected form from a language, a lemma and tags, character by character, with {maps} (the "
+        "numbers are alpha).",
+        data=f"{source} ({', '.join(names)}): {figures['rows']['train']:,} rows to "
+        f"train on, {figures['rows']['dev']} to evaluate on; {settings['steps']} steps of "
+        f"{settings['batch_size']} rows; seed {settings['seed']}.",
+        measures=MEASURES,
+        rows={other["run"]: other["figures"] for other in alike(record, records, "head", "attention")},
+        own=record["run"],
+        dense="output-1-attention-1",
+        limits="It knows the characters and tags of its training data and nothing else. Trained for minutes on "
+        f"{words}; a point of accuracy means nothing.",
+        record=record,
+        config=config,
+        support={"head_support": figures["head_support"]} if config and config["head"] else {},
+    )
+
+
+def trained(result: str) -> dict[str, list[Record]]:
+    """Records of the trained runs of a summary by name, one per seed; ensembles are left out."""
+    runs: dict[str, list[Record]] = {}
+    for record in read(result)["runs"]:
+        if not record["settings"]["members"]:
+            runs.setdefault(record["run"], []).append(record)
+    return runs
+
+
+def grid(result: str) -> str:
+    """The grid as a table of the documentation, with the accuracy of ensembles if there are any."""
+    ensembles = {r["settings"]["members"]: r for r in read(result)["runs"] if r["settings"]["members"]}
+    last = ["accuracy of the ensemble"] if ensembles else []
+    heading = ["output", "attention", "seeds", *(measure.label for measure in MEASURES), *last]
+    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    for name, records in trained(result).items():
+        settings = records[0]["settings"]
+        means = {m.key: fmean(record["figures"][m.key] for record in records) for m in MEASURES}
+        together = [f"{ensembles[name]['figures']['accuracy']:.1%}" if name in ensembles else ""] if ensembles else []
+        cells = [map_name(settings["head"]), map_name(settings["attention"]), str(len(records))]
+        lines.append(f"| {' | '.join([*cells, *(measure.text(means) for measure in MEASURES), *together])} |")
+    return "\n".join(lines)
+
+
+def languages(result: str) -> str:
+    """Accuracy by language, averaged over seeds, with the origin of the figures."""
+    runs = trained(result)
+    names = list(next(iter(runs.values()))[0]["figures"]["accuracy_by_language"])
+    lines = [f"| output | attention | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
+    for records in runs.values():
+        settings = records[0]["settings"]
+        cells = [
+            f"{fmean(record['figures']['accuracy_by_language'][language] for record in records):.1%}"
+            for language in names
+        ]
+        lines.append(f"| {map_name(settings['head'])} | {map_name(settings['attention'])} | {' | '.join(cells)} |")
+    return f"{chr(10).join(lines)}\n\n{origin(result)}"
+
+
+def origin(result: str) -> str:
+    """Data, training, hardware and versions of a summary."""
+    record = next(iter(trained(result).values()))[0]
+    settings, rows, versions = record["settings"], record["figures"]["rows"], record["versions"]
+    everything = read(result)["runs"]
+    commits = sorted(set(map(short_commit, everything)))
+    return (
+        f"SIGMORPHON 2018, `{settings['size']}`: {rows['train']:,} rows to train on, {rows['dev']} of the development "
+        f"sets to evaluate on ({settings['dev_rows']} a language), {rows['vocabulary']} characters and tags; "
+        f"{record['figures']['parameters']:,} parameters, {settings['steps']} steps of {settings['batch_size']} rows, "
+        f"peak learning rate {settings['lr']:g}, {settings['beams']} beams. {len(everything)} runs, "
+        f"{sum(record['cpu_seconds'] for record in everything) / 60:.0f} CPU minutes on one thread "
+        f"({record['hardware']['device']}), torch {versions['torch']}, transformers {versions['transformers']}, "
+        f"commits {', '.join(commits)}."
+    )
+
+
+@block
+def inflection_grid() -> str:
+    """The grid with a thousand words per language."""
+    return grid(MEDIUM)
+
+
+@block
+def inflection_languages() -> str:
+    """The same by language."""
+    return languages(MEDIUM)
+
+
+@block
+def inflection_grid_high() -> str:
+    """The grid with ten thousand words per language."""
+    return grid(HIGH)
+
+
+@block
+def inflection_languages_high() -> str:
+    """The same by language."""
+    return languages(HIGH)

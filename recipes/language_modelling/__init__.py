@@ -1,0 +1,1 @@
+"""Language modelling: text sampled straight from a sparse distribution, against truncated softmax."""

@@ -1,0 +1,134 @@
+"""Settings, models and training of the language-model recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, set_seed
+
+import hf_sparse
+
+from ..lib.records import sibling
+from ..lib.settings import Settings, setting
+from ..lib.training import train
+from .data import Text, blocks, learn_tokenizer, read_text
+
+DENSE_RUN = "softmax"  # conversions resume from it
+HEADS: dict[str, Any] = {
+    "softmax": None,
+    "sparsemax": "sparsemax",
+    "entmax15": "entmax15",
+    "entmax13": {"name": "entmax", "alpha": 1.3},
+    "alpha_relu": "alpha_relu",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageSettings(Settings):
+    """One model, trained from scratch or made sparse after ``steps`` with softmax."""
+
+    data: str = setting("scenes", paper="WikiText-2, WikiText-103, BookCorpus", where="Section 5.1")
+    head: str = setting("softmax", paper="softmax, or entmax with alpha tuned", where="Section 5.1")
+    attention: str = setting("softmax", paper="softmax")
+    conversion: str = setting("", paper="GPT-2 medium, fine-tuned", where="Section 5.1")
+    conversion_steps: int = setting(100)
+    lora_rank: int = setting(8)
+    vocabulary: int = setting(2000, paper="50,257", where="GPT-2")
+    width: int = setting(96, paper="1,024", where="GPT-2 medium")
+    layers: int = setting(2, paper="24", where="GPT-2 medium")
+    context: int = setting(64)
+    steps: int = setting(400)
+    batch_size: int = setting(16)
+    lr: float = setting(3e-3)
+    lora_lr: float = setting(3e-3)
+    uniform: float = setting(0.01)
+    span: int = setting(32, paper="16, 32, 128, 512")
+    test_rows: int = setting(150)
+    prompts: int = setting(32)
+    prompt: int = setting(16)
+    report_to: str = setting("none")
+
+
+def build(settings: LanguageSettings, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
+    """A fresh dense model; the same seed gives the same weights."""
+    set_seed(settings.seed)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=settings.width,
+        n_layer=settings.layers,
+        n_head=4,
+        n_positions=settings.context,
+        initializer_range=0.06,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def made_sparse(model: PreTrainedModel, settings: LanguageSettings) -> PreTrainedModel:
+    """``model`` with the maps of a run; unchanged if all are softmax."""
+    maps = {"attn": None if settings.attention == "softmax" else settings.attention, "head": HEADS[settings.head]}
+    return model if not any(maps.values()) else hf_sparse.sparsify(model, **maps)
+
+
+def lora(rank: int) -> peft.LoraConfig:
+    """An adapter of every linear layer of every block."""
+    layers = ["c_attn", "c_proj", "c_fc"]
+    return peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=layers, fan_in_fan_out=True)
+
+
+def collate(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+    """Batch of rows of one length; the labels are the inputs."""
+    ids = torch.tensor([row["input_ids"] for row in rows])
+    return {"input_ids": ids, "labels": ids}
+
+
+class Corpus:
+    """The rows of a text, and training on them."""
+
+    def __init__(self, settings: LanguageSettings) -> None:
+        text: Text = read_text(settings.data)
+        self.what = text.what
+        self.settings = settings
+        self.tokenizer = learn_tokenizer(text.train, settings.vocabulary)
+        self.train_rows = blocks(self.tokenizer, text.train, settings.context)
+        self.test_rows = torch.tensor(blocks(self.tokenizer, text.test, settings.context, settings.test_rows))
+
+    def train(self, model: Any, folder: Path, steps: int, lr: float, phase: int) -> None:
+        """Train ``model`` in place for one phase, with a whole schedule of the learning rate."""
+        settings = self.settings
+        train(
+            model,
+            self.tokenizer,
+            Dataset.from_dict({"input_ids": self.train_rows}),
+            folder,
+            collator=collate,
+            steps=steps,
+            lr=lr,
+            batch_size=settings.batch_size,
+            seed=settings.seed + phase,
+            report_to=settings.report_to,
+        )
+
+    def model(self, folder: Path) -> Any:
+        """The trained model of a run."""
+        settings = self.settings
+        model: Any
+        if not settings.conversion:
+            model = made_sparse(build(settings, self.tokenizer), settings)
+            self.train(model, folder / "training", settings.steps, settings.lr, 0)
+            return model
+        model = made_sparse(GPT2LMHeadModel.from_pretrained(sibling(folder, DENSE_RUN, settings) / "model"), settings)
+        if settings.conversion == "lora":
+            model = peft.get_peft_model(model, lora(settings.lora_rank))
+        if settings.conversion != "none":
+            lr = settings.lora_lr if settings.conversion == "lora" else settings.lr / 2
+            self.train(model, folder / "training", settings.conversion_steps, lr, 1)
+        return model

@@ -1,0 +1,33 @@
+"""Picture of the language-model recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Draw divergence against variety, and sparsemax score against wrong repetition, a point per decoding."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    runs = [run for run in results["runs"] if not run["settings"]["conversion"]]
+    for run in runs:
+        marker = "o" if run["settings"]["attention"] == "softmax" else "s"
+        for decoding, row in run["figures"]["decodings"].items():
+            name = f"{run['run']}, {decoding}" if run["settings"]["head"] == "softmax" else run["run"]
+            different = run["figures"]["written"][decoding]["distinct"]["2"]
+            style = "none" if run["settings"]["head"] == "softmax" else "full"
+            for axes, x, y in ((left, different, row["jensen_shannon"]), (right, row["wrep"], row["sparsemax_score"])):
+                axes.plot(x, y, marker, label=name, fillstyle=style)
+    if runs:
+        human = runs[0]["figures"]
+        left.axvline(human["written"]["human"]["distinct"]["2"], color="grey", linestyle=":", label="human text")
+    left.set_xlabel("different pairs of tokens in sampled text")
+    left.set_ylabel("Jensen-Shannon divergence, nats (lower is better)")
+    right.set_xlabel("drawn tokens that wrongly repeat")
+    right.set_ylabel("sparsemax score (higher is better)")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize="x-small")
+    figure.savefig(path, dpi=110)

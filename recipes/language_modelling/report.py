@@ -1,0 +1,249 @@
+"""Report of the language-model recipe: tables, blocks of the README, model cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..lib.blocks import block, read
+from ..lib.card import Card, Measure, alike
+from ..lib.environment import origin
+from ..lib.records import Figures, Record
+from .pictures import draw
+
+RESULT = "recipes/language_modelling/results/wikitext2.json"
+MEASURES = (
+    Measure("eps-perplexity", "eps_perplexity", ".1f", "lower"),
+    Measure("sparsemax score", "sparsemax_score", ".3f", "higher"),
+    Measure("Jensen-Shannon (nats)", "jensen_shannon", ".3f", "lower"),
+    Measure("tokens missed", "missed", ".1%", "lower"),
+    Measure("tokens possible", "support", ".0f"),
+)
+CONVERSIONS = {"none": "maps replaced, no training", "lora": "LoRA", "full": "all weights trained on"}
+SAMPLE = 1  # of the continuations of a run, the one that is shown and kept in git
+
+
+def report(results: dict[str, Any], out: Path) -> None:
+    """Print the figures and draw them."""
+    print(f"{'':<34} eps-ppl      ppl  sp-score  JS (nats)  missed  support     rep    wrep")
+    for run in results["runs"]:
+        for decoding, row in run["figures"]["decodings"].items():
+            perplexity = "-" if row["perplexity"] is None else f"{row['perplexity']:.1f}"
+            name = f"{run['run']}, {decoding}"
+            print(
+                f"{name:<34}{row['eps_perplexity']:8.1f} {perplexity:>8}  {row['sparsemax_score']:8.3f}  "
+                f"{row['jensen_shannon']:9.3f}  {row['missed']:6.1%}  {row['support']:7.1f}  {row['rep']:6.1%}  "
+                f"{row['wrep']:6.1%}"
+            )
+    draw(results, out / "language_modelling.png")
+
+
+def condensed(figures: Figures) -> Figures:
+    """The figures that git keeps: one continuation of each way to decode."""
+    written = dict(figures["written"])
+    written["beginnings"] = written["beginnings"][SAMPLE : SAMPLE + 1]
+    for name, text in written.items():
+        if name != "beginnings":
+            written[name] = {**text, "examples": text["examples"][SAMPLE : SAMPLE + 1]}
+    return figures | {"written": written}
+
+
+def card(record: Record, records: Sequence[Record]) -> Card:
+    """Model card of one run: of a model trained from scratch beside softmax, of a conversion beside the others."""
+    settings, figures = record["settings"], record["figures"]
+    comparable = {other["run"]: other for other in alike(record, records, "head", "attention", "conversion")}
+    own, dense = record["run"], "softmax, sampling"
+    sampled: dict[str, Figures] = {}
+    if settings["conversion"]:
+        names = {"softmax-on": "softmax, trained on"}
+        own, dense = names.get(own, own), names["softmax-on"]
+        for name, other in comparable.items():
+            if other["settings"]["conversion"]:
+                sampled[names.get(name, name)] = other["figures"]["decodings"]["sampling"]
+    elif "softmax" in comparable and own != "softmax":
+        decodings = comparable["softmax"]["figures"]["decodings"]
+        sampled = {f"softmax, {name}": row for name, row in decodings.items()}
+    return Card(
+        name=f"language-modelling-{record['run']}",
+        title=f"A small GPT-2-like language model: {record['run']}",
+        task="text-generation",
+        what=f"A model of {figures['parameters']:,} parameters with the head {settings['head']}, "
+        f"{_training(settings)}.",
+        data=f"{figures['data']}: {figures['train_rows']:,} rows of {settings['context']} tokens to train on, "
+        f"{figures['tokens']:,} held-out tokens; {settings['steps']} steps of {settings['batch_size']} rows; seed "
+        f"{settings['seed']}.",
+        measures=(*MEASURES, Measure("wREP", "wrep", ".1%", "lower")),
+        rows=sampled | {own: figures["decodings"]["sampling"]},
+        own=own,
+        dense=dense,
+        limits="A model of this size, trained for seconds, writes no sense. Only the fit of its distributions and "
+        "their repetition can be compared. One run: differences of a hundredth mean nothing.",
+        record=record,
+        config=figures["maps"],
+        support={"head_support": figures["decodings"]["sampling"]["support"]} if figures["maps"] else {},
+    )
+
+
+def _training(settings: dict[str, Any]) -> str:
+    further = {
+        "": "trained from scratch",
+        "none": "made sparse in head and attention after its training with softmax, and not trained further",
+        "lora": "made sparse in head and attention after its training with softmax, and trained further by a LoRA "
+        "adapter alone",
+        "full": "made sparse in head and attention after its training with softmax, and trained further",
+    }
+    if settings["head"] == "softmax" and settings["conversion"]:
+        return "trained from scratch in two phases"
+    return further[settings["conversion"]]
+
+
+@block
+def language_fit() -> str:
+    """Fit to held-out text, by run and way to decode."""
+    measures = (*MEASURES, Measure("accuracy", "accuracy", ".1%", "higher"))
+    heading = ["head", "attention", "drawn from", "perplexity", *(measure.label for measure in measures)]
+    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    for drawn in _drawn():
+        perplexity = "-" if drawn.figures["perplexity"] is None else f"{drawn.figures['perplexity']:.1f}"
+        cells = [*drawn.cells, perplexity, *(measure.text(drawn.figures) for measure in measures)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+@block
+def language_repetition() -> str:
+    """Repetition in drawn text, beside human text."""
+    lines = ["| head | attention | drawn from | REP | wREP | distinct-1 | distinct-2 | distinct-3 |", "|---" * 8 + "|"]
+    human = _trained()[0]["figures"]
+
+    def row(start: list[str], rep: float, wrep: float | None, distinct: dict[str, float]) -> str:
+        shares = [f"{distinct[n]:.3f}" for n in ("1", "2", "3")]
+        return f"| {' | '.join([*start, f'{rep:.1%}', '-' if wrep is None else f'{wrep:.1%}', *shares])} |"
+
+    lines.append(row(["human text", "", ""], human["human"]["rep"], None, human["written"]["human"]["distinct"]))
+    for drawn in _drawn():
+        lines.append(row(drawn.cells, drawn.figures["rep"], drawn.figures["wrep"], drawn.distinct))
+    return "\n".join(lines)
+
+
+@block
+def language_best() -> str:
+    """The best way to draw from softmax beside the best sparse head, by measure."""
+    human = _trained()[0]["figures"]
+    rep, different = human["human"]["rep"], human["written"]["human"]["distinct"]["2"]
+    criteria: list[tuple[str, Callable[[Drawn], float], str, Callable[[float], float]]] = [
+        ("eps-perplexity, lowest", lambda drawn: drawn.figures["eps_perplexity"], ".1f", lambda value: value),
+        ("sparsemax score, highest", lambda drawn: drawn.figures["sparsemax_score"], ".3f", lambda value: -value),
+        ("Jensen-Shannon, lowest (nats)", lambda drawn: drawn.figures["jensen_shannon"], ".3f", lambda value: value),
+        (
+            f"REP, nearest to human text ({rep:.1%})",
+            lambda drawn: drawn.figures["rep"],
+            ".1%",
+            lambda value: abs(value - rep),
+        ),
+        (
+            f"distinct-2, nearest to human text ({different:.3f})",
+            lambda drawn: drawn.distinct["2"],
+            ".3f",
+            lambda value: abs(value - different),
+        ),
+    ]
+    lines = ["| measure | softmax | sparse |", "|---|---|---|"]
+    for label, value_of, form, cost in criteria:
+        cells = []
+        for dense in (True, False):
+            rows = {drawn.name: value_of(drawn) for drawn in _drawn() if drawn.dense == dense}
+            best = min(rows, key=lambda name: cost(rows[name]))
+            cells.append(f"{best}: {rows[best]:{form}}")
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+@block
+def language_conversion() -> str:
+    """A trained softmax model made sparse: not trained further, with LoRA, and with all weights."""
+    converted = [run for run in read(RESULT)["runs"] if run["settings"]["conversion"]]
+    lines = [
+        f"| | head | weights trained | {' | '.join(measure.label for measure in MEASURES)} |",
+        "|---" * (3 + len(MEASURES)) + "|",
+    ]
+    for run in converted:
+        figures, settings = run["figures"], run["settings"]
+        dense = settings["head"] == "softmax"
+        way = "softmax, trained on" if dense else CONVERSIONS[settings["conversion"]]
+        cells = [way, settings["head"], f"{figures['trained'] / figures['parameters']:.1%}"]
+        cells += [measure.text(figures["decodings"]["sampling"]) for measure in MEASURES]
+        lines.append(f"| {' | '.join(cells)} |")
+    settings = converted[0]["settings"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{settings['conversion_steps']} steps after {settings['steps']} with softmax; LoRA of rank "
+            f"{settings['lora_rank']} in every linear layer of every block; sparse models with entmax15 attention.",
+        ]
+    )
+
+
+@block
+def language_samples() -> str:
+    """Continuations of the same beginning by all heads."""
+    figures = {
+        run["run"]: run["figures"]["written"] for run in _trained() if run["settings"]["attention"] == "softmax"
+    }
+    softmax = figures["softmax"]
+    shown = {"human text": softmax["human"]}
+    shown |= {f"softmax, {name}": softmax[name] for name in ("sampling", "greedy", "top-k 10", "nucleus 0.9")}
+    shown |= {name: written["sampling"] for name, written in figures.items() if name != "softmax"}
+    lines = [f"After {_quoted(softmax['beginnings'][0])}", "", "| | |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | {_quoted(each['examples'][0])} |" for name, each in shown.items())])
+
+
+@block
+def language_origin() -> str:
+    """Data, training and origin of the figures."""
+    runs = read(RESULT)["runs"]
+    first, settings = runs[0]["figures"], runs[0]["settings"]
+    return (
+        f"{first['data']}, one article in ten held out: {first['train_rows']:,} rows of {settings['context']} tokens "
+        f"to train on, {first['tokens']:,} tokens to measure on; {first['vocabulary']:,} tokens in the vocabulary, "
+        f"{first['parameters']:,} parameters; {settings['steps']} steps of {settings['batch_size']} rows, learning "
+        f"rate {settings['lr']:g}; eps so that one part in {1 / settings['uniform']:.0f} is uniform; repetition "
+        f"within {settings['span']} tokens; seed {settings['seed']}. {origin(runs)}"
+    )
+
+
+class Drawn(NamedTuple):
+    """One way to draw from one model.
+
+    Attributes:
+        name: of the run, and of the way to decode if the head is softmax.
+        dense: whether the head is softmax.
+        cells: head, attention and way to decode, as the tables have them.
+        figures: on held-out text.
+        distinct: shares of distinct n-grams in drawn text, by n.
+    """
+
+    name: str
+    dense: bool
+    cells: list[str]
+    figures: Figures
+    distinct: dict[str, float]
+
+
+def _drawn() -> Iterator[Drawn]:
+    for run in _trained():
+        head, attention = run["settings"]["head"], run["settings"]["attention"]
+        for decoding, figures in run["figures"]["decodings"].items():
+            name = f"{run['run']}, {decoding}" if head == "softmax" else run["run"]
+            cells = [head, attention, "all of it" if decoding == "sampling" else decoding]
+            yield Drawn(name, head == "softmax", cells, figures, run["figures"]["written"][decoding]["distinct"])
+
+
+def _trained() -> list[Record]:
+    return [run for run in read(RESULT)["runs"] if not run["settings"]["conversion"]]
+
+
+def _quoted(text: str) -> str:
+    return f"“{text.strip().replace(chr(10), ' / ').replace('|', chr(92) + '|').replace('<', '&lt;')}”"

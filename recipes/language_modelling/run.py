@@ -1,0 +1,171 @@
+"""Language modelling: sampling straight from a sparse distribution, against softmax cut to its likeliest tokens.
+
+A small GPT-2-like model is trained from scratch with each head, with softmax and with entmax15 in attention. Text is
+sampled from it, by greedy, top-k and nucleus sampling too if the head is softmax, and the distributions that are drawn
+from are measured on held-out articles: eps-perplexity, sparsemax score, Jensen-Shannon divergence, and repetition.
+Further runs make a trained softmax model sparse and train it further: all weights, a LoRA adapter, or not at all.
+
+Measures and rivals are those of Martins, Marinho and Martins 2020, "Sparse Text Generation".
+
+    python -m recipes.language_modelling.run
+    python -m recipes.language_modelling.run --data wikitext2/valid.txt --out out/wikitext
+    python -m recipes.language_modelling.run --only 'entmax15-*' softmax-on
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import set_seed
+
+import hf_sparse
+from hf_sparse.attention import observe
+
+from ..lib.models import config_of, probabilities
+from ..lib.records import Figures
+from ..lib.study import Study, main
+from .data import read_text
+from .measures import DENSE, SPARSE, Decoding, distinct, fit, repetitions
+from .model import DENSE_RUN, HEADS, Corpus, LanguageSettings
+from .report import card, condensed, report
+
+
+def decodings_of(settings: LanguageSettings) -> dict[str, Decoding]:
+    """Ways to decode: a sparse head is not truncated."""
+    return DENSE if HEADS[settings.head] is None else SPARSE
+
+
+@torch.no_grad()
+def measure(model: Any, corpus: Corpus) -> Figures:
+    """Figures on the held-out rows, for every way to decode and for human text.
+
+    Returns:
+        ``decodings``: by name, the means of the sums of ``fit``, with ``eps_perplexity`` and ``perplexity`` (None if a
+        token was missed), ``rep`` and ``wrep``. ``keys``: mean number of keys of nonzero weight, None for softmax
+        attention. ``human``: ``rep`` of the reference. ``tokens``: their number.
+    """
+    settings = corpus.settings
+    decodings = decodings_of(settings)
+    sums: dict[str, dict[str, float]] = {name: {} for name in decodings}
+    human, count = 0, 0
+    random = torch.Generator().manual_seed(settings.seed)
+    model.eval()
+    with observe(model) as counts:
+        for rows in DataLoader(corpus.test_rows, 10):
+            p = probabilities(model, model(input_ids=rows.to(model.device)).logits[:, :-1]).cpu()
+            text = rows[:, 1:]
+            count += text.numel()
+            human += repetitions(text, text, settings.span)[0]
+            for name, decoding in decodings.items():
+                drawn_from = decoding.of(p).flatten(0, 1)
+                figures = fit(drawn_from, text.flatten(), settings.uniform)
+                drawn = torch.multinomial(drawn_from, 1, generator=random).view_as(text)
+                figures["rep"], figures["wrep"] = repetitions(drawn, text, settings.span)
+                for key, value in figures.items():
+                    sums[name][key] = sums[name].get(key, 0.0) + value
+    means = {name: {key: value / count for key, value in total.items()} for name, total in sums.items()}
+    for figures in means.values():
+        loss = figures.pop("loss")
+        figures["eps_perplexity"] = math.exp(figures.pop("eps_loss"))
+        figures["perplexity"] = math.exp(loss) if math.isfinite(loss) else None
+    nonzero, queries = (sum(getattr(each, name) for each in counts.values()) for name in ("nonzero", "rows"))
+    keys = nonzero / queries if queries else None
+    return {"decodings": means, "keys": keys, "human": {"rep": human / count}, "tokens": count}
+
+
+@torch.no_grad()
+def continuations(model: Any, corpus: Corpus) -> Figures:
+    """Continuations of the beginnings of held-out rows, by every way to decode and by humans.
+
+    Returns:
+        By decoding, and under ``human``: ``distinct``, shares of distinct n-grams by n, and ``examples``, three
+        continuations. ``beginnings`` has the beginnings of these three.
+    """
+    settings, tokenizer = corpus.settings, corpus.tokenizer
+    rows = corpus.test_rows[:: max(len(corpus.test_rows) // settings.prompts, 1)][: settings.prompts]
+    beginnings, length = rows[:, : settings.prompt], settings.context - settings.prompt
+    texts = {"human": rows[:, settings.prompt :]}
+    for name, decoding in decodings_of(settings).items():
+        set_seed(settings.seed)
+        written = model.generate(
+            input_ids=beginnings.to(model.device),
+            attention_mask=torch.ones_like(beginnings).to(model.device),
+            max_new_tokens=length,
+            min_new_tokens=length,
+            **decoding.arguments(),
+        )
+        texts[name] = written[:, settings.prompt :].cpu()
+    told = {
+        name: {
+            "distinct": {str(n): distinct(written.tolist(), n) for n in (1, 2, 3)},
+            "examples": tokenizer.batch_decode(written[:3]),
+        }
+        for name, written in texts.items()
+    }
+    return told | {"beginnings": tokenizer.batch_decode(beginnings[:3])}
+
+
+def perform(settings: LanguageSettings, folder: Path) -> Figures:
+    """Train or convert one model, measure it and sample from it."""
+    corpus = Corpus(settings)
+    model = corpus.model(folder)
+    if hf_sparse.is_sparse(model):
+        hf_sparse.save_pretrained(model, folder / "model")  # an adapter keeps the maps of its base
+    else:
+        model.save_pretrained(folder / "model")
+    corpus.tokenizer.save_pretrained(folder / "model")
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return {
+        "data": corpus.what,
+        "train_rows": len(corpus.train_rows),
+        "vocabulary": len(corpus.tokenizer),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "maps": config_of(model),
+        "trained": 0 if settings.conversion == "none" else trained,
+        **measure(model, corpus),
+        "written": continuations(model, corpus),
+    }
+
+
+RUNS = {
+    f"{head}{'' if attention == 'softmax' else '-attention'}": LanguageSettings(head=head, attention=attention)
+    for attention in ("softmax", "entmax15")
+    for head in HEADS
+} | {
+    "softmax-on": LanguageSettings(conversion="full"),
+    **{
+        f"entmax15-{way}": LanguageSettings(head="entmax15", attention="entmax15", conversion=way)
+        for way in ("none", "lora", "full")
+    },
+}
+QUICK = {
+    "steps": 4,
+    "conversion_steps": 3,
+    "width": 16,
+    "layers": 1,
+    "vocabulary": 300,
+    "context": 24,
+    "prompt": 8,
+    "test_rows": 6,
+    "prompts": 3,
+}
+
+STUDY = Study(
+    name="language_modelling",
+    description=__doc__,
+    runs=RUNS,
+    perform=perform,
+    report=report,
+    card=card,
+    quick=QUICK,
+    needs=lambda settings: [DENSE_RUN] if settings.conversion else [],
+    check=lambda settings: read_text(settings.data),
+    condensed=condensed,
+)
+
+if __name__ == "__main__":
+    main(STUDY)

@@ -1,0 +1,1 @@
+"""The machinery that all recipes share: settings, runs, training, records, cards."""

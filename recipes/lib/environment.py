@@ -1,0 +1,60 @@
+"""The environment of a run, for its record: commit, versions, hardware."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import datasets
+import evaluate
+import tokenizers
+import torch
+import transformers
+
+import hf_sparse
+
+SCORERS = ("sacrebleu", "rouge_score")  # optional packages
+
+
+def environment() -> dict[str, Any]:
+    """Commit (None outside a checkout), versions of the packages that matter, and hardware."""
+    packages = (hf_sparse, torch, transformers, tokenizers, datasets, evaluate)
+    versions = {package.__name__: str(package.__version__) for package in packages}
+    versions |= {name: version(name) for name in SCORERS if find_spec(name)}
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    return {
+        "commit": commit.stdout.strip() or None,
+        "versions": {"python": platform.python_version()} | versions,
+        "hardware": {
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+        },
+    }
+
+
+def short_commit(record: dict[str, Any]) -> str:
+    """First ten digits of a record's commit."""
+    return (record["commit"] or "unknown")[:10]
+
+
+def origin(records: list[dict[str, Any]]) -> str:
+    """A sentence on the origin of figures: number of runs, CPU time, hardware, versions, commits.
+
+    The CPU time leaves out the part of a run before an interruption.
+    """
+    hardware, versions = records[0]["hardware"], records[0]["versions"]
+    commits = ", ".join(dict.fromkeys(map(short_commit, records)))
+    threads = f"{hardware['torch_threads']} thread{'s' if hardware['torch_threads'] > 1 else ''}"
+    minutes = sum(record["cpu_seconds"] for record in records) / 60
+    return (
+        f"{len(records)} runs, {minutes:.0f} minutes of CPU together without what was read or resumed "
+        f"({hardware['device']}, {threads}), torch {versions['torch']}, transformers "
+        f"{versions['transformers']}, commit {commits}."
+    )

@@ -1,0 +1,27 @@
+"""Models of a run: saving, sparse maps, distributions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import hf_sparse
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Save a trained model, dense or sparse, in the folder ``model`` of its run."""
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+
+
+def config_of(model: PreTrainedModel) -> dict[str, Any] | None:
+    """Settings of a model's sparse maps, as ``SparseConfig.from_dict`` takes them; None for a dense model."""
+    return hf_sparse.sparse_config(model).to_dict() if hf_sparse.is_sparse(model) else None
+
+
+def probabilities(model: PreTrainedModel, logits: Tensor) -> Tensor:
+    """Distribution over the last axis of a model's logits: by the map of its head, or softmax if it is dense."""
+    return hf_sparse.probabilities(model, logits) if hf_sparse.is_sparse(model) else logits.softmax(-1)

@@ -1,0 +1,67 @@
+"""Settings of a run: plain values in a frozen dataclass, each with the value that the paper gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
+
+S = TypeVar("S", bound="Settings")
+
+
+def setting(default: Any, paper: str = "", where: str = "") -> Any:
+    """A field of ``Settings``.
+
+    Args:
+        default: the value of this recipe.
+        paper: the value of the paper, shown by ``--list``; empty where the paper has no such setting.
+        where: its section or table.
+    """
+    return dataclasses.field(default=default, metadata={"paper": paper, "where": where})
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings that all recipes have; each adds its own fields, all of them JSON values."""
+
+    seed: int = setting(0)
+
+
+def check_positive(settings: Settings, *names: str) -> None:
+    """Raise ``ValueError`` unless all these settings are above 0."""
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise ValueError(f"{name} must be above 0, was {getattr(settings, name)}")
+
+
+def changed(settings: S, changes: Mapping[str, Any]) -> S:
+    """Copy of ``settings`` with other values.
+
+    Args:
+        settings: of any recipe.
+        changes: values by name; an int is accepted for a float.
+
+    Raises:
+        ValueError: no setting has that name, or the value has another type.
+    """
+    known = [field.name for field in dataclasses.fields(settings)]
+    if unknown := sorted(set(changes) - set(known)):
+        raise ValueError(f"no setting named {', '.join(unknown)}; there are: {', '.join(known)}")
+    kinds = get_type_hints(type(settings))
+    for name, value in changes.items():
+        kind = kinds[name]
+        if kind in (bool, int, float, str) and not isinstance(value, (int, float) if kind is float else kind):
+            raise ValueError(f"{name} must be {kind.__name__}, was {value!r}")
+    return dataclasses.replace(settings, **changes)
+
+
+def listing(runs: Mapping[str, Settings]) -> str:
+    """Runs and their settings, one per line, each with the paper's value and its place in the paper."""
+    lines = []
+    for name, settings in runs.items():
+        lines.append(name)
+        for field in dataclasses.fields(settings):
+            paper, where = field.metadata.get("paper", ""), field.metadata.get("where", "")
+            told = f"   paper: {paper}" + (f" ({where})" if where else "") if paper else ""
+            lines.append(f"    {field.name} = {getattr(settings, field.name)!r}{told}")
+    return "\n".join(lines)

@@ -1,0 +1,140 @@
+"""Training of all recipes: Trainer or its sparse form, a cosine schedule, checkpoints to resume from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ProgressCallback
+
+import hf_sparse
+
+from .progress import Progress
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The last complete checkpoint in ``folder``; None if there is none.
+
+    Trainer writes its own state last: a checkpoint whose saving was interrupted has none, or half of one.
+    """
+    steps: dict[int, Path] = {}
+    for state in folder.glob(f"checkpoint-*/{TRAINER_STATE_NAME}"):
+        try:
+            steps[json.loads(state.read_text(encoding="utf-8"))["global_step"]] = state.parent
+        except json.JSONDecodeError:
+            continue
+    return str(steps[max(steps)]) if steps else None
+
+
+class StepSeconds(TrainerCallback):
+    """CPU seconds of each training step of this process."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.started = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        self.started = time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop it."""
+        self.seconds.append(time.process_time() - self.started)
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    rows: Dataset,
+    folder: Path,
+    *,
+    collator: Any,
+    steps: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
+    schedule_steps: int | None = None,
+    label_smoothing: float = 0.0,
+    report_to: str = "none",
+    callbacks: Sequence[TrainerCallback] = (),
+    teacher: PreTrainedModel | None = None,
+    teacher_weight: float = 0.5,
+) -> list[dict[str, Any]]:
+    """Train ``model`` in place, from the last checkpoint in ``folder`` if there is one.
+
+    Args:
+        model: dense or sparse, of any task; a sparse one is trained with its own loss.
+        tokenizer: saved with the checkpoints; None for rows that are no text.
+        rows: training rows; rows of similar length are batched together if there is a column ``length``.
+        folder: for checkpoints; deleted at the end.
+        collator: makes a batch of rows.
+        steps: optimizer steps in all.
+        lr: peak learning rate.
+        batch_size: rows per step.
+        seed: of dropout and of the order of the rows.
+        schedule_steps: length of the schedule, which rises over a tenth of it and falls to zero along half a cosine;
+            with more than ``steps``, training ends before the rate is zero. None means ``steps``.
+        label_smoothing: share of the uniform distribution in the targets.
+        report_to: a logger of Trainer, ``"trackio"`` or ``"tensorboard"`` for instance.
+        callbacks: further callbacks.
+        teacher: dense model to distil from; None for none.
+        teacher_weight: weight of distillation in the loss, in (0, 1].
+
+    Returns:
+        Trainer's log.
+    """
+    schedule_steps = schedule_steps or steps
+    warmup = max(schedule_steps // 10, 1)
+    sparse = hf_sparse.is_sparse(model)
+    trainer_class: Any = hf_sparse.SparseSeq2SeqTrainer if sparse else Seq2SeqTrainer
+    arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
+    losses = {"sparse_label_smoothing" if sparse else "label_smoothing_factor": label_smoothing}
+    if teacher is not None:
+        losses["distillation_weight"] = teacher_weight
+    arguments = arguments_class(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=batch_size,
+        learning_rate=lr,
+        warmup_steps=warmup,
+        lr_scheduler_type="cosine",
+        lr_scheduler_kwargs={"num_cycles": 0.5 * max(steps - warmup, 1) / max(schedule_steps - warmup, 1)},
+        train_sampling_strategy="group_by_length" if "length" in rows.column_names else "random",
+        seed=seed,
+        logging_steps=max(steps // 20, 1),
+        save_steps=max(steps // 5, 1),
+        save_total_limit=1,
+        report_to=report_to,
+        disable_tqdm=False,
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,
+        **losses,
+    )
+    trainer = trainer_class(
+        model,
+        arguments,
+        collator,
+        train_dataset=rows,
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+        **({} if teacher is None else {"teacher": teacher}),
+    )
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(Progress)
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    if trainer.is_world_process_zero():
+        shutil.rmtree(folder)
+    return trainer.state.log_history

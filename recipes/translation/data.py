@@ -1,0 +1,211 @@
+"""Parallel text: the embedded scenes, tab-separated files, line files, or a data set; and its tokenizer."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from ..data import scenes
+
+SPECIAL = ("<pad>", "</s>", "<unk>")
+SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": ("test", "test_2016_flickr")}
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation."""
+
+    source: str
+    target: str
+
+
+class Corpus(NamedTuple):
+    """Three disjoint parts of a parallel corpus."""
+
+    train: list[Pair]
+    dev: list[Pair]
+    test: list[Pair]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a UTF-8 text file, plain or ``.gz``, without line ends and byte-order mark.
+
+    Raises:
+        ValueError: the file is not UTF-8.
+    """
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: must be UTF-8 text; byte {error.start} is not") from error
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def read_table(path: Path) -> list[Pair]:
+    """Read lines ``source TAB target``, UTF-8, plain or gzip, no header; empty lines are skipped.
+
+    Raises:
+        ValueError: the file is no such table; the message names the line.
+    """
+    pairs = []
+    for number, line in enumerate(read_lines(path), 1):
+        fields = [field.strip() for field in line.split("\t")]
+        if not line.strip():
+            continue
+        if len(fields) != 2 or not all(fields):
+            raise ValueError(f"{path}, line {number}: expected two fields, source TAB target, was {line!r}")
+        pairs.append(Pair(*fields))
+    if not pairs:
+        raise ValueError(f"{path}: no rows; expected lines of source TAB target")
+    return pairs
+
+
+def read_folder(folder: Path, source: str, target: str) -> Corpus:
+    """Read files aligned by line, ``train.de`` beside ``train.en`` and so on, plain or ``.gz``.
+
+    Args:
+        folder: with files for training, development (``dev``, ``val``, ``valid`` or ``validation``) and test
+            (``test``, or ``test_2016_flickr`` as in Multi30k).
+        source: suffix of the source language.
+        target: suffix of the target language.
+
+    Raises:
+        ValueError: a part is missing, or its two files differ in length.
+    """
+    parts = []
+    for split, names in SPLITS.items():
+        found = [
+            [folder / f"{name}.{language}{suffix}" for language in (source, target)]
+            for name in names
+            for suffix in ("", ".gz")
+        ]
+        both = next((files for files in found if all(file.is_file() for file in files)), None)
+        if both is None:
+            tried = ", ".join(f"{name}.{source}[.gz]" for name in names)
+            raise ValueError(f"{folder}: no files for {split}; looked for {tried} and the same with .{target}")
+        columns = [read_lines(file) for file in both]
+        if len(columns[0]) != len(columns[1]):
+            raise ValueError(f"{both[0].name} has {len(columns[0])} lines, {both[1].name} {len(columns[1])}")
+        pairs = [Pair(a.strip(), b.strip()) for a, b in zip(*columns)]
+        parts.append([pair for pair in pairs if all(pair)])
+    return Corpus(*parts)
+
+
+def read_tables(folder: Path) -> Corpus:
+    """Read ``train.tsv``, ``dev.tsv`` and ``test.tsv``, plain or ``.gz``, each as ``read_table`` does.
+
+    Args:
+        folder: with a table each for training, development and test, named as in ``read_folder``.
+
+    Raises:
+        ValueError: a part is missing; see also ``read_table``.
+    """
+    parts = []
+    for split, names in SPLITS.items():
+        tables = [folder / f"{name}.tsv{suffix}" for name in names for suffix in ("", ".gz")]
+        table = next((table for table in tables if table.is_file()), None)
+        if table is None:
+            tried = ", ".join(f"{name}.tsv[.gz]" for name in names)
+            raise ValueError(f"{folder}: no table for {split}; looked for {tried}")
+        parts.append(read_table(table))
+    return Corpus(*parts)
+
+
+def read_dataset(path: str, source: str, target: str) -> Corpus:
+    """Read a data set with ``datasets.load_dataset``: a column ``translation``, or one column per language.
+
+    Raises:
+        ValueError: a split or a column is missing.
+    """
+    loaded = datasets.load_dataset(path)
+    parts = []
+    for split, names in SPLITS.items():
+        name = next((name for name in names if name in loaded), None)
+        if name is None:
+            raise ValueError(
+                f"{path}: no split for {split}; it has {', '.join(loaded)}, needs one of {', '.join(names)}"
+            )
+        rows = loaded[name]
+        if "translation" in rows.column_names:
+            rows = rows["translation"]
+        elif not {source, target} <= set(rows.column_names):
+            raise ValueError(
+                f"{path}: needs a column 'translation' or columns {source!r} and {target!r}; has {rows.column_names}"
+            )
+        parts.append([Pair(row[source].strip(), row[target].strip()) for row in rows])
+    return Corpus(*parts)
+
+
+def divided(pairs: Sequence[Pair]) -> Corpus:
+    """Split one list: of every ten rows one goes to development and one to test."""
+    parts: tuple[list[Pair], ...] = ([], [], [])
+    for index, pair in enumerate(pairs):
+        parts[{3: 1, 7: 2}.get(index % 10, 0)].append(pair)
+    return Corpus(*parts)
+
+
+def read_scenes() -> Corpus:
+    """The scenes of ``recipes.data``, German to English."""
+    return divided([Pair(*pair) for pair in scenes.pairs()])
+
+
+def read_named(data: str, source: str, target: str) -> Corpus:
+    """Corpus named on the command line.
+
+    Args:
+        data: a table (see ``read_table``), which is divided here; a folder of aligned files or of three tables;
+            anything else that ``datasets.load_dataset`` takes; or empty for the embedded scenes.
+        source: source language, for a folder or a data set.
+        target: target language.
+
+    Raises:
+        ValueError: see ``read_table``, ``read_folder``, ``read_tables``, ``read_dataset``.
+    """
+    path = Path(data)
+    if not data:
+        return read_scenes()
+    if path.is_file():
+        return divided(read_table(path))
+    if any(path.glob("train.tsv*")):
+        return read_tables(path)
+    if any(file for names in (f"train.{source}*", "train.??", "train.??.gz") for file in path.glob(names)):
+        return read_folder(path, source, target)
+    return read_dataset(data, source, target)
+
+
+def build_tokenizer(pairs: Sequence[Pair], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Byte-pair encoding (Sennrich et al. 2016) learned on both languages together; ``</s>`` ends every text.
+
+    Args:
+        pairs: to learn the merges from.
+        vocabulary: largest number of tokens.
+    """
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    backend.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, min_frequency=2, special_tokens=list(SPECIAL), show_progress=False
+    )
+    backend.train_from_iterator((text for pair in pairs for text in pair), trainer)
+    end = backend.token_to_id("</s>")
+    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", end)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def words(text: str) -> list[str]:
+    """Lower-cased words and punctuation marks, the units of REP, DROP and the word aligner."""
+    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text.lower())
+    return [piece for piece, _ in pieces]

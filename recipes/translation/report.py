@@ -1,0 +1,205 @@
+"""Report of the translation recipe: comparison, example and its pictures, blocks of the documentation, model cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hf_sparse
+
+from ..lib.blocks import block, read
+from ..lib.card import Card, Measure, alike
+from ..lib.environment import short_commit
+from ..lib.records import Figures, Record
+
+RESULT, FROM_SCRATCH = (f"recipes/translation/results/{name}.json" for name in ("multi30k", "multi30k_from_scratch"))
+MEASURES = (
+    Measure("BLEU", "bleu", ".2f", "higher"),
+    Measure("chrF", "chrf", ".2f", "higher"),
+    Measure("REP (repetition)", "rep", ".2f", "lower"),
+    Measure("DROP (omission)", "drop", ".2f", "lower"),
+    Measure("source tokens attended a step", "attended_at_a_step", ".1f"),
+)
+COLUMNS = (
+    "cross-attention",
+    "fertility",
+    "search",
+    "BLEU",
+    "chrF",
+    "REP",
+    "REP, 5 worst left out",
+    "DROP",
+    "tokens attended a step",
+    "at all",
+)
+
+
+def report(results: dict[str, Any], out: Path) -> None:
+    """Print the comparison and the example, and draw how both systems attend in that."""
+    systems = [record for record in results["runs"] if is_system(record)]
+    if systems:
+        rows = systems[0]["figures"]["rows"]
+        print(
+            f"\n{rows['train']:,} pairs to train on, {rows['dev']:,} to tune penalties on, {rows['test']:,} to test "
+            f"on; {rows['vocabulary']:,} subwords\n\n{comparison(systems)}"
+        )
+    example = next((record["figures"] for record in results["runs"] if record["run"] == "example"), None)
+    if example:
+        print(f"\n{example_text(example)}")
+        for name, seen in example["attention"].items():
+            path = out / f"attention_{name}.png"
+            hf_sparse.plot_attention(
+                torch.tensor(seen["weights"]), seen["keys"], seen["queries"], title=name, path=path
+            )
+
+
+def is_system(record: Record) -> bool:
+    """Whether a run is a system that was measured, not a part that systems share."""
+    return "bleu" in record["figures"]
+
+
+def comparison(records: Sequence[Record]) -> str:
+    """Figures of all systems, one line per system; only systems with a model of their own have a training time."""
+    lines = ["system                 BLEU   chrF    REP   DROP   tokens/step   tokens attended   training   decoding"]
+    for record in records:
+        row, seed = record["figures"], record["settings"]["seed"]
+        name = f"{record['run']}, {seed}" if seed else record["run"]
+        training = f"{row['training_seconds']:.0f}s" if "training_seconds" in row else ""
+        lines.append(
+            f"{name:<21}{row['bleu']:>6.2f} {row['chrf']:>6.2f} {row['rep']:>6.2f} {row['drop']:>6.2f} "
+            f"{row['attended_at_a_step']:>13.2f} {row['attended_share']:>17.1%} {training:>10} "
+            f"{row['decoding_seconds']:>9.0f}s"
+        )
+    return "\n".join(lines)
+
+
+def example_text(example: Figures) -> str:
+    """Source, reference and translations of the example."""
+    lines = [f"source      {example['source']}", f"reference   {example['reference']}"]
+    return "\n".join([*lines, *(f"{name:<11} {text}" for name, text in example["translations"].items())])
+
+
+def condensed(figures: Figures) -> Figures:
+    """The figures that git keeps: the last loss instead of the training log, and no matrices of attention."""
+    left_out = {"training_log", "attention"} if "translations" in figures else {"training_log"}
+    kept = {name: value for name, value in figures.items() if name not in left_out}
+    losses = [entry["loss"] for entry in figures.get("training_log", ()) if "loss" in entry]
+    return kept | ({"final_loss": losses[-1]} if losses else {})
+
+
+def has_coverage(row: Figures) -> bool:
+    """Whether the cross-attention of a system has coverage vectors."""
+    return "coverage" in row["config"]["attn"]["cross"]
+
+
+def card(record: Record, records: Sequence[Record]) -> Card | None:
+    """Model card of one system, compared with all others; None for parts that systems share."""
+    if not is_system(record):
+        return None
+    row, settings = record["figures"], record["settings"]
+    bounds = {None: "", "guided": ", with guided fertilities", "predicted": ", with predicted fertilities"}
+    extras = bounds.get(row["fertility"], f", with a fertility of {row['fertility']} for every token")
+    extras += ", with coverage vectors" if has_coverage(row) else ""
+    swap = "" if row["attention"] == "softmax" else f", with {row['attention']} in place of softmax in cross-attention"
+    languages = {"de": "German", "en": "English"}
+    source, target = (languages.get(settings[side], settings[side]) for side in ("source", "target"))
+    start = (
+        "It resumes from a model trained with softmax." if settings["base_steps"] else "It is trained from scratch."
+    )
+    corpora = {"": "The embedded sample", "multi30k": "Multi30k"}
+    return Card(
+        name=f"translation-{record['run']}",
+        title=f"Translation with {row['attention']} cross-attention{extras}",
+        task="translation",
+        what=f"A small encoder-decoder ({row['architecture']}, {row['parameters']:,} parameters) from {source} to "
+        f"{target}{swap}{extras} (Malaviya et al. 2018). {start}",
+        data=f"{corpora.get(settings['data'], settings['data'])}: {row['rows']['train']:,} pairs to train on, "
+        f"{row['rows']['test']:,} to test on; "
+        f"{settings['base_steps']:,} steps with softmax, {settings['steps']} with its own attention, of "
+        f"{settings['batch_size']} pairs; {settings['beams']} beams; seed {settings['seed']}.",
+        measures=MEASURES,
+        rows={other["run"]: other["figures"] for other in alike(record, records, "makes") if is_system(other)},
+        own=record["run"],
+        dense="softmax",
+        limits="One run, trained in minutes: half a point of BLEU means nothing, and the model is no use as a "
+        f"translator.{' All systems share their beginning, which favours softmax.' if settings['base_steps'] else ''}",
+        record=record,
+        config=row["config"],
+    )
+
+
+def systems(path: str) -> dict[str, Record]:
+    """Records of the systems of a summary, by name."""
+    return {record["run"]: record for record in read(path)["runs"] if is_system(record)}
+
+
+def table(records: dict[str, Record]) -> list[str]:
+    """Lines of a table of the documentation, one line per system."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for record in records.values():
+        row = record["figures"]
+        fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
+        penalty = row["penalty"]
+        attention = f"{row['attention']}{', coverage vector' if has_coverage(row) else ''}"
+        search = f"penalty, beta {penalty['beta']:g}, alpha {penalty['alpha']:g}" if penalty else "beam"
+        lines.append(
+            f"| {attention} | {fertility or ''} | {search} | {row['bleu']:.2f} | {row['chrf']:.2f} | "
+            f"{row['rep']:.2f} | {row['rep_without_worst']:.2f} | {row['drop']:.2f} | "
+            f"{row['attended_at_a_step']:.1f} | {row['attended_share']:.0%} |"
+        )
+    return lines
+
+
+@block
+def translation() -> str:
+    """All systems on Multi30k, and one sentence by softmax and constrained sparsemax."""
+    result, records = read(RESULT), systems(RESULT)
+    first = records["softmax"]
+    settings, versions, hardware, figures = (first[key] for key in ("settings", "versions", "hardware", "figures"))
+    rows = figures["rows"]
+    example = next(record["figures"] for record in result["runs"] if record["run"] == "example")
+    lines = [
+        *table(records),
+        "",
+        f"{rows['train']:,} pairs, {rows['vocabulary']:,} subwords, {figures['parameters']:,} "
+        f"parameters; {settings['base_steps']:,} steps with softmax that all systems share, then {settings['steps']} "
+        f"of each system's own, of {settings['batch_size']} pairs; {rows['test']:,} test sentences, "
+        f"{settings['beams']} beams; seed {settings['seed']}. BLEU and chrF by sacrebleu {versions['sacrebleu']}; REP "
+        "and DROP on lower-cased words; the weights of the penalty are those of highest BLEU on "
+        f"{rows['dev']} development sentences. One thread of a shared machine ({hardware['device']}, "
+        f"{hardware['machine']}), torch {versions['torch']}, transformers {versions['transformers']}, commit "
+        f"{short_commit(first)}. {result['note']}",
+        "",
+        "The test sentence with translations short enough to draw in which softmax repeats most beyond constrained "
+        "sparsemax:",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| source | {example['source']} |",
+        f"| reference | {example['reference']} |",
+        *(f"| {name} | {text} |" for name, text in example["translations"].items()),
+    ]
+    return "\n".join(lines)
+
+
+@block
+def translation_from_scratch() -> str:
+    """Systems on Multi30k that share no training."""
+    records = systems(FROM_SCRATCH)
+    first = records["softmax"]
+    settings, versions, rows = first["settings"], first["versions"], first["figures"]["rows"]
+    losses = ", ".join(f"{name} {record['figures']['final_loss']:.2f}" for name, record in records.items())
+    cpu = ", ".join(f"{name} {record['figures']['training_cpu_seconds']:.0f}" for name, record in records.items())
+    lines = [
+        *table(records),
+        "",
+        f"Each from the same untrained weights, {settings['steps']} steps of {settings['batch_size']} pairs; "
+        f"{rows['test']:,} test sentences, {settings['beams']} beams; seed {settings['seed']}; all else as above."
+        f" Training loss over the last steps: {losses}. CPU seconds of training: {cpu}. "
+        f"torch {versions['torch']}, transformers {versions['transformers']}, commit "
+        f"{short_commit(first)}. {read(FROM_SCRATCH)['note']}",
+    ]
+    return "\n".join(lines)

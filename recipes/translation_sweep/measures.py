@@ -1,0 +1,158 @@
+"""Measures of a translation model: scores, the empty string, supports, and logits during training."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
+
+import hf_sparse
+from hf_sparse.attention import attention_sites, observe
+from hf_sparse.config import MapConfig
+from hf_sparse.functional import entmax_threshold
+from hf_sparse.metrics import logit_norm, self_normalization_sum
+
+from ..lib.batches import by_length
+from ..lib.records import Figures
+from ..translation.data import Pair
+from ..translation.systems import attention_of
+
+LONGEST_PICTURED = 14  # tokens
+
+
+def head_map(model: PreTrainedModel) -> MapConfig:
+    """Map at the output of a model."""
+    return (hf_sparse.sparse_config(model).head if hf_sparse.is_sparse(model) else None) or MapConfig("softmax")
+
+
+class Curve(TrainerCallback):
+    """Adds logits, thresholds and supports on some held-out pairs to Trainer's log, which checkpoints keep.
+
+    Args:
+        batch: the pairs, as the model takes them.
+        every: number of steps between two points.
+    """
+
+    def __init__(self, batch: Any, every: int) -> None:
+        self.batch, self.every = batch, every
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Measure the untrained model."""
+        if state.global_step == 0:
+            self.measure(model, state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Measure every ``every`` steps."""
+        if state.global_step % self.every == 0:
+            self.measure(model, state)
+
+    @torch.no_grad()
+    def measure(self, model: PreTrainedModel, state: Any) -> None:
+        """Add one point: means over the target tokens."""
+        model.eval()
+        batch = {name: values.to(model.device) for name, values in self.batch.items()}
+        counted = batch["labels"] != -100
+        z, gold = model(**batch).logits[counted].float(), batch["labels"][counted]
+        p = head_map(model)(z)
+        model.train()
+        state.log_history.append(
+            {
+                "step": state.global_step,
+                "logit_norm": float(logit_norm(z).mean()),
+                "threshold": float(entmax_threshold(z, 1.5).mean()),
+                "head_support": float((p > 0).sum(-1).float().mean()),
+                "head_sum": float(self_normalization_sum(p).mean()),
+                "accuracy": float((z.argmax(-1) == gold).float().mean()),
+            }
+        )
+
+
+@torch.no_grad()
+def decode(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: Sequence[str], beams: int
+) -> tuple[list[str], dict[str, float]]:
+    """Translate by beam search for the likeliest string.
+
+    Returns:
+        The translations; ``empty_preferred``, the share of sentences whose empty translation is likelier than the one
+        found; ``empty_found``, the share for which the empty one was found.
+    """
+    model.eval()
+    texts, preferred, empty = [""] * len(sources), 0, 0
+    for batch in by_length(sources, 50):
+        inputs = tokenizer([sources[index] for index in batch], padding=True, return_tensors="pt").to(model.device)
+        longest = min(2 * inputs.input_ids.shape[1] + 10, model.generation_config.max_new_tokens)
+        compared = hf_sparse.compare_with_empty(
+            model, inputs, beams, max_new_tokens=longest, length_penalty=0.0, early_stopping="never"
+        )
+        for index, text in zip(batch, tokenizer.batch_decode(compared.hypotheses, skip_special_tokens=True)):
+            texts[index] = text
+        preferred += int(compared.preferred.sum())
+        empty += int(compared.found_empty.sum())
+    return texts, {"empty_preferred": preferred / len(sources), "empty_found": empty / len(sources)}
+
+
+@torch.no_grad()
+def forced_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[Pair]) -> Figures:
+    """Supports of head and cross-attention, and sums of the head's weights, with the references forced."""
+    model.eval()
+    map_config, supports, sums, keys = head_map(model), [], [], 0
+    cross = {site.path for _, site in attention_sites(model) if site.kind == "cross"}
+    with observe(model) as counts:
+        for pair in pairs:  # one by one: padding would count
+            inputs = tokenizer(pair.source, return_tensors="pt").to(model.device)
+            labels = tokenizer(pair.target, return_tensors="pt").input_ids.to(model.device)
+            weights = map_config(model(**inputs, labels=labels).logits[0].float())
+            supports += (weights > 0).sum(-1).tolist()
+            sums += self_normalization_sum(weights).tolist()
+            keys += labels.shape[1] * inputs.input_ids.shape[1]
+    seen = [count for path, count in counts.items() if path in cross]
+    attended = sum(count.nonzero for count in seen) / sum(count.rows for count in seen) if seen else keys / len(sums)
+    share = sum(count.nonzero for count in seen) / sum(count.keys for count in seen) if seen else 1.0
+    histogram = Counter(math.ceil(math.log2(max(size, 1))) for size in supports)
+    return {
+        "head_support": fmean(supports),
+        "head_support_histogram": {str(2**power): histogram[power] for power in sorted(histogram)},
+        "head_sum": {"mean": fmean(sums), "std": pstdev(sums)},
+        "attended": attended,
+        "attended_share": share,
+    }
+
+
+def scores(metric: str, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """BLEU and chrF of sacrebleu, or ROUGE F1 in percent.
+
+    Raises:
+        ValueError: the metric is neither ``"bleu"`` nor ``"rouge"``.
+    """
+    if metric == "bleu":
+        import sacrebleu
+
+        return {
+            "bleu": sacrebleu.corpus_bleu(texts, [references]).score,
+            "chrf": sacrebleu.corpus_chrf(texts, [references]).score,
+        }
+    if metric == "rouge":
+        from rouge_score.rouge_scorer import RougeScorer
+
+        names = ("rouge1", "rouge2", "rougeL")
+        rows = [RougeScorer(names, use_stemmer=True).score(*both) for both in zip(references, texts)]
+        return {name: 100 * fmean(row[name].fmeasure for row in rows) for name in names}
+    raise ValueError(f"metric must be bleu or rouge, was {metric!r}")
+
+
+def example(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Cross-attention in the first short pair, for the pictures; see ``attention_of``."""
+    if not attention_sites(model):
+        model.set_attn_implementation("eager")  # other implementations do not return weights
+    lengths = [max(len(tokenizer(text).input_ids) for text in pair) for pair in pairs]
+    pair = next((pair for pair, length in zip(pairs, lengths) if 8 <= length <= LONGEST_PICTURED), pairs[0])
+    weights: Tensor = attention_of(model, tokenizer, [pair])[0]
+    keys, queries = (tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in pair)
+    return {"keys": keys, "queries": queries, "weights": [[round(w, 4) for w in row] for row in weights.tolist()]}
