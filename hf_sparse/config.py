@@ -241,10 +241,14 @@ class AttentionRule:
         return self.map.to_dict() | ({"coverage": self.coverage.plain()} if self.coverage else {})
 
 
+def _names_for_attention() -> list[str]:
+    return sorted(name for name, known in MAPS.items() if known.normalized and known.any_scores)
+
+
 def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None) -> Iterable[str]:
     """Reasons why a map cannot weigh attention, each with what to do."""
     name, sparse_map = map_config.name, map_config.map
-    fit = ", ".join(repr(known.name) for _, known in sorted(MAPS.items()) if known.normalized and known.any_scores)
+    fit = ", ".join(map(repr, _names_for_attention()))
     if not sparse_map.normalized:
         yield f"weights of {name} do not sum to one; for attention choose one of {fit}"
     if map_config.centered:
@@ -253,10 +257,11 @@ def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None)
         yield f"{name} does not take scores of any sign; for attention choose one of {fit}"
     if map_config.is_constrained and coverage:
         yield f"{name} follows what keys received by its bounds; give it no coverage"
-    if map_config.value("beta") == Fixed(0.0) and map_config.value("gamma") != Fixed(1.0):
-        yield "gamma is the power of a length that beta=0 leaves out; give beta above 0"
-    if map_config.value("beta") == Fixed(0.0) and map_config.value("delta") == Fixed(0.0):
-        yield "delta and beta are both 0, so that all keys would weigh the same"
+    if map_config.value("beta") == Fixed(0.0):
+        if map_config.value("gamma") != Fixed(1.0):
+            yield "gamma is the power of a length that beta=0 leaves out; give beta above 0"
+        if map_config.value("delta") == Fixed(0.0):
+            yield "delta and beta are both 0, so that all keys would weigh the same"
 
 
 def _parse_attention(attn: object) -> tuple[AttentionRule, ...]:

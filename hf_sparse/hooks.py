@@ -28,8 +28,8 @@ def _check_and_adjust_attn_implementation(
     self: PreTrainedModel,
     attn_implementation: str | None,
     is_init_check: bool = False,
-    *args: Any,
-    **kwargs: Any,
+    *args: object,
+    **kwargs: object,
 ) -> str:
     if is_init_check and attn_implementation == NAME and not through_interface(cast(Any, type(self))):
         attn_implementation = None
@@ -37,14 +37,18 @@ def _check_and_adjust_attn_implementation(
 
 
 def _load_adapter(
-    original: Callable[..., Any], self: PreTrainedModel, peft_model_id: str | None = None, *args: Any, **kwargs: Any
+    original: Callable[..., Any],
+    self: PreTrainedModel,
+    peft_model_id: str | None = None,
+    *args: object,
+    **kwargs: Any,
 ) -> Any:
     check_adapter(self, peft_model_id, **(kwargs.get("adapter_kwargs") or {}))
     return original(self, peft_model_id, *args, **kwargs)
 
 
 def _fill_mask(
-    original: Callable[..., Any], self: FillMaskPipeline, model_inputs: Any, *args: Any, **kwargs: Any
+    original: Callable[..., Any], self: FillMaskPipeline, model_inputs: Any, *args: object, **kwargs: object
 ) -> Any:
     state = state_of(self.model)
     if state is not None and state.config.head is not None:

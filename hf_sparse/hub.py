@@ -58,7 +58,7 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
 
 
 def save_pretrained(
-    model: Any, path: str | Path, *, figures: Mapping[str, float] | None = None, **kwargs: Any
+    model: PreTrainedModel, path: str | Path, *, figures: Mapping[str, float] | None = None, **kwargs: Any
 ) -> None:
     """Save a sparse model, or the PEFT adapter around one with its base's maps, all of it or nothing.
 

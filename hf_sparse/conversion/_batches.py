@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
 
 from ..functional.rows import upcast
 from ..model.state import dense_head
@@ -77,12 +78,12 @@ class _CrossEntropyWatch(TorchFunctionMode):
         self.seen.append((z[kept], target[kept]))
 
 
-def on_device(model: Any, batch: Batch) -> Batch:
+def on_device(model: PreTrainedModel, batch: Batch) -> Batch:
     """The batch where the model is."""
     return {key: value.to(model.device) if torch.is_tensor(value) else value for key, value in batch.items()}
 
 
-def scored(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def scored(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits (N, V) and targets (N,) of one batch, at the positions that count in the model's own loss.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
 from ..attention import attention_sites
 from ..config import MapConfig, SparseConfig
@@ -97,7 +98,7 @@ def calibrate(
     return report
 
 
-def _land(model: Any, old: SparseConfig, new: SparseConfig) -> None:
+def _land(model: PreTrainedModel, old: SparseConfig, new: SparseConfig) -> None:
     with ExitStack() as undo:
         undo.callback(change_settings, model, old)
         change_settings(model, SparseConfig.from_dict(new.to_dict()))

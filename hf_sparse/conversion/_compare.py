@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
 from ..attention import attention_sites
 from ..config import MapConfig, SparseConfig
@@ -80,7 +81,9 @@ def compare(
         unsparsify(dense_model)
 
 
-def _compared(model: Any, batches: list[Batch], budget: float, eps: float, advance: Callable[[], Any]) -> Comparison:
+def _compared(
+    model: PreTrainedModel, batches: list[Batch], budget: float, eps: float, advance: Callable[[], object]
+) -> Comparison:
     own: MapsByPath = {site.path: site.map_config for _, site in attention_sites(model) if site.map_config is not None}
     untried = _heads_to_try(model, batches, own, advance)
     trials = [Trial(_maps([each])) for each in untried]
@@ -110,7 +113,9 @@ def _compared(model: Any, batches: list[Batch], budget: float, eps: float, advan
     return Comparison(name, eps, budget, dense, dict(zip(asked, qualities)), recommended, heads, recommendation)
 
 
-def _heads_to_try(model: Any, batches: list[Batch], own: MapsByPath, advance: Callable[[], Any]) -> list[SparseHead]:
+def _heads_to_try(
+    model: PreTrainedModel, batches: list[Batch], own: MapsByPath, advance: Callable[[], object]
+) -> list[SparseHead]:
     """Every head at every alpha up to the one asked for, with its temperature; errors still to be measured."""
     asked = {path: _alpha(path, map_config) for path, map_config in own.items()}
     alphas = sorted({*_ALPHAS, *asked.values()} - {1.0})
@@ -166,7 +171,12 @@ def _highest(heads: list[SparseHead]) -> list[SparseHead]:
 
 
 def _within(
-    model: Any, batches: list[Batch], heads: list[SparseHead], budget: float, eps: float, advance: Callable[[], Any]
+    model: PreTrainedModel,
+    batches: list[Batch],
+    heads: list[SparseHead],
+    budget: float,
+    eps: float,
+    advance: Callable[[], object],
 ) -> list[SparseHead]:
     """The heads to make sparse: as many greedy steps as keep their joint, measured error in the budget."""
     items: dict[tuple[str, int], list[SparseHead]] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from ..attention.site import AttentionSite, trial, weights_under
 from ..config import MapConfig
@@ -22,11 +23,11 @@ _KEPT_LOGITS = 2**25
 
 
 def fit_attention(
-    model: Any,
+    model: PreTrainedModel,
     batches: list[Batch],
     choices: MapsByPath,
     per_head: bool,
-    advance: Callable[[], Any],
+    advance: Callable[[], object],
 ) -> dict[str, MapConfig | None]:
     """The same maps of attention, each at the temperature where it is closest to softmax.
 
@@ -72,7 +73,7 @@ def _at(map_config: Any, temperatures: list[float]) -> MapConfig:
 
 
 def head_data(
-    model: Any, batches: list[Batch], choices: MapsByPath, advance: Callable[[], Any]
+    model: PreTrainedModel, batches: list[Batch], choices: MapsByPath, advance: Callable[[], object]
 ) -> tuple[Tensor, Tensor]:
     """Logits under sparse attention and the dense distributions they should give: (N, V) each.
 

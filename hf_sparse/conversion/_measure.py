@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from ..attention.site import AttentionSite, trial, weights_under
 from ..config import MapConfig
@@ -111,7 +112,7 @@ class _Sums:
 
 
 def measure(
-    model: Any, batches: list[Batch], trials: Sequence[Trial], eps: float, advance: Callable[[], Any]
+    model: PreTrainedModel, batches: list[Batch], trials: Sequence[Trial], eps: float, advance: Callable[[], object]
 ) -> tuple[Quality, list[tuple[Quality, dict[str, LayerQuality]]]]:
     """The dense model, and what each trial makes of it.
 

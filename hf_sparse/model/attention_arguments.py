@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from ..attention.sequential import check_fertility
 from ..fertility.source import source_bounds
@@ -14,7 +15,7 @@ from .state import sparse_config
 _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")  # where sequences begin in a row, for flash attention
 
 
-def check_packed(model: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+def check_packed(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> None:
     """Refuse rows that hold several sequences, by the lengths that flash attention takes, where they would mix."""
     if not sparse_config(model).attn or all(kwargs.get(name) is None for name in _PACKED):
         return
@@ -27,7 +28,9 @@ def check_packed(model: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         )
 
 
-def sequential_arguments(model: Any, fertility: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def sequential_arguments(
+    model: PreTrainedModel, fertility: Any, args: tuple, kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """What the model hands down to attention that follows what its keys received, besides its own arguments."""
     if fertility is not None and not model._constrained:
         raise ValueError(

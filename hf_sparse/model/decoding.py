@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, PreTrainedModel
 from transformers.generation import logits_process
 
 from ..fertility.source import source_bounds
@@ -50,7 +50,7 @@ class KeptSupport(LogitsProcessorList):
         return scores
 
 
-def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     """The model's own ``generate``, in which the logits of every forward call are log-probabilities.
 
     The state says so, not an argument: whatever prepares the inputs of a step, the distribution that is decoded is
@@ -65,14 +65,18 @@ def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         state.decoding -= 1
 
 
-def _get_logits_processor(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _get_logits_processor(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     """The model's own processors, which leave what has probability zero under a sparse head at zero."""
     processors = self._dense_class._get_logits_processor(self, *args, **kwargs)
     return processors if sparse_config(self).head is None else KeptSupport(processors)
 
 
 def _maybe_prepare_encoder_kwargs_for_generation(
-    self: Any, inputs_tensor: Tensor, model_kwargs: dict[str, Any], model_input_name: str | None, *args: Any
+    self: PreTrainedModel,
+    inputs_tensor: Tensor,
+    model_kwargs: dict[str, Any],
+    model_input_name: str | None,
+    *args: Any,
 ) -> dict[str, Any]:
     """The model's own, with the bounds it works out from its source, once for all steps; beams repeat them."""
     reads_ids = model_input_name == "input_ids" and model_kwargs.get("encoder_outputs") is None
@@ -84,7 +88,9 @@ def _maybe_prepare_encoder_kwargs_for_generation(
     )
 
 
-def _get_candidate_generator(self: Any, *, assistant_model: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
+def _get_candidate_generator(
+    self: PreTrainedModel, *, assistant_model: Any, model_kwargs: dict[str, Any], **kwargs: Any
+) -> Any:
     """The model's own, for assisted decoding: an assistant without constrained attention is not given fertilities."""
     if not getattr(assistant_model, "_constrained", None):
         model_kwargs = {name: value for name, value in model_kwargs.items() if name != "fertility"}
@@ -93,7 +99,7 @@ def _get_candidate_generator(self: Any, *, assistant_model: Any, model_kwargs: d
     )
 
 
-def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
+def init_continuous_batching(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     """Refused: continuous batching takes paths around attention and head that would decode from softmax."""
     raise NotImplementedError("continuous batching is not supported for sparse models; use model.generate")
 

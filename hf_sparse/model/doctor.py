@@ -137,7 +137,7 @@ def _head(model: PreTrainedModel, head: Any, example: Mapping[str, Any] | None, 
 
 
 @contextmanager
-def _sparse(model: Any, found: Diagnosis, **settings: Any) -> Iterator[bool]:
+def _sparse(model: PreTrainedModel, found: Diagnosis, **settings: Any) -> Iterator[bool]:
     """The model made sparse inside the block, where that is not refused."""
     try:
         sparsify(model, **settings)
@@ -161,7 +161,7 @@ def _compare(dense: float | None, sparse: float | None, tolerance: float) -> str
     return f"yes (difference {sparse:.0e})" if sparse <= tolerance else f"no: difference {sparse:.0e}"
 
 
-def logits_of(model: Any, inputs: Mapping[str, Any]) -> Tensor:
+def logits_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
     """The model's logits, or the first floating-point tensor it returns. Drawn noise is the same at every call."""
     torch.manual_seed(0)
     with torch.no_grad():
@@ -178,7 +178,7 @@ def difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12)) if one.numel() else 0.0
 
 
-def _tokens(model: Any, inputs: Mapping[str, Any]) -> tuple[str, int] | None:
+def _tokens(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[str, int] | None:
     """The name of the tokens that logits answer to, and how many there are; None where there are none."""
     key = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     if key not in inputs or inputs[key].dim() != 2 or inputs[key].shape[1] < 4:
@@ -188,7 +188,7 @@ def _tokens(model: Any, inputs: Mapping[str, Any]) -> tuple[str, int] | None:
     return (key, length) if logits.dim() == 3 and logits.shape[1] == length else None
 
 
-def causality(model: Any, inputs: Mapping[str, Any]) -> float | None:
+def causality(model: PreTrainedModel, inputs: Mapping[str, Any]) -> float | None:
     """How far earlier logits move when the last two tokens change places.
 
     Args:
@@ -207,7 +207,19 @@ def causality(model: Any, inputs: Mapping[str, Any]) -> float | None:
     return difference(other[:, : length - 2], one[:, : length - 2])
 
 
-def cache_difference(model: Any, inputs: Mapping[str, Any]) -> float | None:
+def _without_last_two(inputs: Mapping[str, Any], key: str, length: int) -> dict[str, Any]:
+    """The other arguments for a call on all but the last two tokens of ``key``."""
+    rest = {name: value for name, value in inputs.items() if name not in (key, "labels", "past_key_values")}
+    if key != "input_ids":
+        return rest
+    rest.pop("attention_mask", None)
+    for name, value in rest.items():
+        if torch.is_tensor(value) and value.shape == inputs[key].shape:  # one entry per token
+            rest[name] = value[:, : length - 2]
+    return rest
+
+
+def cache_difference(model: PreTrainedModel, inputs: Mapping[str, Any]) -> float | None:
     """How far the logits of step-by-step decoding with a cache are from those of one call.
 
     Args:
@@ -218,17 +230,11 @@ def cache_difference(model: Any, inputs: Mapping[str, Any]) -> float | None:
         The largest relative difference, None where the model returns no cache or logits do not answer to tokens.
     """
     tokens = _tokens(model, inputs)
-    if tokens is None or not {"past_key_values", "use_cache"} <= set(
-        inspect.signature(type(model).forward).parameters
-    ):
+    takes = inspect.signature(type(model).forward).parameters
+    if tokens is None or not {"past_key_values", "use_cache"} <= set(takes):
         return None
     key, length = tokens
-    rest = {name: value for name, value in inputs.items() if name not in (key, "labels", "past_key_values")}
-    if key == "input_ids":
-        rest.pop("attention_mask", None)
-        for name, value in rest.items():  # what says something of every token
-            if torch.is_tensor(value) and value.shape == inputs[key].shape:
-                rest[name] = value[:, : length - 2]
+    rest = _without_last_two(inputs, key, length)
     cache, steps = None, []
     for ids in (inputs[key][:, : length - 2], *inputs[key][:, length - 2 :].split(1, dim=1)):
         torch.manual_seed(0)

@@ -35,29 +35,15 @@ def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]
     Raises:
         NoExampleError: the kind of input is not one we can make up.
     """
-    takes = inspect.signature(type(model).forward).parameters
+    takes = frozenset(inspect.signature(type(model).forward).parameters)
     main = model.main_input_name
-    inputs: dict[str, Tensor] = {}
     if main in ("pixel_values", "input_features", "input_values") and main in takes:
-        inputs[main] = _image(model) if main == "pixel_values" else _sound(model, main)
-        if not model.config.is_encoder_decoder and takes.get("input_ids") is not None:
-            inputs["input_ids"] = _tokens(model, length)
+        inputs = _seen_or_heard(model, main, length, takes)
     elif main == "input_ids":
-        inputs["input_ids"] = _tokens(model, length)
-        if _takes_plain_images(model):
-            inputs |= _tokens_around_image(model, inputs["input_ids"])
-        elif "pixel_values" in takes and _is_beside_text(model):
-            inputs["pixel_values"] = _image(model)
+        inputs = _read(model, length, takes)
     else:
         raise _cannot(model, main)
-    if _reads_off_last_token(model):
-        inputs["input_ids"] = inputs["input_ids"][:1]
-        if model.config.is_encoder_decoder:
-            inputs["input_ids"][:, -1] = getattr(model.config, "eos_token_id", None) or 1
-    elif type(model).__name__.endswith("ForMultipleChoice") and "input_ids" in inputs:
-        inputs["input_ids"] = inputs["input_ids"][:, None]
-    elif model.config.is_encoder_decoder and "decoder_input_ids" in takes:
-        inputs["decoder_input_ids"] = _tokens(model, length)
+    _fit_to_task(model, inputs, length, takes)
     return {
         name: (value.to(model.dtype) if value.is_floating_point() else value).to(input_device(model))
         for name, value in inputs.items()
@@ -94,6 +80,34 @@ def first_run(
             f"{type(model).__name__} does not run on the input made up for it ({', '.join(inputs)}: "
             f"{type(error).__name__}, {error}); {_PASS_ONE}"
         ) from error
+
+
+def _seen_or_heard(model: PreTrainedModel, main: str, length: int, takes: frozenset[str]) -> dict[str, Tensor]:
+    inputs = {main: _image(model) if main == "pixel_values" else _sound(model, main)}
+    if not model.config.is_encoder_decoder and "input_ids" in takes:
+        inputs["input_ids"] = _tokens(model, length)
+    return inputs
+
+
+def _read(model: PreTrainedModel, length: int, takes: frozenset[str]) -> dict[str, Tensor]:
+    """Tokens, and the images that a model takes among them or beside them."""
+    ids = _tokens(model, length)
+    if _takes_plain_images(model):
+        return {"input_ids": ids, **_tokens_around_image(model, ids)}
+    beside = {"pixel_values": _image(model)} if "pixel_values" in takes and _is_beside_text(model) else {}
+    return {"input_ids": ids, **beside}
+
+
+def _fit_to_task(model: PreTrainedModel, inputs: dict[str, Tensor], length: int, takes: frozenset[str]) -> None:
+    """Bring tokens into the form of the task, and add those of a decoder. Changes ``inputs``."""
+    if _reads_off_last_token(model):
+        inputs["input_ids"] = inputs["input_ids"][:1]
+        if model.config.is_encoder_decoder:
+            inputs["input_ids"][:, -1] = getattr(model.config, "eos_token_id", None) or 1
+    elif type(model).__name__.endswith("ForMultipleChoice") and "input_ids" in inputs:
+        inputs["input_ids"] = inputs["input_ids"][:, None]
+    elif model.config.is_encoder_decoder and "decoder_input_ids" in takes:
+        inputs["decoder_input_ids"] = _tokens(model, length)
 
 
 def _cannot(model: PreTrainedModel, main: str) -> NoExampleError:
@@ -146,7 +160,7 @@ def _sound(model: PreTrainedModel, main: str) -> Tensor:
     raise _cannot(model, main)
 
 
-def _takes_plain_images(model: Any) -> bool:
+def _takes_plain_images(model: PreTrainedModel) -> bool:
     """Whether the model puts features of images, of a fixed size or in patches, in the place of image tokens."""
     features = getattr(model, "get_image_features", None)
     vision = getattr(model.config, "vision_config", None)
@@ -169,7 +183,7 @@ def _image_token(model: PreTrainedModel) -> int | None:
 
 
 @torch.no_grad()
-def _tokens_around_image(model: Any, tokens: Tensor) -> dict[str, Tensor]:
+def _tokens_around_image(model: PreTrainedModel, tokens: Tensor) -> dict[str, Tensor]:
     image_token: Any = _image_token(model)
     images = {"pixel_values": _image(model)}
     if "image_grid_thw" in inspect.signature(model.get_image_features).parameters:

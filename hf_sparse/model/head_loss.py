@@ -49,20 +49,26 @@ class HeadLoss(TorchFunctionMode):
             return self.cross_entropy(*args, **kwargs)
         if self.fused and func is nn.functional.linear and args[1] is self.head.weight:
             return LinearLogits(*args, **kwargs)
-        of_log_softmax = self.log_softmax is not None and any(arg is self.log_softmax for arg in args)
-        if of_log_softmax and func is nn.functional.nll_loss:
-            return self.cross_entropy(self.logits, *args[1:], **kwargs)
+        if self.log_softmax is not None and any(arg is self.log_softmax for arg in args):
+            return self._after_log_softmax(func, args, kwargs)
         output = func(*args, **kwargs)
-        if of_log_softmax and self.map_config is not None and torch.is_tensor(output):
-            raise NotImplementedError(
-                f"this model's loss takes more than nll_loss from log_softmax ({func.__name__}), where no sparse loss "
-                "can stand in; pass head=None"
-            )
         if func in _LOG_SOFTMAX and output.shape[-1] == len(cast(Tensor, self.head.weight)):
             self.log_softmax, self.logits = output, args[0]
         return output
 
-    def cross_entropy(self, input: Any, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _after_log_softmax(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """``nll_loss`` of the head's log_softmax is cross-entropy; a sparse loss stands in for nothing else of it."""
+        if func is nn.functional.nll_loss:
+            return self.cross_entropy(self.logits, *args[1:], **kwargs)
+        output = func(*args, **kwargs)
+        if self.map_config is not None and torch.is_tensor(output):
+            raise NotImplementedError(
+                f"this model's loss takes more than nll_loss from log_softmax ({func.__name__}), where no sparse loss "
+                "can stand in; pass head=None"
+            )
+        return output
+
+    def cross_entropy(self, input: Any, target: Tensor, *args: object, **kwargs: object) -> Tensor:
         """What ``torch.nn.functional.cross_entropy`` does inside the block."""
         call = _CROSS_ENTROPY.bind(input, target, *args, **kwargs)
         call.apply_defaults()

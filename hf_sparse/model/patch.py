@@ -38,7 +38,7 @@ class Patch:
         replacement = self.replacement
 
         @functools.wraps(original)
-        def method(*args: Any, **kwargs: Any) -> Any:
+        def method(*args: object, **kwargs: object) -> Any:
             return replacement(original, *args, **kwargs)
 
         setattr(method, _ORIGINAL, original)

@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -64,7 +64,7 @@ class SparseModel:
         EVALUATION.install()
         return self.get_output_embeddings() is not None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse a call that a wrapper of ``forward`` answered without the sparse forward."""
         if "forward" not in vars(self):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
@@ -83,13 +83,13 @@ class SparseModel:
             raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
         super().__setattr__(name, value)
 
-    def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
+    def set_attn_implementation(self, attn_implementation: Any, *args: object, **kwargs: object) -> None:
         """The model's own where attention is dense; refused where it is sparse, for it would silently be dense."""
         if sparse_state(cast(Any, self)).config.attn:
             raise ValueError(_DENSE_AGAIN.format(attn_implementation))
         cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: Any, *args: object, **kwargs: object) -> None:
         """The model's own, with a section on sparsity in the model card; adapters with the settings beside them."""
         cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", args[0] if args else True):
@@ -97,18 +97,18 @@ class SparseModel:
             update_card(save_directory, state.config, state.figures)
             save_adapter_settings(cast(Any, self), Path(save_directory))
 
-    def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+    def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: object, **kwargs: object) -> Any:
         """Refresh the model card before every upload."""
         state = sparse_state(cast(Any, self))
         update_card(working_dir, state.config, state.figures, load_from=repo_id)
         return cast(Any, super())._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         state: Any = super().__reduce_ex__(protocol)[2:]
         return (_empty_sparse_model, (self._dense_class, self._constrained), *state)
 
 
-def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+def forward(self: PreTrainedModel, *args: object, **kwargs: Any) -> Any:
     """``forward`` of a sparse model: ``sparse_forward``, or in a part that its whole runs the dense one.
 
     Loss and logits are then left to the whole.
@@ -123,7 +123,7 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def sparse_forward(
-    self: Any,
+    self: PreTrainedModel,
     *args: Any,
     label_smoothing: float = 0.0,
     log_probs: bool | None = None,
@@ -183,7 +183,9 @@ def _check_still_sparse(state: SparseState) -> None:
             raise RuntimeError(_DENSE_AGAIN.format(part.config._attn_implementation))
 
 
-def _check_loss(model: Any, state: SparseState, label_smoothing: float, num_items: Any, has_labels: bool) -> None:
+def _check_loss(
+    model: PreTrainedModel, state: SparseState, label_smoothing: float, num_items: Any, has_labels: bool
+) -> None:
     if label_smoothing and model.get_output_embeddings() is None:
         raise ValueError(
             f"label_smoothing is for language models; {type(model).__name__} has no head over a vocabulary"

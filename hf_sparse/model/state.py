@@ -112,7 +112,7 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     return inner
 
 
-def _inside_peft(model: Any) -> Any:
+def _inside_peft(model: PreTrainedModel) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 

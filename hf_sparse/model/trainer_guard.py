@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from .patch import Patch
 from .state import state_of
 
 
-def _evaluation_loop(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def _evaluation_loop(original: Callable[..., Any], self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     states = [state_of(module) for module in self.model.modules()]
     if self.label_smoother is not None and any(state is not None and state.config.head for state in states):
         raise ValueError(

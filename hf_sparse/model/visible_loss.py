@@ -29,27 +29,36 @@ def with_visible_loss(function: Any) -> Any:
     """
     if not isinstance(function, FunctionType):
         return function
-    names, cells = function.__globals__, function.__closure__ or ()
+    cells = function.__closure__ or ()
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:
         visible = with_visible_loss(wrapped)
         if visible is wrapped:
             return function
         cells = tuple(CellType(visible) if cell.cell_contents is wrapped else cell for cell in cells)
-    else:
-        used = {name: names.get(name) for name in function.__code__.co_names}
-        replaced: dict[str, Any] = {
-            name: VisibleCrossEntropyLoss if value is nn.CrossEntropyLoss else _VISIBLE_NN
-            for name, value in used.items()
-            if value is nn.CrossEntropyLoss or (value is nn and "CrossEntropyLoss" in used)
-        }
-        if not replaced:
-            return function
-        # Without a module's name, or torch.compile would look the names up in that module again.
-        names = {name: value for name, value in (names | replaced).items() if name != "__name__"}
+        return _copy(function, function.__globals__, cells)
+    replaced = _replaced_names(function)
+    if not replaced:
+        return function
+    # Without a module's name, or torch.compile would look the names up in that module again.
+    names = {name: value for name, value in (function.__globals__ | replaced).items() if name != "__name__"}
+    return _copy(function, names, cells)
+
+
+def _copy(function: FunctionType, names: dict[str, object], cells: tuple[CellType, ...]) -> FunctionType:
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+def _replaced_names(function: FunctionType) -> dict[str, object]:
+    """The globals by which ``function`` reaches ``nn.CrossEntropyLoss``, with what takes their place."""
+    used = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    by_name: dict[str, object] = {
+        name: VisibleCrossEntropyLoss for name, value in used.items() if value is nn.CrossEntropyLoss
+    }
+    through_nn = [name for name, value in used.items() if value is nn] if "CrossEntropyLoss" in used else []
+    return by_name | dict.fromkeys(through_nn, _VISIBLE_NN)
 
 
 def visible_methods(cls: type, last: type) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 from ..config import MapConfig, SparseConfig
@@ -66,20 +66,13 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         head: Mapping[str, float] | None = None,
         stages: int = 5,
     ) -> None:
-        if isinstance(over, bool) or not isinstance(over, int | float):
-            raise TypeError(f"over must be a number of steps (int) or a share of them (float), was {over!r}")
-        if not (over >= 1 if isinstance(over, int) else 0 < over <= 1):
-            raise ValueError(f"over must be a number of steps >= 1 (int) or a share in (0, 1] (float), was {over!r}")
+        _check_over(over)
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, was {schedule!r}")
         if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
             raise ValueError(f"stages must be a whole number >= 1, was {stages!r}")
-        for role, starts in (("attn", attn), ("head", head)):
-            if starts is not None and (not isinstance(starts, Mapping) or not starts):
-                raise TypeError(f'{role} must map settings to where they start, as {{"alpha": 1.0}}, was {starts!r}')
-            for name, start in (starts or {}).items():
-                if isinstance(start, bool) or not isinstance(start, int | float):
-                    raise TypeError(f"{role}: {name} must start at a number, was {start!r}")
+        _check_starts("attn", attn)
+        _check_starts("head", head)
         self.over = over
         self.schedule = schedule
         self.attn = attn
@@ -107,7 +100,14 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         moved = target.replace_maps(lambda rule: _moved(rule.map, attn, rule.role, share))
         return replace(moved, head=_moved(target.head, head, "head", share))
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: object,
+    ) -> None:
         """Find the target, check that it can be annealed to, and go to where the first step runs."""
         saved = state.stateful_callbacks.get(type(self).__name__)
         if isinstance(saved, list):
@@ -132,13 +132,27 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         self.target = target.to_dict()
         change_settings(model, self.settings(target, self.share(state.global_step, state.max_steps)))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: object,
+    ) -> None:
         """Go to the settings of the next step."""
         settings = self.settings(SparseConfig.from_dict(self.target), self.share(state.global_step, state.max_steps))
         if settings != sparse_config(model):
             change_settings(model, settings)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         """Say how far annealing is."""
         if logs is not None and "loss" in logs:
             logs["annealed"] = self.share(state.global_step, state.max_steps)
@@ -161,6 +175,23 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         return self.over if isinstance(self.over, int) else max(1, math.ceil(self.over * max_steps))
 
 
+def _check_over(over: object) -> None:
+    if isinstance(over, bool) or not isinstance(over, int | float):
+        raise TypeError(f"over must be a number of steps (int) or a share of them (float), was {over!r}")
+    if not (over >= 1 if isinstance(over, int) else 0 < over <= 1):
+        raise ValueError(f"over must be a number of steps >= 1 (int) or a share in (0, 1] (float), was {over!r}")
+
+
+def _check_starts(role: str, starts: object) -> None:
+    if starts is None:
+        return
+    if not isinstance(starts, Mapping) or not starts:
+        raise TypeError(f'{role} must map settings to where they start, as {{"alpha": 1.0}}, was {starts!r}')
+    for name, start in starts.items():
+        if isinstance(start, bool) or not isinstance(start, int | float):
+            raise TypeError(f"{role}: {name} must start at a number, was {start!r}")
+
+
 def _moved(
     map_config: MapConfig | None, starts: Mapping[str, float] | None, role: str, share: float
 ) -> MapConfig | None:
@@ -174,6 +205,14 @@ def _moved(
             f"{role}: {map_config.name} does not begin at softmax; say what moves and from where, as in "
             f'{role[:4]}={{"{known[0]}": ...}}, or give only the other of attn and head'
         )
+    _check_known(map_config, family, known, starts, role)
+    moved = {name: _between(start, family.value(name), share) for name, start in starts.items()}
+    return map_config if share == 1 else family.with_settings(**moved)
+
+
+def _check_known(
+    map_config: MapConfig, family: MapConfig, known: list[str], starts: Mapping[str, float], role: str
+) -> None:
     for name, start in starts.items():
         if name not in known:
             has = ", ".join(map(repr, known))
@@ -181,8 +220,6 @@ def _moved(
         if name in family.learned:
             raise ValueError(f"{role}: {name} is learned, so that training moves it already; anneal something else")
         family.setting(name).check(f"{role}: the start of {name}", start)
-    moved = {name: _between(start, family.value(name), share) for name, start in starts.items()}
-    return map_config if share == 1 else family.with_settings(**moved)
 
 
 def _between(start: float, target: SettingValue, share: float) -> float | tuple[float, ...]:

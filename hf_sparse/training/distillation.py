@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
@@ -37,7 +38,9 @@ class Distillation:
     Source: Hinton et al. 2015, with the loss of Blondel et al. 2020, Eq. 14, in place of cross-entropy.
     """
 
-    def __init__(self, model: Any, teacher: Any, weight: float, shifts_labels: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, teacher: PreTrainedModel | None, weight: float, shifts_labels: bool
+    ) -> None:
         head = transformers_model(model).get_output_embeddings()
         name = type(transformers_model(model)).__name__
         if head is None:
@@ -56,7 +59,7 @@ class Distillation:
         self.weight = weight
         self.shifts_labels = shifts_labels
 
-    def forward(self, model: Any, **inputs: Any) -> Any:
+    def forward(self, model: PreTrainedModel, **inputs: Any) -> Any:
         """What ``model(**inputs)`` returns, with the teacher's part in its loss.
 
         Args:
@@ -101,7 +104,7 @@ class Distillation:
             return teacher(**given).logits
 
 
-def _check_teacher(teacher: Any, num_classes: int) -> None:
+def _check_teacher(teacher: PreTrainedModel, num_classes: int) -> None:
     dense = transformers_model(teacher)
     name = type(dense).__name__
     if is_sparse(teacher):
@@ -116,7 +119,7 @@ def _check_teacher(teacher: Any, num_classes: int) -> None:
         )
 
 
-def _check_is_its_own_teacher(model: Any) -> None:
+def _check_is_its_own_teacher(model: PreTrainedModel) -> None:
     """A model can teach itself where all that is trained can be switched off: an adapter on frozen weights."""
     if not hasattr(model, "disable_adapter"):
         raise ValueError(
@@ -137,7 +140,7 @@ def _check_is_its_own_teacher(model: Any) -> None:
 
 
 @contextmanager
-def _as_own_teacher(model: Any) -> Iterator[None]:
+def _as_own_teacher(model: PreTrainedModel) -> Iterator[None]:
     """The model as it was before it was adapted and made sparse, on the same weights."""
     with model.disable_adapter(), dense_attention(model):
         yield

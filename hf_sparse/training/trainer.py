@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 from transformers.utils import CONFIG_NAME
 
 from ..attention import observe
@@ -86,7 +86,7 @@ class SparseTrainer(Trainer):
             ``use_liger_kernel``, ``compute_loss_func``); a teacher without a weight; what ``Distillation`` refuses.
     """
 
-    def __init__(self, model: Any = None, args: Any = None, *rest: Any, teacher: Any = None, **kwargs: Any) -> None:
+    def __init__(self, model: Any = None, args: Any = None, *rest: object, teacher: Any = None, **kwargs: Any) -> None:
         args = SparseTrainingArguments("trainer_output") if args is None else args
         _check_arguments(args, teacher)
         super().__init__(model, args, *rest, **kwargs)
@@ -97,14 +97,14 @@ class SparseTrainer(Trainer):
         self._sparsity = _Sparsity()
         self._distillation = self._distillation_from(teacher) if args.distillation_weight else None
 
-    def _distillation_from(self, teacher: Any) -> Distillation:
+    def _distillation_from(self, teacher: PreTrainedModel | None) -> Distillation:
         if self.args.n_gpu > 1:
             raise ValueError("distillation does not support several GPUs in one process; start one for each")
         if teacher is not None:
             teacher.to(self.args.device)
         return Distillation(self.model, teacher, self.args.distillation_weight, self._loss_shifts_labels)
 
-    def compute_loss(self, model: Any, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
+    def compute_loss(self, model: PreTrainedModel, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The model's own loss, with the teacher's part; counts supports on the way where they will be logged."""
         if model.training and self.args.sparse_label_smoothing:
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
@@ -133,7 +133,7 @@ class SparseTrainer(Trainer):
         self._sparsity.add("head_support", total, rows)
         self._sparsity.add("head_zero_rate", rows * logits.shape[-1] - total, rows * logits.shape[-1])
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: object, **kwargs: object) -> None:
         """Trainer's own, which brings weights back: refused where they were trained under other settings."""
         file = Path(resume_from_checkpoint, CONFIG_NAME)
         block = json.loads(file.read_text(encoding="utf-8")).get(BLOCK) if file.exists() else None
@@ -146,7 +146,7 @@ class SparseTrainer(Trainer):
             )
         super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+    def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
         """Log, with the sparsity seen since the last training log."""
         if "loss" in logs:
             logs = logs | self._sparsity.take(self.accelerator)
@@ -162,7 +162,7 @@ class SparseTrainer(Trainer):
             sparse_state(self.model).figures = figures  # for the model card
         return output
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+    def create_model_card(self, *args: object, **kwargs: object) -> None:
         """``Trainer``'s own card, with a section on maps and the sparsity of the last evaluation."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
@@ -170,7 +170,7 @@ class SparseTrainer(Trainer):
             update_card(self.args.output_dir, sparse_config(self.model), figures)
 
 
-def _check_arguments(args: Any, teacher: Any) -> None:
+def _check_arguments(args: Any, teacher: PreTrainedModel | None) -> None:
     """Refuse arguments that would train past the sparse loss, or are out of range.
 
     Raises:
