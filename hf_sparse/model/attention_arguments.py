@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..attention.sequential import check_fertility
 from ..fertility.source import source_bounds
-from .state import sparse_config
+from .state import sparse_config, sparse_state
 
 _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")  # where sequences begin in a row, for flash attention
 
@@ -31,13 +31,16 @@ def check_packed(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) ->
 def sequential_arguments(
     model: PreTrainedModel, fertility: Any, args: tuple, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the model hands down to attention that follows what its keys received, besides its own arguments."""
+    """The arguments of sequential attention that the model hands down besides its own."""
+    state = sparse_state(model)
     if fertility is not None and not model._constrained:
+        if state.whole is not None:  # generate hands an encoder what is meant for cross-attention
+            return {"fertility": fertility}
         raise ValueError(
             f"fertility is for constrained attention, and {type(model).__name__} has none; "
             'make it sparse with attn={"cross": {"name": "csparsemax", ...}}'
         )
-    if not sparse_config(model).is_sequential:
+    if not state.config.is_sequential:
         return {}
     arguments: dict[str, Any] = {}
     call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
