@@ -35,6 +35,7 @@ from triton.testing import do_bench
 from hf_sparse.attention import flex_entmax_attention
 from hf_sparse.functional import entmax15
 from hf_sparse.kernels import triton_attention, triton_decode_scores, triton_decode_values
+from hf_sparse.kernels.gpu.scores import Scores
 from hf_sparse.losses import (
     alpha_relu_loss,
     entmax15_loss,
@@ -235,10 +236,10 @@ def one_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def live_share(q: Tensor, k: Tensor, v: Tensor) -> float:
     """The share of visible tiles that hold support."""
-    attention = importlib.import_module("hf_sparse.kernels.gpu._attention")
+    attention = importlib.import_module("hf_sparse.kernels.gpu.attention")
     alpha = torch.full((q.shape[1],), 1.5, device=q.device)
-    scores = attention.Scores(alpha, 2, q.shape[-1] ** -0.5, causal=True)
-    live = attention.forward(q, k, v, scores)[2]
+    scores = Scores(alpha, 2, q.shape[-1] ** -0.5, causal=True)
+    live = attention.attention_forward(q, k, v, scores)[2]
     tiles = attention.tiles_for(q.shape[-1], v.shape[-1], q.dtype)
     queries, keys = (torch.arange(n, device=q.device) for n in live.shape[2:])
     visible = keys[None, :] * tiles.keys < (queries[:, None] + 1) * tiles.queries

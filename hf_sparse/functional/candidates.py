@@ -58,7 +58,7 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> CandidateRows
         most: see ``entries_from``.
 
     Returns:
-        ``CandidateRows`` in float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through.
+        ``CandidateRows``, float32 (float64 for float64 scores and for alpha below 1.1). No gradient flows through it.
 
     Cost: one streaming read of z (an ``amax``), a copy of the chunks that hold candidates, and work in proportion to
     the candidates, whose number is close to that of the support.
@@ -116,7 +116,7 @@ class _Candidates(torch.autograd.Function):
 def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
     """The columns that hold each row's support, ascending, and which of them are used; both (N, C).
 
-    C is 0 when the rows had better be solved densely: one of them is crowded, holds a NaN or infinite score, or all
+    C is 0 when the rows had better be solved densely: one of them is crowded or holds a NaN or infinite score, or all
     are fully masked. Works under ``torch.func`` transforms.
     """
     return _Candidates.apply(z, alpha, impl)

@@ -1,8 +1,14 @@
-"""Optional compiled kernels: everything works without them, and nothing is compiled when this is imported."""
+"""Compiled kernels, all of them optional: nothing is compiled, and no Triton imported, before one is used."""
 
+from ._attention_operators import (
+    triton_attention,
+    triton_attention_problem,
+    triton_decode_scores,
+    triton_decode_values,
+)
 from ._build import KernelUnavailable
-from ._choice import HIGHEST_ALPHA, IMPLS, LOWEST_ALPHA, chosen
-from ._entmax import (
+from ._choice import ROW_IMPLS, chosen
+from ._cpp_rows import (
     STREAM_ABOVE,
     ReluSupports,
     Supports,
@@ -12,31 +18,26 @@ from ._entmax import (
     relu_supports,
     write_rows,
 )
-from ._self_check import triton_is_automatic
-from ._triton import (
+from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_ATTENTION_ALPHA
+from ._row_operators import (
     triton_jacobian_product,
     triton_list_support,
-    triton_listing,
     triton_loss_gradients,
     triton_multiply,
     triton_solve,
     triton_weights,
 )
-from ._triton_attention import (
-    LOWEST_ATTENTION_ALPHA,
-    triton_attention,
-    triton_attention_problem,
-    triton_decode_scores,
-    triton_decode_values,
-)
+from ._self_check import triton_is_automatic
+from .gpu.listing import Listing
 
 __all__ = [
     "HIGHEST_ALPHA",
-    "IMPLS",
     "LOWEST_ALPHA",
     "LOWEST_ATTENTION_ALPHA",
+    "ROW_IMPLS",
     "STREAM_ABOVE",
     "KernelUnavailable",
+    "Listing",
     "ReluSupports",
     "Supports",
     "chosen",
@@ -51,7 +52,6 @@ __all__ = [
     "triton_is_automatic",
     "triton_jacobian_product",
     "triton_list_support",
-    "triton_listing",
     "triton_loss_gradients",
     "triton_multiply",
     "triton_solve",

@@ -26,7 +26,7 @@ INSTRUCTIONS = {
 
 
 class KernelUnavailable(RuntimeError):
-    """The C++ kernel cannot be used here; the message says why."""
+    """A compiled kernel, C++ or Triton, cannot be used here; the message names it and says why."""
 
 
 def flags() -> tuple[str, ...]:

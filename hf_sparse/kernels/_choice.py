@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 
 from ._library import available, library
+from ._limits import DTYPES, HIGHEST_ALPHA, LOWEST_ALPHA
 from ._self_check import triton_is_automatic
-from ._triton import require_triton
+from ._triton_device import require_triton
 
-IMPLS = ("auto", "cpp", "torch", "triton")
-# Outside, float32 sums of powers are too coarse (below), or there is no norm for Newton's method (above).
-LOWEST_ALPHA, HIGHEST_ALPHA = 1.1, 2.0
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+ROW_IMPLS = ("auto", "cpp", "torch", "triton")
 # From this many scores on, "auto" compiles the kernel if that has not been done: two seconds, once a machine.
 BUILD_FROM = 1 << 20
 
@@ -37,8 +35,8 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
     """
     if impl == "torch":
         return impl
-    if impl not in IMPLS:
-        raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, was {impl!r}")
+    if impl not in ROW_IMPLS:
+        raise ValueError(f"impl must be one of {', '.join(map(repr, ROW_IMPLS))}, was {impl!r}")
     if impl == "auto":
         impl = "cpp" if z.device.type == "cpu" else "triton"
         if _problem(impl, z, alpha) is not None:

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ._triton import (
+from ._attention_operators import triton_attention, triton_decode_scores, triton_decode_values
+from ._row_operators import (
     triton_jacobian_product,
     triton_list_support,
-    triton_listing,
     triton_loss_gradients,
     triton_multiply,
-    triton_problem,
     triton_solve,
     triton_weights,
 )
-from ._triton_attention import triton_attention, triton_decode_scores, triton_decode_values
+from ._triton_device import triton_problem
+from .gpu.listing import Listing
 
 # Largest difference from float64, relative to the largest entry. float32 products may keep 10 bits of mantissa only.
 _ROWS, _ATTENTION = 1e-4, {torch.float32: 5e-3, torch.float16: 5e-3, torch.bfloat16: 4e-2}
@@ -145,10 +145,10 @@ def _rows(device: torch.device) -> dict[str, float]:
     solved = triton_solve(z, _ALPHA, _EXPONENT, None)
     # <p, z> less the entropy, less the largest score.
     conjugate = (p * exact).sum(-1) - (p.pow(_ALPHA).sum(-1) - 1) / (_ALPHA * (_ALPHA - 1)) - exact.amax(-1)
-    slopes = triton_loss_gradients(z, solved, ones, target, _ALPHA, _EXPONENT)
+    slopes = triton_loss_gradients(z, *solved, ones, target, _ALPHA, _EXPONENT)
     given = triton_solve(z, _ALPHA, _EXPONENT, 2.0)
     relu = (exact * (_ALPHA - 1) - 2.0).clamp(min=0)
-    listing = triton_listing(z.numel(), 1, device)
+    listing = Listing.empty(z.numel(), 1, device)
     triton_list_support(z, listing, 0, 0, z.numel(), _ALPHA, _EXPONENT, None, None, 1.0)
     row, column, value = (field[: int(listing.sizes[0])] for field in listing[:3])
     listed = torch.zeros_like(z).index_put((row.long(), column.long()), value, accumulate=True)
@@ -165,7 +165,7 @@ def _rows(device: torch.device) -> dict[str, float]:
         "gradients of the loss": _excess(slopes, p.scatter_add(1, target[:, None], -ones[:, None].double()), _ROWS),
         "the loss of alpha-ReLU": _excess(given[0], relu.pow(_EXPONENT + 1).sum(-1), _ROWS),
         "its gradients": _excess(
-            triton_loss_gradients(z, given, ones, None, _ALPHA, _EXPONENT), relu.pow(_EXPONENT), _ROWS
+            triton_loss_gradients(z, *given, ones, None, _ALPHA, _EXPONENT), relu.pow(_EXPONENT), _ROWS
         ),
     }
 

@@ -41,7 +41,7 @@ class _TritonLoss(torch.autograd.Function):
             p = entmax(x, ctx.alpha, impl="triton") if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
             residual = p - y if soft else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
             return torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual).to(z.dtype), None, None, None
-        of_z = triton_loss_gradients(z, tuple(solved), grad, None if soft else y, ctx.alpha, exponent_of(ctx.alpha))
+        of_z = triton_loss_gradients(z, *solved, grad, None if soft else y, ctx.alpha, exponent_of(ctx.alpha))
         if soft:
             of_z = (of_z - grad[:, None] * y).to(z.dtype)
         return of_z, None, None, None

@@ -28,9 +28,13 @@ from triton import JITFunction, knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from hf_sparse.kernels._triton_attention import shared_memory_needed
-from hf_sparse.kernels.gpu import _attention, _decode, _rows, _support
-from hf_sparse.kernels.gpu._attention import Scores
+from hf_sparse.kernels import Listing
+from hf_sparse.kernels._attention_operators import shared_memory_needed
+from hf_sparse.kernels.gpu.attention import attention_backward, attention_forward
+from hf_sparse.kernels.gpu.decode import decode_scores, decode_values
+from hf_sparse.kernels.gpu.rows import row_jacobian_product, row_solutions, row_weights
+from hf_sparse.kernels.gpu.scores import Scores
+from hf_sparse.kernels.gpu.support import list_support, multiply
 
 ARCHITECTURES = (80, 90, 100)
 # Bytes of shared memory a block may have where it is not what ``shared_memory_needed`` says.
@@ -76,21 +80,21 @@ def rows(dtype: torch.dtype, exponent: int, length: int = 32_000) -> None:
     alpha = ALPHA[exponent]
     given = alpha, 1 / (alpha - 1)
     z, target = torch.empty(2, length, dtype=dtype), torch.zeros(2, dtype=torch.int64)
-    solved = _rows.solve(z, *given, counting=True)
-    _rows.write(z, solved, *given)
-    _rows.write(z, _rows.solve(z, *given, tau=0.0), *given, torch.empty(2), target)
-    _rows.jacobian_product(z, z, alpha)
-    listing = _support.Listing.empty(8, 1, z.device)
-    _support.list_support(z, solved, listing, 0, 0, 8, *given, softcap=30.0 if exponent == 0 else None)
+    solved = row_solutions(z, *given, counting=True)
+    row_weights(z, solved, *given)
+    row_weights(z, row_solutions(z, *given, tau=0.0), *given, torch.empty(2), target)
+    row_jacobian_product(z, z, alpha)
+    listing = Listing.empty(8, 1, z.device)
+    list_support(z, solved, listing, 0, 0, 8, *given, softcap=30.0 if exponent == 0 else None)
     table = torch.empty(length, 64, dtype=dtype)
-    _support.multiply(listing.row, listing.column, listing.value, table, 2, dtype)
+    multiply(listing.row, listing.column, listing.value, table, 2, dtype)
 
 
 def decoding(dtype: torch.dtype, head_dim: int, num_keys: int = 128, heads: int = 8, key_heads: int = 2) -> None:
     """One query over a cache."""
     q = torch.empty(1, heads, 1, head_dim, dtype=dtype)
     cache = torch.empty(1, key_heads, num_keys, head_dim, dtype=dtype)
-    _decode.decode_values(_decode.decode_scores(q, cache, 0.1), cache)
+    decode_values(decode_scores(q, cache, 0.1), cache)
 
 
 def plain(dtype: torch.dtype, length: int) -> tuple[Scores, bool]:
@@ -118,8 +122,8 @@ def attention(dtype: torch.dtype, head_dim: int, kind: Kind, length: int = 128) 
     """Attention and its derivative, of tensors laid out as Transformers' are."""
     q, k, v = (torch.empty(1, length, heads, head_dim, dtype=dtype).transpose(1, 2) for heads in (4, 2, 2))
     scores, learned = kind(dtype, length)
-    out, tau, live = _attention.forward(q, k, v, scores)
-    _attention.backward(torch.empty_like(out), q, k, v, tau, live, scores, learned)
+    out, tau, live = attention_forward(q, k, v, scores)
+    attention_backward(torch.empty_like(out), q, k, v, tau, live, scores, learned)
 
 
 Case = tuple[str, int, Callable[[], None]]

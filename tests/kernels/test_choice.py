@@ -164,11 +164,11 @@ def test_auto_takes_triton_on_a_gpu_where_its_kernels_are_right(monkeypatch):
 def test_triton_is_never_auto_on_the_cpu_and_says_why_it_cannot_run(monkeypatch):
     assert chosen("auto", Z, 1.5) != "triton"
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    monkeypatch.setattr("hf_sparse.kernels._triton.find_spec", lambda name: True)
+    monkeypatch.setattr("hf_sparse.kernels._triton_device.find_spec", lambda name: True)
     for z, message in ((Z, "run on NVIDIA GPUs; the scores were on the CPU"), (Z.to("meta"), "scores were on meta")):
         with pytest.raises(KernelUnavailable, match=message):
             entmax15(z, impl="triton")
-    monkeypatch.setattr("hf_sparse.kernels._triton.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_sparse.kernels._triton_device.find_spec", lambda name: None)
     with pytest.raises(KernelUnavailable, match=r"triton is not installed: pip install hf_sparse\[gpu\]"):
         entmax15(Z, impl="triton")
     monkeypatch.setenv("HF_SPARSE_TRITON", "0")
@@ -178,4 +178,4 @@ def test_triton_is_never_auto_on_the_cpu_and_says_why_it_cannot_run(monkeypatch)
 
 def test_importing_the_package_loads_no_triton_kernel(tmp_path):
     code = "import sys; sys.modules['triton'] = None; import hf_sparse, hf_sparse.attention\n"
-    assert run(code + "print('hf_sparse.kernels.gpu' in sys.modules)", tmp_path) == "False"
+    assert run(code + "print('hf_sparse.kernels.gpu.rows' in sys.modules)", tmp_path) == "False"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_sparse.functional import entmax
-from hf_sparse.kernels import triton_multiply
+from hf_sparse.kernels import Listing, triton_multiply
 from hf_sparse.losses import alpha_relu_loss, entmax15_loss, entmax_loss, linear_alpha_relu_loss, linear_entmax_loss
 from hf_sparse.losses.linear import _triton as linear_triton
 from tests.kernels.devices import DEVICE, INTERPRETED, needs_triton
@@ -12,7 +12,10 @@ from tests.tolerances import GRADIENT
 
 pytest.importorskip("triton")
 
-from hf_sparse.kernels.gpu import _decode, _rows, _support
+from hf_sparse.kernels.gpu import rows as row_kernels
+from hf_sparse.kernels.gpu.decode import decode_scores, decode_values
+from hf_sparse.kernels.gpu.rows import row_solutions, row_weights
+from hf_sparse.kernels.gpu.support import list_support, multiply
 
 pytestmark = needs_triton
 V = 262_144
@@ -33,7 +36,7 @@ TARGETS = torch.tensor([7, 5, V - 1, 3, 1000, -100])
 def few_blocks(monkeypatch):
     """Blocks of 32,768 scores: the interpreter's time is that of its blocks, not of their scores."""
     if INTERPRETED:
-        monkeypatch.setattr(_rows, "BLOCK", 2**15)
+        monkeypatch.setattr(row_kernels, "LARGEST_BLOCK", 2**15)
 
 
 def hard_rows(alpha):
@@ -158,10 +161,10 @@ def test_rows_beyond_two_to_the_31_are_solved_written_and_listed(apart):
     z = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).half()
     results = []
     for rows in (apart(z), z):
-        solved = _rows.solve(rows, 1.5, 2.0, counting=True)
-        found = _support.Listing.empty(120, 1, z.device)
-        _support.list_support(rows, solved, found, 0, 0, 120, 1.5, 2.0)
-        results.append((*solved, _rows.write(rows, solved, 1.5, 2.0), *found))
+        solved = row_solutions(rows, 1.5, 2.0, counting=True)
+        found = Listing.empty(120, 1, z.device)
+        list_support(rows, solved, found, 0, 0, 120, 1.5, 2.0)
+        results.append((*solved, row_weights(rows, solved, 1.5, 2.0), *found))
     assert all(torch.equal(*pair) for pair in zip(*results))
 
 
@@ -169,12 +172,12 @@ def test_rows_beyond_two_to_the_31_are_solved_written_and_listed(apart):
 def test_tables_and_caches_beyond_two_to_the_31_are_read(apart):
     table = torch.randn(3, 20, generator=torch.Generator().manual_seed(0)).half()
     entries = torch.tensor([0, 1, 1]), torch.tensor([2, 0, 1]), torch.tensor([1.0, 2.0, 3.0])
-    assert torch.equal(*(_support.multiply(*entries, rows, 2, torch.float32) for rows in (apart(table), table)))
+    assert torch.equal(*(multiply(*entries, rows, 2, torch.float32) for rows in (apart(table), table)))
     query = torch.randn(1, 3, 1, 16, generator=torch.Generator().manual_seed(1)).half()
     for shape, heads_first in (((3, 5, 16), True), ((3, 1, 16), False)):
         cache, results = torch.randn(shape, generator=torch.Generator().manual_seed(2)).half(), []
         for keys in (apart(cache), cache):
             keys = (keys if heads_first else keys.transpose(0, 1))[None]
-            scores = _decode.decode_scores(query, keys, 0.25)
-            results.append((scores, _decode.decode_values(scores, keys)))
+            scores = decode_scores(query, keys, 0.25)
+            results.append((scores, decode_values(scores, keys)))
         assert all(torch.equal(*pair) for pair in zip(*results))

@@ -10,6 +10,7 @@ import torch
 
 import hf_sparse
 from hf_sparse.functional import entmax15
+from hf_sparse.kernels import Listing
 from tests.kernels.devices import DEVICE, needs_triton
 
 pytest.importorskip("triton")
@@ -25,7 +26,7 @@ def check_of(case):
     if callable(case):
         return case
     levels = (case,) if isinstance(case, str) else case
-    return lambda package: check_case(levels, kernels=importlib.import_module(f"{package}._attention"))
+    return lambda package: check_case(levels, kernels=importlib.import_module(f"{package}.attention"))
 
 
 def close(actual, expected):
@@ -34,38 +35,38 @@ def close(actual, expected):
 
 def rows(package):
     """Weights, losses and gradients of rows whose support spans several blocks; those of alpha-ReLU, too."""
-    kernels = importlib.import_module(f"{package}._rows")
-    kernels.BLOCK = 16
+    kernels = importlib.import_module(f"{package}.rows")
+    kernels.LARGEST_BLOCK = 16
     z = torch.linspace(0, 3, 60, device=DEVICE)[None] * torch.tensor([[0.3], [1.0]], device=DEVICE)
-    solved = kernels.solve(z, 1.5, 2.0)
+    solved = kernels.row_solutions(z, 1.5, 2.0)
     target, grad = torch.tensor([3, 59], device=DEVICE), torch.tensor([1.0, 0.5], device=DEVICE)
     p = entmax15(z.double(), impl="torch")
-    close(kernels.write(z, solved, 1.5, 2.0), p)
+    close(kernels.row_weights(z, solved, 1.5, 2.0), p)
     # The conjugate of 1.5-entmax is <p, z> less its entropy.
     close(solved.conjugate, (p * z).sum(-1) - (p.pow(1.5).sum(-1) - 1) / 0.75 - z.amax(-1))
     slopes = grad[:, None] * (p - torch.eye(60, device=DEVICE)[target])
-    close(kernels.write(z, solved, 1.5, 2.0, grad, target), slopes)
-    solved = kernels.solve(z, 1.5, 2.0, tau=0.4)
+    close(kernels.row_weights(z, solved, 1.5, 2.0, grad, target), slopes)
+    solved = kernels.row_solutions(z, 1.5, 2.0, tau=0.4)
     u = (z.double() / 2 - 0.4).clamp(min=0)
     close(solved.conjugate, u.pow(3).sum(-1))
-    close(kernels.write(z, solved, 1.5, 2.0), u.square())
+    close(kernels.row_weights(z, solved, 1.5, 2.0), u.square())
 
 
 def products(package):
     """Products with the Jacobian of rows in several blocks, some of them without weight."""
-    kernels = importlib.import_module(f"{package}._rows")
-    kernels.BLOCK = 16
+    kernels = importlib.import_module(f"{package}.rows")
+    kernels.LARGEST_BLOCK = 16
     z = torch.linspace(0, 3, 60, device=DEVICE)[None].repeat(2, 1)
     grad = torch.linspace(-1, 2, 120, device=DEVICE).sin().view(2, 60)
     p = entmax15(z.double(), impl="torch")
     s = p.sqrt()
     mean = (s * grad).sum(-1, keepdim=True) / s.sum(-1, keepdim=True)
-    close(kernels.jacobian_product(p.float(), grad, 1.5), s * (grad - mean))
+    close(kernels.row_jacobian_product(p.float(), grad, 1.5), s * (grad - mean))
 
 
 def decoding(package):
     """Scores of keys in several parts, shared by heads; weights that are all small, over values in several parts."""
-    kernels = importlib.import_module(f"{package}._decode")
+    kernels = importlib.import_module(f"{package}.decode")
     q, k = torch.linspace(-1, 1, 3 * 16, device=DEVICE).view(1, 3, 1, 16), torch.ones(1, 1, 2100, 16, device=DEVICE)
     k *= torch.arange(2100.0, device=DEVICE)[:, None] / 2100
     close(kernels.decode_scores(q, k, 0.5), 0.5 * q.double() @ k.double().mT)
@@ -76,10 +77,10 @@ def decoding(package):
 
 def listing(package):
     """A capped row whose support is in two of its blocks; a sum over more entries than one run."""
-    solver, support = (importlib.import_module(f"{package}.{name}") for name in ("_rows", "_support"))
+    solver, support = (importlib.import_module(f"{package}.{name}") for name in ("rows", "support"))
     z = torch.linspace(0, 3, 1100, device=DEVICE)[None] * 20
-    solved = solver.solve(z, 1.5, 2.0, counting=True)
-    found = support.Listing.empty(2200, 1, z.device)
+    solved = solver.row_solutions(z, 1.5, 2.0, counting=True)
+    found = Listing.empty(2200, 1, z.device)
     support.list_support(z, solved, found, 0, 7, 1100, 1.5, 2.0, softcap=100.0)
     p = entmax15(z.double(), impl="torch")
     expected = torch.zeros_like(p)
@@ -94,7 +95,7 @@ def listing(package):
 
 FORWARD, BACKWARD = "_attention_forward", "_attention_backward"
 GROUPED, LEARNED = "shared keys (4 heads to 2)", "an alpha a head, learned"
-MASKED = "boolean mask, hidden rows"
+BIASED, MASKED = "bias of query and key", "boolean mask, hidden rows"
 # By name: the file, what stands there, what it is made, and the check. Where it stands more than once, as in the two
 # backward kernels, each place is a mistake of its own.
 MUTATIONS = {
@@ -106,20 +107,20 @@ MUTATIONS = {
     "diagonal tile taken for a full one": ("_tiles", "KEYS - 1 > query_tile", "0 > query_tile", "causal"),
     "diagonal tile left out": ("_tiles", "(tile + 1) * QUERIES + offset", "tile * QUERIES + offset", "causal"),
     "first tile of a window left out": ("_tiles", "start // KEYS", "start // KEYS + (start > 0)", "window of 10"),
-    "window off by one": ("_tiles", "- key[None, :] < window", "- key[None, :] <= window", "window of 10"),
+    "window off by one": ("_tiles", "- key[None, :] < rules", "- key[None, :] <= rules", "window of 10"),
     "softcap not differentiated": ("_tiles", "slope = 1 - tanh * tanh", "slope = 1 - 0 * tanh", "softcap"),
-    "lowest of a mask": ("_tiles", "mask > lowest", "mask > 3 * lowest", ("additive mask", "float16")),
-    "mask of another sequence": ("_tiles", "batch * mask_batch + ", "", "padding on the left"),
-    "bias of another head": ("_tiles", " + head * bias_head", "", (GROUPED, "bias of query and key")),
-    "a row of another place": ("_tiles", "X + index", "X + 0 * index", "causal"),
+    "lowest of a mask": ("_tiles", "mask > rules.lowest", "mask > 3 * rules.lowest", ("additive mask", "float16")),
+    "mask of another sequence": ("_tiles", "(MASK, batch", "(MASK, 0", "padding on the left"),
+    "bias of another head": ("_tiles", "(BIAS, batch, head", "(BIAS, batch, 0", (GROUPED, BIASED)),
+    "a row of another place": ("_tiles", "+ index.to", "+ 0 * index.to", "causal"),
     "delta left out": (BACKWARD, "w * (g - delta[:, None])", "w * g", "causal"),
     "wrong Jacobian": (BACKWARD, "ds = w * (", "ds = w * u * (", "causal"),
     "slope of the softcap": (BACKWARD, "(g - delta[:, None]) * slope", "(g - delta[:, None])", "softcap"),
-    "gradient of queries not scaled": (BACKWARD, "dq * scaling", "dq", "causal"),
-    "gradient of keys not scaled": (BACKWARD, "dk * scaling", "dk", "causal"),
+    "gradient of queries not scaled": (BACKWARD, "dq * rules.scaling", "dq", "causal"),
+    "gradient of keys not scaled": (BACKWARD, "dk * rules.scaling", "dk", "causal"),
     "values weighed by the slope": (BACKWARD, "(w * u).to(dout.dtype)", "w.to(dout.dtype)", "causal"),
     "head of a group": (BACKWARD, "key_head * group + member", "key_head + member", GROUPED),
-    "keys of another head": (BACKWARD, "(head // group) * k_head", "head % 2 * k_head", GROUPED),
+    "keys of another head": (BACKWARD, "key_head = head // group", "key_head = head % 2", GROUPED),
     "sign of the entropy": (BACKWARD, "-p * exponent", "p * exponent", LEARNED),
     "sink without weight": (BACKWARD, "total += w_sink", "total += 0 * w_sink", "sinks"),
     "block skipped too eagerly": ("_row_kernels", "shift > 0:", "shift > 0.3:", rows),
@@ -130,12 +131,12 @@ MUTATIONS = {
     "support counted short": ("_row_kernels", "(u > 0).to(tl.int32)", "(u > 0.1).to(tl.int32)", listing),
     "mean left out": ("_row_kernels", "s * (g - mean)", "s * g", products),
     "mean of one block": ("_row_kernels", "weighted += tl.sum(s * g, 0)", "weighted = tl.sum(s * g, 0)", products),
-    "columns of another block": ("_support", "block * BLOCK + tl", "tl", listing),
-    "softcap of a listed weight": ("_support", "value *= 1 - (z", "value *= 1 + (z", listing),
-    "a run left out of a sum": ("_support", "total += tl.sum(part, 0)", "total = tl.sum(part, 0)", listing),
-    "scores not scaled": ("_decode", '"ieee") * scaling', '"ieee")', decoding),
-    "a tile of a part left out": ("_decode", "range(part * tiles_each,", "range(part * tiles_each + 1,", decoding),
-    "values passed over": ("_decode", "(p != 0)", "(p > 0.1)", decoding),
+    "columns of another block": ("support", "block * BLOCK + tl", "tl", listing),
+    "softcap of a listed weight": ("support", "value *= 1 - (z", "value *= 1 + (z", listing),
+    "a run left out of a sum": ("support", "total += tl.sum(part, 0)", "total = tl.sum(part, 0)", listing),
+    "scores not scaled": ("decode", '"ieee") * scaling', '"ieee")', decoding),
+    "a tile of a part left out": ("decode", "range(part * tiles_each,", "range(part * tiles_each + 1,", decoding),
+    "values passed over": ("decode", "(p != 0)", "(p > 0.1)", decoding),
 }
 PLACES = [
     (name, place)
@@ -146,7 +147,7 @@ PLACES = [
 
 def copied(tmp_path, monkeypatch, name):
     """A copy of the kernels' folder that can be imported under a name of its own."""
-    shutil.copytree(FOLDER, tmp_path / name, ignore=shutil.ignore_patterns("*_ops.py", "__pycache__"))
+    shutil.copytree(FOLDER, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / name
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hf_sparse.functional import entmax15
-from hf_sparse.kernels import triton_list_support, triton_listing, triton_multiply
+from hf_sparse.kernels import Listing, triton_list_support, triton_multiply
 from hf_sparse.losses import (
     alpha_relu_loss,
     entmax_loss,
@@ -182,7 +182,7 @@ def test_what_is_kept_between_the_passes_does_not_grow_with_the_vocabulary():
 def test_supports_that_span_blocks_are_listed_in_the_order_of_columns():
     z = torch.linspace(0, 3, 2100, device=DEVICE).sin()[None].repeat(3, 1)
     z[1] = 0.0
-    listing = triton_listing(2 * 2100, 2, z.device)
+    listing = Listing.empty(2 * 2100, 2, z.device)
     p = entmax15(z.double(), impl="torch")
     for chunk, rows in enumerate((slice(0, 2), slice(2, 3))):
         triton_list_support(z[rows], listing, chunk, rows.start, 2099, 1.5, 2.0, None, None, 1.0)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hf_sparse import kernels
 from hf_sparse.functional import alpha_relu, entmax, entmax15
 from hf_sparse.functional.newton import exponent_of
 from hf_sparse.losses import alpha_relu_loss, entmax15_loss, entmax_loss, fenchel_young_loss
@@ -164,16 +165,14 @@ def test_what_the_kernels_do_not_take_is_refused_by_name():
 
 
 def test_the_operators_pass_torchs_own_checks():
-    from hf_sparse.kernels.gpu import row_ops
-
     z, y = scores(3, 20, 1.0), torch.arange(3, device=DEVICE)
-    p = row_ops.row_weights(z, 1.5, 2.0)
-    solved = row_ops.solved_rows(z, 1.3, exponent_of(1.3), None)
+    p = kernels.triton_weights(z, 1.5, 2.0)
+    solved = kernels.triton_solve(z, 1.3, exponent_of(1.3), None)
     grad = torch.ones(3, device=DEVICE)
     for operator, arguments in (
-        (row_ops.row_weights, (z, 1.5, 2.0)),
-        (row_ops.row_jacobian_product, (p, z, 1.5)),
-        (row_ops.solved_rows, (z, 1.3, exponent_of(1.3), None)),
-        (row_ops.row_loss_gradients, (z, *solved, grad, y, 1.3, exponent_of(1.3))),
+        (kernels.triton_weights, (z, 1.5, 2.0)),
+        (kernels.triton_jacobian_product, (p, z, 1.5)),
+        (kernels.triton_solve, (z, 1.3, exponent_of(1.3), None)),
+        (kernels.triton_loss_gradients, (z, *solved, grad, y, 1.3, exponent_of(1.3))),
     ):
         torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))

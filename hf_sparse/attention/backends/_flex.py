@@ -21,11 +21,11 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_bloc
 
 from ...functional.newton import exponent_of
 from ...functional.rows import accumulation_dtype
+from ...kernels import HIGHEST_ALPHA, LOWEST_ALPHA
 from .._call import AttentionCall
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_LOWEST_ALPHA, _HIGHEST_ALPHA = 1.1, 2.0
 _MAX_STEPS = 30
 # logsumexp(c x) / c lies between the largest x and log(n) / c above it.
 _SHARPNESS = 64.0
@@ -89,8 +89,8 @@ def flex_entmax_attention(
     >>> flex_entmax_attention(q, k, v, 2.0, score_mod=lambda score, b, h, i, j: score / 2)
     tensor([[[[1.]]]])
     """
-    if not _LOWEST_ALPHA <= alpha <= _HIGHEST_ALPHA:
-        raise ValueError(f"alpha must be in [{_LOWEST_ALPHA}, {_HIGHEST_ALPHA}], was {alpha}")
+    if not LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
+        raise ValueError(f"alpha must be in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha}")
     precision = accumulation_dtype(query)
     # Tensors, not numbers: another alpha must not compile again.
     factor, exponent = (torch.tensor(x, dtype=precision, device=query.device) for x in (alpha - 1, exponent_of(alpha)))
@@ -159,8 +159,8 @@ def flex_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
     """The reason why FlexAttention cannot serve a call of entmax, or None."""
     if torch.is_tensor(alpha):
         return "takes one number for alpha, was one per head"
-    if not _LOWEST_ALPHA <= alpha <= _HIGHEST_ALPHA:
-        return f"takes alpha in [{_LOWEST_ALPHA}, {_HIGHEST_ALPHA}], was {alpha:g}"
+    if not LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
+        return f"takes alpha in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha:g}"
     if call.s_aux is not None:
         return "has no sinks, and some were given"
     tensors = (call.query, call.key, call.value)

@@ -1,4 +1,4 @@
-"""Triton kernels for NVIDIA GPUs, as operators that torch.compile keeps whole.
+"""Triton kernels for NVIDIA GPUs and their launches. Experimental: no GPU has run them.
 
-Importing this folder imports triton. The ``triton_`` functions of ``kernels`` do so when they are called.
+All but ``scores`` and ``listing`` import triton; the operators of ``kernels`` import them when they are first called.
 """

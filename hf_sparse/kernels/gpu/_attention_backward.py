@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ._newton import slope_power
-from ._tiles import score_rules, store_rows, tile_rows, tile_scores
+from ._tiles import store_rows, tile_rows, tile_scores
 
 
 @triton.jit
@@ -23,82 +23,28 @@ def _entropy(p, u, exponent):
 
 @triton.jit
 def differentiate_queries(
-    Q,
-    K,
-    V,
-    TAU,
-    DOUT,
-    DQ,
-    DELTA,
-    DALPHA,
-    LIST,
-    COUNT,
-    ALPHA,
-    SINKS,
-    BIAS,
-    MASK,
-    q_batch,
-    q_head,
-    q_query,
-    k_batch,
-    k_head,
-    k_key,
-    v_batch,
-    v_head,
-    v_key,
-    dout_batch,
-    dout_head,
-    dout_query,
-    dq_batch,
-    dq_head,
-    dq_query,
-    bias_batch,
-    bias_head,
-    bias_query,
-    bias_key,
-    mask_batch,
-    mask_head,
-    mask_query,
-    mask_key,
-    num_queries,
-    num_keys,
-    group,
-    scaling,
-    softcap,
-    window,
-    lowest,
-    KIND: tl.constexpr,
-    SINKING: tl.constexpr,
-    LEARNED: tl.constexpr,
-    EXPONENT: tl.constexpr,
-    head_dim: tl.constexpr,
-    value_dim: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    HEAD: tl.constexpr,
-    VALUE: tl.constexpr,
-):
-    """One tile of queries a program: DELTA, DQ and, where alpha is LEARNED, what each query adds to DALPHA."""
+    Q, K, V, TAU, DOUT, DQ, DELTA, DALPHA, LIST, COUNT, ALPHA, SINKS, rules, BIAS, MASK, group,
+    CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr, value_dim: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries a program: DELTA, DQ and, where alpha is learned, what each query adds to DALPHA."""
     tile = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     num_heads = tl.num_programs(1)
     scale = tl.load(ALPHA + head) - 1
     exponent = 1 / scale
-    K += batch * k_batch + (head // group) * k_head
-    V += batch * v_batch + (head // group) * v_head
-    rules = score_rules(
-        batch, head, BIAS, bias_batch, bias_head, bias_query, bias_key, MASK, mask_batch, mask_head, mask_query,
-        mask_key, num_queries, num_keys, scaling, softcap, window, lowest, KIND,
-    )  # fmt: skip
+    key_head = head // group
+    num_queries = rules.num_queries
+    num_keys = rules.num_keys
     program = (batch * num_heads + head) * tl.num_programs(0) + tile
     LIST += program * tl.cdiv(num_keys, KEYS)
     num_listed = tl.load(COUNT + program)
     of_rows = (batch * num_heads + head) * num_queries
 
     query = tile * QUERIES + tl.arange(0, QUERIES)
-    q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
-    dout = tile_rows(DOUT + batch * dout_batch + head * dout_head, query, num_queries, dout_query, value_dim, VALUE)
+    q = tile_rows(Q, batch, head, query, num_queries, head_dim, HEAD)
+    dout = tile_rows(DOUT, batch, head, query, num_queries, value_dim, VALUE)
     tau = tl.load(TAU + of_rows + query, mask=query < num_queries, other=1.0e30)
 
     total = tl.zeros((QUERIES,), tl.float32)
@@ -108,111 +54,62 @@ def differentiate_queries(
     entropy = tl.zeros((QUERIES,), tl.float32)
     for i in range(num_listed):
         key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
-        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
-        v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
-        scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
+        k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
+        v = tile_rows(V, batch, key_head, key, num_keys, value_dim, VALUE)
+        scores, _ = tile_scores(q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL, QUERIES, KEYS)
         u = tl.maximum(scores * scale - tau[:, None], 0.0)
         w = slope_power(u, exponent, EXPONENT)
         g = tl.dot(dout, tl.trans(v), input_precision="ieee")
         total += tl.sum(w, 1)
         weighted += tl.sum(w * g, 1)
-        if LEARNED:
+        if DALPHA is not None:
             p = w * u
             h = _entropy(p, u, exponent)
             of_p += tl.sum(p * g, 1)
             of_h += tl.sum(h * g, 1)
             entropy += tl.sum(h, 1)
-    if SINKING:
+    if SINKS is not None:
         u_sink = tl.maximum(tl.load(SINKS + head).to(tl.float32) * scale - tau, 0.0)
         w_sink = slope_power(u_sink, exponent, EXPONENT)
         total += w_sink
         entropy += _entropy(w_sink * u_sink, u_sink, exponent)
     delta = weighted / tl.where(total > 0, total, 1.0)
     tl.store(DELTA + of_rows + query, delta, mask=query < num_queries)
-    if LEARNED:
+    if DALPHA is not None:
         dalpha = ((of_p - delta) / scale + (of_h - delta * entropy)) / scale
         tl.store(DALPHA + of_rows + query, dalpha, mask=query < num_queries)
 
     dq = tl.zeros((QUERIES, HEAD), tl.float32)
     for i in range(num_listed):
         key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
-        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
-        v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
-        scores, slope = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
+        k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
+        v = tile_rows(V, batch, key_head, key, num_keys, value_dim, VALUE)
+        scores, slope = tile_scores(q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL, QUERIES, KEYS)
         w = slope_power(tl.maximum(scores * scale - tau[:, None], 0.0), exponent, EXPONENT)
         g = tl.dot(dout, tl.trans(v), input_precision="ieee")
         ds = w * (g - delta[:, None]) * slope
         dq += tl.dot(ds.to(k.dtype), k, input_precision="ieee")
-    store_rows(DQ + batch * dq_batch + head * dq_head, dq * scaling, query, num_queries, dq_query, head_dim, HEAD)
+    store_rows(DQ, dq * rules.scaling, batch, head, query, num_queries, head_dim, HEAD)
 
 
 @triton.jit
 def differentiate_keys(
-    Q,
-    K,
-    V,
-    TAU,
-    DOUT,
-    DELTA,
-    DK,
-    DV,
-    LIST,
-    COUNT,
-    ALPHA,
-    BIAS,
-    MASK,
-    q_batch,
-    q_head,
-    q_query,
-    k_batch,
-    k_head,
-    k_key,
-    v_batch,
-    v_head,
-    v_key,
-    dout_batch,
-    dout_head,
-    dout_query,
-    dk_batch,
-    dk_head,
-    dk_key,
-    dv_batch,
-    dv_head,
-    dv_key,
-    bias_batch,
-    bias_head,
-    bias_query,
-    bias_key,
-    mask_batch,
-    mask_head,
-    mask_query,
-    mask_key,
-    num_queries,
-    num_keys,
-    group,
-    scaling,
-    softcap,
-    window,
-    lowest,
-    KIND: tl.constexpr,
-    EXPONENT: tl.constexpr,
-    head_dim: tl.constexpr,
-    value_dim: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    HEAD: tl.constexpr,
-    VALUE: tl.constexpr,
-):
+    Q, K, V, TAU, DOUT, DELTA, DK, DV, LIST, COUNT, ALPHA, rules, BIAS, MASK, group,
+    CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr, value_dim: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
+):  # fmt: skip
     """One tile of keys a program, for all heads that share it: DK and DV, summed in one order every time."""
     tile = tl.program_id(0)
     key_head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     num_heads = tl.num_programs(1) * group
+    num_queries = rules.num_queries
+    num_keys = rules.num_keys
     num_tiles = tl.cdiv(num_queries, QUERIES)
 
     key = tile * KEYS + tl.arange(0, KEYS)
-    k = tile_rows(K + batch * k_batch + key_head * k_head, key, num_keys, k_key, head_dim, HEAD)
-    v = tile_rows(V + batch * v_batch + key_head * v_head, key, num_keys, v_key, value_dim, VALUE)
+    k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
+    v = tile_rows(V, batch, key_head, key, num_keys, value_dim, VALUE)
     dk = tl.zeros((KEYS, HEAD), tl.float32)
     dv = tl.zeros((KEYS, VALUE), tl.float32)
     for member in range(group):
@@ -221,24 +118,18 @@ def differentiate_keys(
         exponent = 1 / scale
         program = (batch * num_heads + head) * tl.num_programs(0) + tile
         of_rows = (batch * num_heads + head) * num_queries
-        rules = score_rules(
-            batch, head, BIAS, bias_batch, bias_head, bias_query, bias_key, MASK, mask_batch, mask_head, mask_query,
-            mask_key, num_queries, num_keys, scaling, softcap, window, lowest, KIND,
-        )  # fmt: skip
         for i in range(tl.load(COUNT + program)):
             query = tl.load(LIST + program * num_tiles + i) * QUERIES + tl.arange(0, QUERIES)
-            q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
-            dout = tile_rows(
-                DOUT + batch * dout_batch + head * dout_head, query, num_queries, dout_query, value_dim, VALUE
-            )
+            q = tile_rows(Q, batch, head, query, num_queries, head_dim, HEAD)
+            dout = tile_rows(DOUT, batch, head, query, num_queries, value_dim, VALUE)
             tau = tl.load(TAU + of_rows + query, mask=query < num_queries, other=1.0e30)
             delta = tl.load(DELTA + of_rows + query, mask=query < num_queries, other=0.0)
-            scores, slope = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
+            scores, slope = tile_scores(q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL, QUERIES, KEYS)
             u = tl.maximum(scores * scale - tau[:, None], 0.0)
             w = slope_power(u, exponent, EXPONENT)
             g = tl.dot(dout, tl.trans(v), input_precision="ieee")
             dv += tl.dot(tl.trans((w * u).to(dout.dtype)), dout, input_precision="ieee")
             ds = w * (g - delta[:, None]) * slope
             dk += tl.dot(tl.trans(ds.to(q.dtype)), q, input_precision="ieee")
-    store_rows(DK + batch * dk_batch + key_head * dk_head, dk * scaling, key, num_keys, dk_key, head_dim, HEAD)
-    store_rows(DV + batch * dv_batch + key_head * dv_head, dv, key, num_keys, dv_key, value_dim, VALUE)
+    store_rows(DK, dk * rules.scaling, batch, key_head, key, num_keys, head_dim, HEAD)
+    store_rows(DV, dv, batch, key_head, key, num_keys, value_dim, VALUE)

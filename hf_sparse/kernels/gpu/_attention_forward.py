@@ -11,61 +11,15 @@ import triton
 import triton.language as tl
 
 from ._newton import rise, slope_power
-from ._tiles import HIDDEN, key_tiles, larger, peaks, score_rules, store_rows, tile_rows, tile_scores
+from ._tiles import HIDDEN, key_tiles, larger, peaks, store_rows, tile_rows, tile_scores
 
 
 @triton.jit
 def attend(
-    Q,
-    K,
-    V,
-    OUT,
-    TAU,
-    LIVE,
-    LIST,
-    ALPHA,
-    SINKS,
-    BIAS,
-    MASK,
-    q_batch,
-    q_head,
-    q_query,
-    k_batch,
-    k_head,
-    k_key,
-    v_batch,
-    v_head,
-    v_key,
-    out_batch,
-    out_head,
-    out_query,
-    bias_batch,
-    bias_head,
-    bias_query,
-    bias_key,
-    mask_batch,
-    mask_head,
-    mask_query,
-    mask_key,
-    num_queries,
-    num_keys,
-    group,
-    scaling,
-    softcap,
-    window,
-    lowest,
-    tolerance,
-    max_steps,
-    KIND: tl.constexpr,
-    SINKING: tl.constexpr,
-    EXPONENT: tl.constexpr,
-    head_dim: tl.constexpr,
-    value_dim: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    HEAD: tl.constexpr,
-    VALUE: tl.constexpr,
-):
+    Q, K, V, OUT, TAU, LIVE, LIST, ALPHA, SINKS, rules, BIAS, MASK, group, tolerance, max_steps,
+    CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr, value_dim: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
+):  # fmt: skip
     """Writes OUT, the threshold TAU of each query in units of ``(alpha - 1) z``, and which tiles are LIVE."""
     tile = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
@@ -74,23 +28,20 @@ def attend(
     scale = tl.load(ALPHA + head) - 1
     alpha = scale + 1
     exponent = 1 / scale
-    K += batch * k_batch + (head // group) * k_head
-    V += batch * v_batch + (head // group) * v_head
-    rules = score_rules(
-        batch, head, BIAS, bias_batch, bias_head, bias_query, bias_key, MASK, mask_batch, mask_head, mask_query,
-        mask_key, num_queries, num_keys, scaling, softcap, window, lowest, KIND,
-    )  # fmt: skip
+    key_head = head // group
+    num_queries = rules.num_queries
+    num_keys = rules.num_keys
     num_tiles = tl.cdiv(num_keys, KEYS)
     program = (batch * num_heads + head) * tl.num_programs(0) + tile
     LIST += program * num_tiles
     LIVE += program * num_tiles
 
     query = tile * QUERIES + tl.arange(0, QUERIES)
-    q = tile_rows(Q + batch * q_batch + head * q_head, query, num_queries, q_query, head_dim, HEAD)
-    first, end = key_tiles(tile, num_queries, num_keys, window, KIND, QUERIES, KEYS)
+    q = tile_rows(Q, batch, head, query, num_queries, head_dim, HEAD)
+    first, end = key_tiles(tile, rules, CAUSAL, QUERIES, KEYS)
 
     tau = tl.full((QUERIES,), HIDDEN, tl.float32)
-    if SINKING:
+    if SINKS is not None:
         sink = tl.load(SINKS + head).to(tl.float32) * scale
         tau = larger(tau, sink - 1)
     num_listed = 0
@@ -98,8 +49,8 @@ def attend(
         # A query's own tile and the first of all are where attention goes: their threshold is a tight bound already.
         j = tl.where(i == 0, end - 1, tl.where(i == 1, first, end - i))
         key = j * KEYS + tl.arange(0, KEYS)
-        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
-        scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
+        k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
+        scores, _ = tile_scores(q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL, QUERIES, KEYS)
         x = scores * scale
         peak = peaks(x)
         tau = larger(tau, peak - 1)
@@ -121,8 +72,8 @@ def attend(
         for i in range(num_listed):
             j = tl.load(LIST + i)
             key = j * KEYS + tl.arange(0, KEYS)
-            k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
-            scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
+            k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
+            scores, _ = tile_scores(q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL, QUERIES, KEYS)
             u = tl.maximum(scores * scale - tau[:, None], 0.0)
             slopes = slope_power(u, exponent, EXPONENT)
             mass += tl.sum(slopes * u, 1)
@@ -132,7 +83,7 @@ def attend(
             tl.store(LIST + num_kept, j)
             num_kept += found
         num_listed = num_kept
-        if SINKING:
+        if SINKS is not None:
             u_sink = tl.maximum(sink - tau, 0.0)
             slope_sink = slope_power(u_sink, exponent, EXPONENT)
             mass += slope_sink * u_sink
@@ -149,21 +100,21 @@ def attend(
     for i in range(num_listed):
         j = tl.load(LIST + i)
         key = j * KEYS + tl.arange(0, KEYS)
-        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
-        scores, _ = tile_scores(q, k, query, key, rules, KIND, QUERIES, KEYS)
+        k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
+        scores, _ = tile_scores(q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL, QUERIES, KEYS)
         u = tl.maximum(scores * scale - tau[:, None], 0.0)
         p = slope_power(u, exponent, EXPONENT) * u
         mass += tl.sum(p, 1)
-        v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
+        v = tile_rows(V, batch, key_head, key, num_keys, value_dim, VALUE)
         out += tl.dot(p.to(v.dtype), v, input_precision="ieee")
         tl.store(LIVE + j, tl.max((tl.max(u, 1) > 0).to(tl.int8), 0))
-    if SINKING:
+    if SINKS is not None:
         u_sink = tl.maximum(sink - tau, 0.0)
         mass += slope_power(u_sink, exponent, EXPONENT) * u_sink
     out = out / tl.where(mass > 0, mass, 1.0)[:, None]
     # A score that is NaN or infinite: the row becomes NaN, alone.
     out = tl.where((tau < float("inf"))[:, None], out, float("nan"))
-    store_rows(OUT + batch * out_batch + head * out_head, out, query, num_queries, out_query, value_dim, VALUE)
+    store_rows(OUT, out, batch, head, query, num_queries, value_dim, VALUE)
     TAU += (batch * num_heads + head) * num_queries
     # Where no key is visible, above every score: the backward finds no support there.
     tl.store(TAU + query, tl.where(mass > 0, tau, -HIDDEN), mask=query < num_queries)

@@ -25,25 +25,9 @@ def row_scores(Z, block, length, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_blocks"])
 def solve_rows(
-    Z,
-    CONJUGATE,
-    SOLUTION,
-    PEAKS,
-    COUNT,
-    stride,
-    length,
-    num_blocks,
-    alpha,
-    exponent,
-    tau,
-    tolerance,
-    max_steps,
-    SOLVE: tl.constexpr,
-    COUNTING: tl.constexpr,
-    EXPONENT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-):
+    Z, CONJUGATE, SOLUTION, PEAKS, COUNT, stride, length, num_blocks, alpha, exponent, tau, tolerance, max_steps,
+    EXPONENT: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
     """One row a program: its peaks, its solution ``(base, shift, mass)``, its conjugate and the size of its support.
 
     The conjugate is ``Omega*(z) - max z`` for entmax. With ``rise = 1 + tau`` it is
@@ -66,7 +50,7 @@ def solve_rows(
     is_strange = tl.max(strange, 0) > 0  # a NaN or an infinity: the row becomes NaN, alone
     tl.debug_barrier()
 
-    if SOLVE:
+    if tau is None:
         base = tl.where((top > float("-inf")) & (top < float("inf")), top, 0.0)
         index = tl.arange(0, BLOCKS)
         peaks = tl.load(PEAKS + index, mask=index < num_blocks, other=float("-inf"))
@@ -103,17 +87,17 @@ def solve_rows(
                 slopes = slope_power(u, exponent, EXPONENT)
                 mass += tl.sum(slopes * u, 0)
                 slope += tl.sum(slopes, 0)
-                if COUNTING:
+                if COUNT is not None:
                     count += tl.sum((u > 0).to(tl.int32), 0)
-                if SOLVE:
+                if tau is None:
                     powers += tl.sum(slopes * u * (u - 1), 0)
                 else:
                     powers += tl.sum(slopes * u * u, 0)
         step = rise(mass, slope, alpha, EXPONENT)
         num_steps += 1
-        going = SOLVE and (mass > 1 + tolerance) and (shift - step < shift) and (num_steps < max_steps)
+        going = (tau is None) and (mass > 1 + tolerance) and (shift - step < shift) and (num_steps < max_steps)
 
-    if SOLVE:
+    if tau is None:
         conjugate = risen / scale + (powers + (mass - 1)) / alpha
         mass = tl.where(mass > 0, mass, 1.0)
     else:
@@ -123,28 +107,15 @@ def solve_rows(
     tl.store(SOLUTION + row * 3, base)
     tl.store(SOLUTION + row * 3 + 1, shift)
     tl.store(SOLUTION + row * 3 + 2, tl.where(is_strange, float("nan"), mass))
-    if COUNTING:
+    if COUNT is not None:
         tl.store(COUNT + row, count)
 
 
 @triton.jit(do_not_specialize=["num_blocks"])
-def write_rows(
-    Z,
-    SOLUTION,
-    PEAKS,
-    TARGET,
-    GRAD,
-    OUT,
-    stride,
-    length,
-    num_blocks,
-    alpha,
-    exponent,
-    HAS_TARGET: tl.constexpr,
-    HAS_GRAD: tl.constexpr,
-    EXPONENT: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def write_weights(
+    Z, SOLUTION, PEAKS, TARGET, GRAD, OUT, stride, length, num_blocks, alpha, exponent,
+    EXPONENT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One block a program: the weights p, or ``grad (p - y)`` for a class target y, or ``grad p`` without one."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
@@ -157,9 +128,9 @@ def write_rows(
         u = tl.maximum((row_scores(Z + row * stride, block, length, BLOCK) - base) * (alpha - 1) + shift, 0.0)
         p = slope_power(u, exponent, EXPONENT) * u
     p = p / mass
-    if HAS_TARGET:
+    if TARGET is not None:
         p = tl.where(entry == tl.load(TARGET + row), p - 1, p)
-    if HAS_GRAD:
+    if GRAD is not None:
         grad = tl.load(GRAD + row)
         # A row that does not count may be NaN, and must not come back as 0 * NaN.
         p = tl.where(grad == 0, 0.0, p * grad)

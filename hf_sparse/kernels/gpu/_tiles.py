@@ -1,15 +1,62 @@
-"""One tile of attention scores: queries of one head against some keys, as the device function all kernels share."""
+"""One tile of attention scores: queries of one head against some keys, as the device functions all kernels share.
+
+A tensor comes with its strides, and what belongs together is one argument: named tuples, whose fields are compiled as
+arguments of their own. An argument or field that is None is left out when the kernel is compiled. Triton 3.6 loses
+constants in tuples within tuples, so that there are none.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton import knobs
 
 # The score of a hidden key: below every other, and finite, so that no difference of two of them is NaN.
 HIDDEN = tl.constexpr(-1.0e30)
 # The interpreter runs a reduction of one's own entry by entry, far too slowly; its other maxima all keep a NaN.
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+
+
+class Rows(NamedTuple):
+    """A tensor (batch, heads, rows, columns), columns side by side in memory, with its strides."""
+
+    pointer: Tensor
+    batch: int
+    head: int
+    row: int
+
+
+class Pairs(NamedTuple):
+    """A tensor (batch, heads, queries, keys) with its strides."""
+
+    pointer: Tensor
+    batch: int
+    head: int
+    query: int
+    key: int
+
+
+class Rules(NamedTuple):
+    """How scores follow from dot products, and the keys that are hidden; see ``Scores``.
+
+    Attributes:
+        num_queries: queries of a head.
+        num_keys: keys of a head.
+        scaling: factor on the dot products.
+        softcap: bound of the scores.
+        window: a query sees its own key and the window - 1 before it.
+        lowest: a key is hidden where an added mask is not above it.
+    """
+
+    num_queries: int
+    num_keys: int
+    scaling: float
+    softcap: float | None
+    window: int | None
+    lowest: float
 
 
 @triton.jit
@@ -25,68 +72,61 @@ def peaks(x):
 
 
 @triton.jit
-def tile_rows(X, index, num_rows, stride, width, WIDTH: tl.constexpr):
-    """Rows ``index`` of a matrix whose columns lie side by side, padded with zeros to (len(index), WIDTH)."""
+def _of_head(x, batch, head):
+    """Where the rows or pairs of one head begin."""
+    return x.pointer + batch * x.batch + head * x.head
+
+
+@triton.jit
+def _row_places(x, batch, head, index, num_rows, width, WIDTH: tl.constexpr):
+    """Where the entries of rows ``index`` of a head stand, (len(index), WIDTH), and which of them there are."""
     column = tl.arange(0, WIDTH)
     inside = (index < num_rows)[:, None] & (column < width)[None, :]
-    return tl.load(X + index.to(tl.int64)[:, None] * stride + column[None, :], mask=inside, other=0.0)
+    return _of_head(x, batch, head) + index.to(tl.int64)[:, None] * x.row + column[None, :], inside
 
 
 @triton.jit
-def store_rows(X, rows, index, num_rows, stride, width, WIDTH: tl.constexpr):
-    """Write what ``tile_rows`` would read, in the dtype of the matrix; the padding is left out."""
-    column = tl.arange(0, WIDTH)
-    inside = (index < num_rows)[:, None] & (column < width)[None, :]
-    tl.store(X + index.to(tl.int64)[:, None] * stride + column[None, :], rows.to(X.dtype.element_ty), mask=inside)
+def tile_rows(x, batch, head, index, num_rows, width, WIDTH: tl.constexpr):
+    """Rows ``index`` of a head of ``Rows`` x, padded with zeros to (len(index), WIDTH)."""
+    place, inside = _row_places(x, batch, head, index, num_rows, width, WIDTH)
+    return tl.load(place, mask=inside, other=0.0)
 
 
 @triton.jit
-def score_rules(
-    batch, head, BIAS, bias_batch, bias_head, bias_query, bias_key, MASK, mask_batch, mask_head, mask_query, mask_key,
-    num_queries, num_keys, scaling, softcap, window, lowest, KIND: tl.constexpr,
-):  # fmt: skip
-    """What ``tile_scores`` has to know about one head.
-
-    Args:
-        BIAS: added to the scores, with its strides.
-        MASK: as KIND says, with its strides.
-        window: a query sees its own and the window - 1 keys before it.
-        KIND: (CAUSAL, WINDOWED, CAPPED, BIASED, MASKED). MASKED 1: the mask is not zero where a key is visible; 2: it
-            is added to the scores, and hidden where at most ``lowest``.
-    """
-    if KIND[3]:
-        BIAS += batch * bias_batch + head * bias_head
-    if KIND[4]:
-        MASK += batch * mask_batch + head * mask_head
-    return (
-        BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling, softcap, window,
-        lowest,
-    )  # fmt: skip
+def store_rows(x, rows, batch, head, index, num_rows, width, WIDTH: tl.constexpr):
+    """Write what ``tile_rows`` would read, in the dtype of x; the padding is left out."""
+    place, inside = _row_places(x, batch, head, index, num_rows, width, WIDTH)
+    tl.store(place, rows.to(x.pointer.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def tile_scores(q, k, query, key, rules, KIND: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):
+def _pair_places(x, batch, head, query, key):
+    """Where the pairs of some queries and keys of a head stand in ``Pairs`` x."""
+    place = query[:, None].to(tl.int64) * x.query + key[None, :].to(tl.int64) * x.key
+    return _of_head(x, batch, head) + place
+
+
+@triton.jit
+def tile_scores(
+    q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr
+):
     """Scores (QUERIES, KEYS), hidden ones ``HIDDEN``, and their derivative by the dot product over ``scaling``.
 
     Args:
         q: (QUERIES, head) rows ``query``, a range of indices.
         k: (KEYS, head) rows ``key``, a range of indices.
-        rules: what ``score_rules`` returned.
-        KIND: as given to it.
+        rules: ``Rules``.
+        BIAS: ``Pairs`` added to the scores, or None.
+        MASK: ``Pairs`` of int8, not zero where a key is visible, or added to the scores; or None.
+        CAUSAL: the last query sees all keys, each one before it one less.
     """
-    BIAS, bias_query, bias_key, MASK, mask_query, mask_key, num_queries, num_keys, scaling, softcap, window, lowest = (
-        rules
-    )
-    CAUSAL: tl.constexpr = KIND[0]
-    WINDOWED: tl.constexpr = KIND[1]
-    CAPPED: tl.constexpr = KIND[2]
-    BIASED: tl.constexpr = KIND[3]
-    MASKED: tl.constexpr = KIND[4]
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
+    num_queries = rules.num_queries
+    num_keys = rules.num_keys
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * rules.scaling
     slope = 1.0
-    if CAPPED:
-        tanh = 2 * tl.sigmoid(2 * scores / softcap) - 1
-        scores = softcap * tanh
+    if rules.softcap is not None:
+        tanh = 2 * tl.sigmoid(2 * scores / rules.softcap) - 1
+        scores = rules.softcap * tanh
         slope = 1 - tanh * tanh
     # The last query stands beside the last key.
     offset = num_keys - num_queries
@@ -95,37 +135,36 @@ def tile_scores(q, k, query, key, rules, KIND: tl.constexpr, QUERIES: tl.constex
     on_edge = (key_tile + KEYS > num_keys) | (query_tile + QUERIES > num_queries)
     if CAUSAL:
         on_edge = on_edge | (key_tile + KEYS - 1 > query_tile + offset)
-    if WINDOWED:
-        on_edge = on_edge | (query_tile + QUERIES - 1 + offset - key_tile >= window)
+    if rules.window is not None:
+        on_edge = on_edge | (query_tile + QUERIES - 1 + offset - key_tile >= rules.window)
     inside = (query < num_queries)[:, None] & (key < num_keys)[None, :]
-    if BIASED:
-        place = query[:, None].to(tl.int64) * bias_query + key[None, :].to(tl.int64) * bias_key
-        scores += tl.load(BIAS + place, mask=inside, other=0.0).to(tl.float32)
-    if MASKED:
-        place = query[:, None].to(tl.int64) * mask_query + key[None, :].to(tl.int64) * mask_key
-        mask = tl.load(MASK + place, mask=inside, other=0)
-        if MASKED == 1:
+    if BIAS is not None:
+        bias = tl.load(_pair_places(BIAS, batch, head, query, key), mask=inside, other=0.0)
+        scores += bias.to(tl.float32)
+    if MASK is not None:
+        mask = tl.load(_pair_places(MASK, batch, head, query, key), mask=inside, other=0)
+        if mask.dtype == tl.int8:
             scores = tl.where(mask != 0, scores, HIDDEN)
         else:
-            scores = tl.where(mask > lowest, scores + mask.to(tl.float32), HIDDEN)
+            scores = tl.where(mask > rules.lowest, scores + mask.to(tl.float32), HIDDEN)
     if on_edge:
         visible = inside
         if CAUSAL:
             visible = visible & (query[:, None] + offset >= key[None, :])
-        if WINDOWED:
-            visible = visible & (query[:, None] + offset - key[None, :] < window)
+        if rules.window is not None:
+            visible = visible & (query[:, None] + offset - key[None, :] < rules.window)
         scores = tl.where(visible, scores, HIDDEN)
     return scores, slope
 
 
 @triton.jit
-def key_tiles(tile, num_queries, num_keys, window, KIND: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):
+def key_tiles(tile, rules, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):
     """The first key tile that a tile of queries can see, and the one after the last."""
-    offset = num_keys - num_queries
+    offset = rules.num_keys - rules.num_queries
     start = 0
-    end = num_keys
-    if KIND[0]:
+    end = rules.num_keys
+    if CAUSAL:
         end = tl.minimum(end, (tile + 1) * QUERIES + offset)
-    if KIND[1]:
-        start = tl.maximum(start, tile * QUERIES + offset - window + 1)
+    if rules.window is not None:
+        start = tl.maximum(start, tile * QUERIES + offset - rules.window + 1)
     return start // KEYS, tl.cdiv(tl.maximum(end, 0), KEYS)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...functional.newton import exponent_of
-from ...kernels import triton_list_support, triton_listing, triton_loss_gradients, triton_multiply, triton_solve
+from ...kernels import Listing, triton_list_support, triton_loss_gradients, triton_multiply, triton_solve
 from .._alpha_relu_support import relu_loss
 from ._tiles import TILE, LinearHead, SparseEntries, Tile, TiledLoss, TiledMap
 
@@ -38,7 +38,7 @@ def _product(matrix: SparseEntries, table: Tensor, num_rows: int, dtype: torch.d
 @torch.compiler.disable
 def _weights(z: Tensor, factor: Tensor, alpha: float, tau: float | None) -> Tensor:
     exponent = exponent_of(alpha)
-    return triton_loss_gradients(z, triton_solve(z, alpha, exponent, tau), factor, None, alpha, exponent)
+    return triton_loss_gradients(z, *triton_solve(z, alpha, exponent, tau), factor, None, alpha, exponent)
 
 
 @torch.compiler.disable
@@ -54,7 +54,7 @@ def _forward(
         for start in range(0, num_rows, height)
     ]
     room = max(1, min(num_classes // _LISTED, _MOST_LISTED))
-    listing = triton_listing(num_rows * room, len(tiles), hidden.device)
+    listing = Listing.empty(num_rows * room, len(tiles), hidden.device)
     buffer = hidden.new_empty(height * num_classes)
     losses, golds = [], []
     for number, tile in enumerate(tiles):

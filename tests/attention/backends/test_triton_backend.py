@@ -131,11 +131,11 @@ def test_any_strides_will_do():
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_checkpointing_can_keep_the_thresholds(keep, monkeypatch):
-    from hf_sparse.kernels.gpu import attention_ops
+    from hf_sparse.kernels.gpu import attention
 
     searches = []
-    forward = attention_ops.forward
-    monkeypatch.setattr(attention_ops, "forward", lambda *x: searches.append(1) or forward(*x))
+    forward = attention.attention_forward
+    monkeypatch.setattr(attention, "attention_forward", lambda *x: searches.append(1) or forward(*x))
     model = sparsify(tiny_model("llama").to(DEVICE), attn="entmax15").train()
     set_impl(model, "triton")
     inputs = {key: value.to(DEVICE) for key, value in labelled(model).items()}
@@ -161,13 +161,13 @@ def test_under_autocast_attention_is_computed_and_returned_in_its_dtype(dtype):
 
 
 def test_the_operators_pass_torchs_own_checks():
-    from hf_sparse.kernels.gpu.attention_ops import entmax_attention
+    from hf_sparse.kernels._attention_operators import flash_entmax
 
     q, k, v = (x.requires_grad_() for x in qkv(heads=2))
     alpha = torch.tensor([1.3, 1.5], device=DEVICE, requires_grad=True)
     sinks = torch.zeros(2, device=DEVICE, requires_grad=True)
-    arguments = (q, k, v, alpha, sinks, None, None, 0, 0.3, None, True, None)
-    torch.library.opcheck(entmax_attention, arguments, test_utils=CHECKS)
+    arguments = (q, k, v, alpha, 0.0, 0.3, True, None, None, None, None, sinks)
+    torch.library.opcheck(flash_entmax, arguments, test_utils=CHECKS)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_generation_with_a_cache_agrees_with_torch():
 
 
 def test_small_gpus_take_half_precision_of_up_to_128_dimensions_and_float32():
-    from hf_sparse.kernels._triton_attention import shared_memory_needed
+    from hf_sparse.kernels._attention_operators import shared_memory_needed
 
     small_gpu = 101_376
     assert shared_memory_needed(128, 64, torch.bfloat16) <= small_gpu

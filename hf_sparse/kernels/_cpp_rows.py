@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._choice import DTYPES
 from ._library import library
+from ._limits import DTYPES
 
 # Shorter rows are solved whole, in cache; longer ones on what one streaming read finds.
 STREAM_ABOVE = 4096
@@ -71,7 +71,7 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 
 
 def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
-    """The supports of the rows z (N, V), with float32 weights; ``crowded``: more than a quarter of the row.
+    """The supports of the rows z (N, V), with float32 weights; crowded rows have more than a quarter of V in them.
 
     Cost: one read of z.
     """

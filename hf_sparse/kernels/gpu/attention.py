@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -11,36 +10,11 @@ from torch import Tensor
 
 from ._attention_backward import differentiate_keys, differentiate_queries
 from ._attention_forward import attend
-from ._launch import on_device_of
+from ._launch import on_device_of, unit, whole
+from ._tiles import Pairs, Rows, Rules
+from .scores import Scores
 
 _MAX_STEPS = 30
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How scores come about, ``softcap(scaling q k^T) + bias + mask``, and what is hidden of them.
-
-    Attributes:
-        alpha: (heads,) float32, above 1.
-        exponent: ``1 / (alpha - 1)`` of all heads where that is 1, 2, 3 or 4, else 0: it chooses the compiled variant.
-        scaling: factor on the dot products.
-        causal: the last query sees all keys, each one before it one less.
-        window: a query sees its own key and the window - 1 before it; None for all.
-        softcap: ``softcap tanh(scores / softcap)``, or None.
-        bias: added, (batch, heads, queries, keys), some axes of stride 0.
-        mask: the same shape; boolean (True is visible), or added, and hidden in the lower half of its dtype's range.
-        sinks: (heads,) scores that take weight and give nothing, or None.
-    """
-
-    alpha: Tensor
-    exponent: int
-    scaling: float
-    causal: bool = False
-    window: int | None = None
-    softcap: float | None = None
-    bias: Tensor | None = None
-    mask: Tensor | None = None
-    sinks: Tensor | None = None
 
 
 class Tiles(NamedTuple):
@@ -78,49 +52,39 @@ def tiles_for(head_dim: int, value_dim: int, dtype: torch.dtype) -> Tiles:
     return Tiles(32, 32, num_warps=8) if width <= 256 else Tiles(16, 16, num_warps=8)
 
 
-def _strides(name: str, axes: tuple[str, ...], x: Tensor | None) -> dict[str, int]:
-    return {f"{name}_{axis}": 0 if x is None else x.stride(i) for i, axis in enumerate(axes)}
+def num_tiles(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> tuple[int, int]:
+    """Tiles of queries and of keys per head; arguments as those of ``attention_forward``."""
+    tiles = tiles or tiles_for(q.shape[3], v.shape[3], q.dtype)
+    return triton.cdiv(q.shape[2], tiles.queries), triton.cdiv(k.shape[2], tiles.keys)
 
 
-def _per_query(name: str, x: Tensor) -> dict[str, int]:
-    return _strides(name, ("batch", "head", "query"), x)
+def _rows(x: Tensor) -> Rows:
+    return Rows(x, *x.stride()[:3])
 
 
-def _per_key(name: str, x: Tensor) -> dict[str, int]:
-    return _strides(name, ("batch", "head", "key"), x)
+def _pairs(x: Tensor | None) -> Pairs | None:
+    return None if x is None else Pairs(x, *x.stride())
 
 
-def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> dict[str, Any]:
+def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> dict[str, object]:
     """The arguments all three kernels share, by name."""
-    both = ("batch", "head", "query", "key")
-    mask, masked, lowest = scores.mask, 0, 0.0
+    mask, lowest = scores.mask, 0.0
     if mask is not None and mask.dtype == torch.bool:
-        mask, masked = mask.view(torch.int8), 1
+        mask = mask.view(torch.int8)
     elif mask is not None:
-        masked, lowest = 2, torch.finfo(mask.dtype).min / 2
+        lowest = torch.finfo(mask.dtype).min / 2
     return {
-        "Q": q, "K": k, "V": v, "ALPHA": scores.alpha, "BIAS": scores.bias,
-        "MASK": mask,
-        **_per_query("q", q), **_per_key("k", k), **_per_key("v", v),
-        **_strides("bias", both, scores.bias), **_strides("mask", both, mask),
-        "num_queries": q.shape[2], "num_keys": k.shape[2], "group": q.shape[1] // k.shape[1],
-        "head_dim": q.shape[3], "value_dim": v.shape[3], "scaling": scores.scaling, "softcap": scores.softcap or 1.0,
-        "window": scores.window or 0, "lowest": lowest,
-        "KIND": (
-            scores.causal, scores.window is not None, scores.softcap is not None, scores.bias is not None, masked
-        ),
-        "EXPONENT": scores.exponent,
-        "QUERIES": tiles.queries, "KEYS": tiles.keys, "num_warps": tiles.num_warps,
+        "Q": _rows(q), "K": _rows(k), "V": _rows(v), "ALPHA": scores.alpha,
+        "rules": Rules(q.shape[2], k.shape[2], scores.scaling, scores.softcap, scores.window, lowest),
+        "BIAS": _pairs(scores.bias), "MASK": _pairs(mask), "group": q.shape[1] // k.shape[1],
+        "CAUSAL": scores.causal, "EXPONENT": whole(scores.exponent),
+        "head_dim": q.shape[3], "value_dim": v.shape[3], "QUERIES": tiles.queries, "KEYS": tiles.keys,
         "HEAD": max(16, triton.next_power_of_2(q.shape[3])), "VALUE": max(16, triton.next_power_of_2(v.shape[3])),
+        "num_warps": tiles.num_warps,
     }  # fmt: skip
 
 
-def unit(x: Tensor) -> Tensor:
-    """x with its last axis side by side in memory, as the kernels read it."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def forward(
+def attention_forward(
     q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """entmax attention.
@@ -142,17 +106,17 @@ def forward(
     q, k, v = unit(q), unit(k), unit(v)
     batch, heads, num_queries, _ = q.shape
     tiles = tiles or tiles_for(q.shape[3], v.shape[3], q.dtype)
-    num_tiles = triton.cdiv(num_queries, tiles.queries), triton.cdiv(k.shape[2], tiles.keys)
+    shape = num_tiles(q, k, v, tiles)
     out = q.new_empty(batch, num_queries, heads, v.shape[3]).transpose(1, 2)
     tau = torch.empty((batch, heads, num_queries), dtype=torch.float32, device=q.device)
-    live = torch.zeros((batch, heads, *num_tiles), dtype=torch.int8, device=q.device)
+    live = torch.zeros((batch, heads, *shape), dtype=torch.int8, device=q.device)
     listed = torch.empty(live.shape, dtype=torch.int32, device=q.device)
     with on_device_of(q):
-        attend[(num_tiles[0], heads, batch)](
-            OUT=out, TAU=tau, LIVE=live, LIST=listed, SINKS=scores.sinks, **_per_query("out", out),
+        attend[(shape[0], heads, batch)](
+            OUT=_rows(out), TAU=tau, LIVE=live, LIST=listed, SINKS=scores.sinks,
             # Newton's method squares the error from an exponent of two on; below, it ends on the support.
-            tolerance=1e-4 if scores.exponent >= 2 else 2e-6, max_steps=_MAX_STEPS,
-            SINKING=scores.sinks is not None, num_stages=tiles.num_stages, **_common(q, k, v, scores, tiles),
+            tolerance=1e-4 if whole(scores.exponent) >= 2 else 2e-6, max_steps=_MAX_STEPS,
+            num_stages=tiles.num_stages, **_common(q, k, v, scores, tiles),
         )  # fmt: skip
     return out, tau, live
 
@@ -167,7 +131,7 @@ class Gradients(NamedTuple):
     sinks: Tensor | None
 
 
-def backward(
+def attention_backward(
     dout: Tensor,
     q: Tensor,
     k: Tensor,
@@ -178,31 +142,30 @@ def backward(
     learned: bool = False,
     tiles: Tiles | None = None,
 ) -> Gradients:
-    """The derivatives of ``<dout, forward(q, k, v)>``.
+    """The derivatives of ``<dout, attention_forward(q, k, v)>``.
 
     Args:
         dout: (batch, heads, queries, value_dim).
-        q: as given to ``forward``, like ``k``, ``v``, ``scores`` and ``tiles``.
-        tau: as ``forward`` returned it, like ``live``.
+        q: as given to ``attention_forward``, like ``k``, ``v``, ``scores`` and ``tiles``.
+        tau: as ``attention_forward`` returned it, like ``live``.
         learned: whether alpha wants its gradient.
     """
     dout, q, k, v = unit(dout), unit(q), unit(k), unit(v)
     tiles = tiles or tiles_for(q.shape[3], v.shape[3], q.dtype)
-    common = _common(q, k, v, scores, tiles) | _per_query("dout", dout) | {"TAU": tau, "DOUT": dout}
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    common = _common(q, k, v, scores, tiles) | {"TAU": tau, "DOUT": _rows(dout)}
+    dq, dk, dv = empty_gradients(q, k, v)
     delta, dalpha = torch.empty_like(tau), torch.empty_like(tau) if learned else None
     batch, heads, num_query_tiles, num_key_tiles = live.shape
     with on_device_of(q):
         listed, count = tile_lists(live)
         differentiate_queries[(num_query_tiles, heads, batch)](
-            DQ=dq, DELTA=delta, DALPHA=dalpha, LIST=listed, COUNT=count, SINKS=scores.sinks,
-            SINKING=scores.sinks is not None, LEARNED=learned, num_stages=tiles.num_stages, **_per_query("dq", dq),
-            **common,
+            DQ=_rows(dq), DELTA=delta, DALPHA=dalpha, LIST=listed, COUNT=count, SINKS=scores.sinks,
+            num_stages=tiles.num_stages, **common,
         )  # fmt: skip
         listed, count = tile_lists(live.transpose(2, 3))
         differentiate_keys[(num_key_tiles, k.shape[1], batch)](
-            DELTA=delta, DK=dk, DV=dv, LIST=listed, COUNT=count, num_stages=tiles.num_key_stages,
-            **_per_key("dk", dk), **_per_key("dv", dv), **common,
+            DELTA=delta, DK=_rows(dk), DV=_rows(dv), LIST=listed, COUNT=count, num_stages=tiles.num_key_stages,
+            **common,
         )  # fmt: skip
     dsinks = None
     if scores.sinks is not None:
@@ -211,6 +174,11 @@ def backward(
         w = torch.where(u > 0, u, 1.0).pow(1 / scale - 1) * (u > 0)
         dsinks = -(w * delta).sum((0, 2)).to(scores.sinks.dtype)
     return Gradients(dq, dk, dv, None if dalpha is None else dalpha.sum((0, 2)), dsinks)
+
+
+def empty_gradients(*tensors: Tensor) -> list[Tensor]:
+    """Room for the derivatives in queries, keys and values."""
+    return [torch.empty_like(unit(x)) for x in tensors]
 
 
 def tile_lists(live: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,11 @@ import triton
 from torch import Tensor
 
 from ._launch import on_device_of, whole
-from ._row_kernels import multiply_by_jacobian, solve_rows, write_rows
+from ._row_kernels import multiply_by_jacobian, solve_rows, write_weights
 
 # Peaks of blocks of this many scores: at 262,144 classes 256 of them, which one program holds. Sizes that follow the
 # length of a row are few, since each is compiled for itself.
-BLOCK, _SHORT = 1024, 256
+LARGEST_BLOCK, _SHORT = 1024, 256
 _FEW_BLOCKS, _BLOCKS = 16, 256
 _MAX_STEPS = 40
 
@@ -35,17 +35,24 @@ class RowSolutions(NamedTuple):
     support_size: Tensor | None = None
 
 
-def block_of(length: int) -> int:
+def block_size(length: int) -> int:
     """Scores of which one peak is kept, in rows of ``length``."""
-    return min(BLOCK, _SHORT) if length <= _SHORT else BLOCK
+    return min(LARGEST_BLOCK, _SHORT) if length <= _SHORT else LARGEST_BLOCK
 
 
-def _room_for(num_blocks: int) -> int:
+def num_blocks(length: int) -> int:
+    """Blocks of rows of ``length``."""
+    return triton.cdiv(length, block_size(length))
+
+
+def _room_for(count: int) -> int:
     """Blocks that the compiled variant has room for."""
-    return _FEW_BLOCKS if num_blocks <= _FEW_BLOCKS else max(_BLOCKS, triton.next_power_of_2(num_blocks))
+    return _FEW_BLOCKS if count <= _FEW_BLOCKS else max(_BLOCKS, triton.next_power_of_2(count))
 
 
-def solve(z: Tensor, alpha: float, exponent: float, tau: float | None = None, counting: bool = False) -> RowSolutions:
+def row_solutions(
+    z: Tensor, alpha: float, exponent: float, tau: float | None = None, counting: bool = False
+) -> RowSolutions:
     """Solve rows of scores.
 
     Args:
@@ -58,25 +65,24 @@ def solve(z: Tensor, alpha: float, exponent: float, tau: float | None = None, co
     Cost: one read of z, and reads of the blocks that can hold support, three to ten times.
     """
     num_rows, length = z.shape
-    block = block_of(length)
-    num_blocks = triton.cdiv(length, block)
+    blocks = num_blocks(length)
     conjugate, solution, peaks = (
         torch.empty(shape, dtype=torch.float32, device=z.device)
-        for shape in ((num_rows,), (num_rows, 3), (num_rows, num_blocks))
+        for shape in ((num_rows,), (num_rows, 3), (num_rows, blocks))
     )
     count = torch.empty(num_rows, dtype=torch.int32, device=z.device) if counting else None
     if num_rows:
         with on_device_of(z):
             solve_rows[(num_rows,)](
-                z, conjugate, solution, peaks, count, z.stride(0), length, num_blocks, alpha, exponent, tau or 0.0,
+                z, conjugate, solution, peaks, count, z.stride(0), length, blocks, alpha, exponent, tau,
                 # Twice what float32 sums are off by, at an exponent that multiplies it.
-                4e-7 * max(2.0, exponent), _MAX_STEPS, SOLVE=tau is None, COUNTING=counting,
-                EXPONENT=whole(exponent), BLOCK=block, BLOCKS=_room_for(num_blocks),
+                4e-7 * max(2.0, exponent), _MAX_STEPS,
+                EXPONENT=whole(exponent), BLOCK=block_size(length), BLOCKS=_room_for(blocks),
             )  # fmt: skip
     return RowSolutions(conjugate, solution, peaks, count)
 
 
-def write(
+def row_weights(
     z: Tensor,
     solutions: RowSolutions,
     alpha: float,
@@ -87,10 +93,10 @@ def write(
     """The weights p (N, V) of solved rows, or ``grad (p - y)``, in the dtype of z.
 
     Args:
-        z: as given to ``solve``.
-        solutions: what ``solve`` returned.
-        alpha: as given to ``solve``.
-        exponent: as given to ``solve``.
+        z: as given to ``row_solutions``.
+        solutions: what ``row_solutions`` returned.
+        alpha: as given to ``row_solutions``.
+        exponent: as given to ``row_solutions``.
         grad: (N,) float32, a factor for each row.
         target: (N,) int64, the class y from whose weight one is taken.
 
@@ -98,29 +104,26 @@ def write(
     """
     num_rows, length = z.shape
     out = torch.empty((num_rows, length), dtype=z.dtype, device=z.device)
-    block = block_of(length)
-    num_blocks = triton.cdiv(length, block)
+    blocks = num_blocks(length)
     if num_rows:
         with on_device_of(z):
-            write_rows[(num_rows, num_blocks)](
-                z, solutions.solution, solutions.peaks, target, grad, out, z.stride(0), length, num_blocks, alpha,
-                exponent, HAS_TARGET=target is not None, HAS_GRAD=grad is not None, EXPONENT=whole(exponent),
-                BLOCK=block,
+            write_weights[(num_rows, blocks)](
+                z, solutions.solution, solutions.peaks, target, grad, out, z.stride(0), length, blocks, alpha,
+                exponent, EXPONENT=whole(exponent), BLOCK=block_size(length),
             )  # fmt: skip
     return out
 
 
-def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+def row_jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (N, V), contiguous; in the dtype of p.
 
     Cost: two reads of p, one write, and two reads of g where blocks of p are not all zero.
     """
     out = torch.empty_like(p)
     num_rows, length = p.shape
-    block = block_of(length)
     if num_rows:
         with on_device_of(p):
             multiply_by_jacobian[(num_rows,)](
-                p, grad, out, length, triton.cdiv(length, block), alpha, BLOCK=block
+                p, grad, out, length, num_blocks(length), alpha, BLOCK=block_size(length)
             )  # fmt: skip
     return out

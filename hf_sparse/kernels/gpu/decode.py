@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._launch import on_device_of
-from ._tiles import tile_rows
+from ._launch import on_device_of, unit
+from ._tiles import Rows, tile_rows
 
 # Programs to a key head: enough for small batches to fill a GPU, each with a few thousand keys of a long cache.
 _MOST_SPLITS = 32
@@ -20,20 +20,19 @@ _MOST_SPLITS = 32
 
 @triton.jit(do_not_specialize=["tiles_each"])
 def multiply_keys(
-    Q, K, SCORES, q_batch, q_head, k_batch, k_head, k_key, num_keys, group, scaling, tiles_each,
+    Q, K, SCORES, num_keys, group, scaling, tiles_each,
     head_dim: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Scores (batch, heads, keys) of a part of the keys a program."""
+    """Scores (batch, heads, keys) of a part of the keys per program; the rows of Q are the heads of a group."""
     part = tl.program_id(0)
     key_head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     member = tl.arange(0, GROUP)
-    q = tile_rows(Q + batch * q_batch + key_head * group * q_head, member, group, q_head, head_dim, HEAD)
-    K += batch * k_batch + key_head * k_head
+    q = tile_rows(Q, batch, key_head, member, group, head_dim, HEAD)
     SCORES += (batch * tl.num_programs(1) + key_head) * group * num_keys
     for tile in range(part * tiles_each, tl.minimum((part + 1) * tiles_each, tl.cdiv(num_keys, KEYS))):
         key = tile * KEYS + tl.arange(0, KEYS)
-        k = tile_rows(K, key, num_keys, k_key, head_dim, HEAD)
+        k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
         inside = (member < group)[:, None] & (key < num_keys)[None, :]
         tl.store(SCORES + member[:, None].to(tl.int64) * num_keys + key[None, :], scores, mask=inside)
@@ -41,7 +40,7 @@ def multiply_keys(
 
 @triton.jit(do_not_specialize=["tiles_each"])
 def multiply_values(
-    P, V, PARTS, p_row, v_batch, v_head, v_key, num_keys, group, tiles_each,
+    P, V, PARTS, p_row, num_keys, group, tiles_each,
     value_dim: tl.constexpr, GROUP: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Weighted values (batch, key heads, parts, group, value_dim) summed; those without any weight are not read."""
@@ -50,7 +49,6 @@ def multiply_values(
     batch = tl.program_id(2).to(tl.int64)
     member = tl.arange(0, GROUP)
     head = (batch * tl.num_programs(1) + key_head) * group
-    V += batch * v_batch + key_head * v_head
     out = tl.zeros((GROUP, VALUE), tl.float32)
     for tile in range(part * tiles_each, tl.minimum((part + 1) * tiles_each, tl.cdiv(num_keys, KEYS))):
         key = tile * KEYS + tl.arange(0, KEYS)
@@ -58,7 +56,7 @@ def multiply_values(
         p = tl.load(P + (head + member)[:, None] * p_row + key[None, :], mask=inside, other=0.0)
         # Not "> 0": a NaN must reach the output.
         if tl.max(tl.max((p != 0).to(tl.int32), 1), 0) > 0:
-            v = tile_rows(V, key, num_keys, v_key, value_dim, VALUE)
+            v = tile_rows(V, batch, key_head, key, num_keys, value_dim, VALUE)
             out += tl.dot(p.to(v.dtype), v, input_precision="ieee")
     column = tl.arange(0, VALUE)
     place = (head * tl.num_programs(0) + part * group + member)[:, None] * value_dim + column[None, :]
@@ -81,12 +79,13 @@ def decode_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     """``scaling q k^T`` (batch, heads, 1, keys) in float32.
 
     Args:
-        query: (batch, heads, 1, head_dim), last axis side by side in memory.
-        key: (batch, key_heads, keys, head_dim), the same.
+        query: (batch, heads, 1, head_dim), any strides.
+        key: (batch, key_heads, keys, head_dim), any strides.
         scaling: factor on the dot products.
 
     Cost: one read of the keys.
     """
+    query, key = unit(query), unit(key)
     batch, heads, _, head_dim = query.shape
     key_heads, num_keys = key.shape[1:3]
     scores = torch.empty((batch, heads, 1, num_keys), dtype=torch.float32, device=query.device)
@@ -94,8 +93,9 @@ def decode_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     group = heads // key_heads
     with on_device_of(query):
         multiply_keys[(num_parts, key_heads, batch)](
-            query, key, scores, query.stride(0), query.stride(1), *key.stride()[:3], num_keys, group, scaling,
-            tiles_each, head_dim=head_dim, GROUP=_width(group), HEAD=_width(head_dim), KEYS=keys,
+            Rows(query, query.stride(0), group * query.stride(1), query.stride(1)), Rows(key, *key.stride()[:3]),
+            scores, num_keys, group, scaling, tiles_each, head_dim=head_dim, GROUP=_width(group),
+            HEAD=_width(head_dim), KEYS=keys,
         )  # fmt: skip
     return scores
 
@@ -104,11 +104,12 @@ def decode_values(weights: Tensor, value: Tensor) -> Tensor:
     """``p v`` (batch, heads, 1, value_dim) in the dtype of value.
 
     Args:
-        weights: (batch, heads, 1, keys or more) float32, contiguous; what exceeds the keys is left out (a sink).
-        value: (batch, key_heads, keys, value_dim), last axis side by side in memory.
+        weights: (batch, heads, 1, keys or more) float32; weights beyond the keys, those of sinks, are left out.
+        value: (batch, key_heads, keys, value_dim), any strides.
 
     Cost: one read of the weights, and of the values of each tile of keys that has some weight.
     """
+    weights, value = weights.contiguous(), unit(value)
     batch, heads = weights.shape[:2]
     key_heads, num_keys, value_dim = value.shape[1:]
     num_parts, tiles_each, keys = _parts(num_keys, value)
@@ -117,7 +118,7 @@ def decode_values(weights: Tensor, value: Tensor) -> Tensor:
     parts = torch.empty(shape, dtype=torch.float32, device=value.device)
     with on_device_of(value):
         multiply_values[(num_parts, key_heads, batch)](
-            weights, value, parts, weights.stride(1), *value.stride()[:3], num_keys, group, tiles_each,
+            weights, Rows(value, *value.stride()[:3]), parts, weights.stride(1), num_keys, group, tiles_each,
             value_dim=value_dim, GROUP=_width(group), VALUE=_width(value_dim), KEYS=keys,
         )  # fmt: skip
     return parts.sum(2).view(batch, heads, 1, value_dim).to(value.dtype)

@@ -6,17 +6,16 @@ the linear layer are products with that list, in which each row of the result is
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._launch import on_device_of, whole
+from ._launch import on_device_of, unit, whole
 from ._newton import slope_power
 from ._row_kernels import row_scores
-from ._rows import RowSolutions, block_of
+from .listing import Listing
+from .rows import RowSolutions, block_size, num_blocks
 
 # Entries multiplied at a time, and columns of the result a program; so many steps of them are summed apart, since
 # float32 drifts where thousands of terms are added one by one.
@@ -84,29 +83,6 @@ def sum_rows(
     tl.store(OUT + row * num_columns + column, total.to(OUT.dtype.element_ty), mask=column < num_columns)
 
 
-class Listing(NamedTuple):
-    """Room for the supports of chunks of rows, filled in their order without asking the device for a number.
-
-    Attributes:
-        row: (M,) int32.
-        column: (M,) int32.
-        value: (M,) float32.
-        sizes: (chunks,) int64, the entries of each chunk; -1 for one that had too many and has none here.
-    """
-
-    row: Tensor
-    column: Tensor
-    value: Tensor
-    sizes: Tensor
-
-    @staticmethod
-    def empty(num_entries: int, num_chunks: int, device: torch.device) -> Listing:
-        """Room for ``num_entries``."""
-        row, column = (torch.zeros(num_entries, dtype=torch.int32, device=device) for _ in range(2))
-        sizes = torch.zeros(num_chunks, dtype=torch.int64, device=device)
-        return Listing(row, column, torch.zeros(num_entries, device=device), sizes)
-
-
 def list_support(
     z: Tensor,
     solutions: RowSolutions,
@@ -122,14 +98,14 @@ def list_support(
     """Add the supports of solved rows to ``listing``, unless they have more than ``most`` entries.
 
     Args:
-        z: as given to ``solve``.
-        solutions: what ``solve`` returned, with its counts.
+        z: as given to ``row_solutions``.
+        solutions: what ``row_solutions`` returned, with its counts.
         listing: it has room for ``most`` entries of every chunk.
         chunk: which of the listing's chunks these rows are; chunks come in order.
         first_row: the index of the first row.
         most: entries that are worth listing.
-        alpha: as given to ``solve``.
-        exponent: as given to ``solve``.
+        alpha: as given to ``row_solutions``.
+        exponent: as given to ``row_solutions``.
         softcap: values are multiplied by ``1 - (z / softcap)^2``; None for not.
         factor: on the values.
 
@@ -141,12 +117,11 @@ def list_support(
     start = torch.where(total <= most, before + count.cumsum(0) - count, -1)
     listing.sizes[chunk] = torch.where(total <= most, total, -1)
     num_rows, length = z.shape
-    block = block_of(length)
     with on_device_of(z):
         list_rows[(num_rows,)](
             z, solutions.solution, solutions.peaks, solutions.support_size, start, listing.row, listing.column,
-            listing.value, z.stride(0), length, triton.cdiv(length, block), first_row, alpha, exponent,
-            softcap or 1.0, factor, CAPPED=softcap is not None, EXPONENT=whole(exponent), BLOCK=block,
+            listing.value, z.stride(0), length, num_blocks(length), first_row, alpha, exponent,
+            softcap or 1.0, factor, CAPPED=softcap is not None, EXPONENT=whole(exponent), BLOCK=block_size(length),
         )  # fmt: skip
 
 
@@ -157,12 +132,13 @@ def multiply(row: Tensor, column: Tensor, value: Tensor, table: Tensor, num_rows
         row: (M,) integers below ``num_rows``, in any order; places may repeat and then add up.
         column: (M,) integers, rows of the table.
         value: (M,) float32.
-        table: (K, D) float32, bfloat16 or float16, last axis side by side in memory.
+        table: (K, D) float32, bfloat16 or float16, any strides.
         num_rows: rows of the result.
         dtype: of the result.
 
     Cost: a sort of the entries and one row of ``table`` an entry; nothing on the host.
     """
+    table = unit(table)
     row, order = row.to(torch.int32).sort(stable=True)
     starts = torch.searchsorted(row, torch.arange(num_rows + 1, dtype=torch.int32, device=row.device))
     num_columns = table.shape[1]
