@@ -1,4 +1,4 @@
-"""Sparse maps from scores to weights. One file a map; importing it registers it under its name.
+"""Sparse maps from scores to weights. One file per map; importing it registers the map under its name.
 
 >>> import torch
 >>> import hf_sparse.functional as F
@@ -11,7 +11,7 @@ from ._csoftmax import csoftmax
 from ._csparsemax import csparsemax, csparsemax_threshold
 from ._entmax import entmax
 from ._entmax15 import entmax15
-from ._entmax_support import Support, entmax15_support, entmax_support, entmax_threshold
+from ._entmax_support import Support, entmax_support, entmax_threshold
 from ._softmax import softmax
 from ._sparsegen import sparsegen_exp, sparsegen_lin, sparsegen_log, sparsegen_sq
 from ._sparsehourglass import sparsecone, sparsehourglass
@@ -34,7 +34,6 @@ __all__ = [
     "csparsemax_threshold",
     "entmax",
     "entmax15",
-    "entmax15_support",
     "entmax_support",
     "entmax_threshold",
     "estimate_tau",

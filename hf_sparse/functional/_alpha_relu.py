@@ -1,4 +1,4 @@
-"""alpha-ReLU (Tezekbayev et al. 2022): entmax with the threshold held fixed, so that nothing has to be solved."""
+"""alpha-ReLU (Tezekbayev et al. 2022): entmax with a fixed threshold, which needs no solver."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .rows import check_scores, map_rows, upcast
 def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int = -1) -> Tensor:
     """``p_i = [(alpha - 1) z_i - tau]_+ ^ (1 / (alpha - 1))``, elementwise.
 
-    The weights are near a distribution only when the model was trained with ``alpha_relu_loss``: nothing
-    normalizes them, and adding a constant to the scores changes them.
+    The weights are not normalized: they approximate a distribution only where the model was trained with
+    ``alpha_relu_loss``. Adding a constant to the scores changes them.
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        alpha: above 1; or a tensor of such (not checked), broadcastable to ``z``. The gradient reaches it.
-        tau: the threshold, in units of ``(alpha - 1) z``; or a tensor, broadcastable to ``z``, with a gradient too.
-        dim: accepted so that all maps are called alike; the map has no axis.
+        alpha: above 1; or a tensor of such (not checked), broadcastable to ``z``, which receives a gradient.
+        tau: the threshold, in units of ``(alpha - 1) z``; or a tensor, broadcastable to ``z``, which receives one too.
+        dim: ignored, since the map is elementwise; all maps take it.
 
     Returns:
         Non-negative weights, shape and dtype of ``z``, not summing to one.
 
     Raises:
-        TypeError: ``z`` is not a floating-point tensor, or a setting neither a number nor such a tensor.
+        TypeError: ``z`` is not a floating-point tensor, or a setting is neither a number nor such a tensor.
         ValueError: ``alpha <= 1``, ``tau`` not finite, or a tensor setting that does not broadcast to ``z``.
         IndexError: ``dim`` is out of range.
 
@@ -37,14 +37,14 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
     tensor([1.0000, 0.2500, 0.0000])
     """
     check_scores(z, dim)
-    alpha, tau = _setting("alpha", alpha, _ALPHA, z, dim), _setting("tau", tau, _TAU, z, dim)
+    alpha, tau = _setting("alpha", alpha, _ABOVE_ONE, z, dim), _setting("tau", tau, _FINITE, z, dim)
 
     def rows(x: Tensor) -> Tensor:
         # A masked entry must not reach alpha's gradient as 0 times inf.
         masked = x == -torch.inf
         u = ((alpha - 1) * x.masked_fill(masked, 0.0) - tau).masked_fill(masked, -torch.inf)
         support = u > 0
-        # Raising 1 instead of 0 off the support keeps the power's derivative finite there, for alpha > 2 too.
+        # 1 instead of 0 off the support keeps the derivative of the power finite there, for alpha > 2 too.
         p = torch.where(support, torch.where(support, u, 1.0).pow(1 / (alpha - 1)), 0.0)
         return torch.where(u.isnan(), u, p)
 
@@ -65,15 +65,15 @@ def _setting(name: str, value: float | Tensor, setting: Setting, z: Tensor, dim:
         ) from error
 
 
-_ALPHA = Setting(default=1.5, allowed="> 1", holds=lambda alpha: 1 < alpha < float("inf"))
-_TAU = Setting(default=0.0, allowed="a finite number", holds=lambda tau: abs(tau) < float("inf"))
+_ABOVE_ONE = Setting(default=1.5, allowed="> 1", holds=lambda alpha: 1 < alpha < float("inf"))
+_FINITE = Setting(default=0.0, allowed="a finite number", holds=lambda tau: abs(tau) < float("inf"))
 
 register(
     SparseMap(
         "alpha_relu",
         alpha_relu,
         unnormalized_negentropy,
-        settings={"alpha": _ALPHA, "tau": Setting("auto", _TAU.allowed, _TAU.holds, words=("auto",))},
+        settings={"alpha": _ABOVE_ONE, "tau": Setting("auto", _FINITE.allowed, _FINITE.holds, words=("auto",))},
         normalized=False,
         shift_invariant=False,
     )

@@ -1,4 +1,4 @@
-"""csoftmax: softmax under upper bounds on the weights, as fertility attention asks for."""
+"""csoftmax: softmax under upper bounds on the weights, for attention with fertility."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 
 from ._softmax import softmax, softmax_rows
-from .bounds import CREDIT, ROUNDS, map_bounded_rows, settled_or_sorted
+from .bounds import CREDIT, ROUNDS_BEFORE_SORTING, map_bounded_rows, settled_or_sorted
 from .registry import SparseMap, UpperBounds, register
 
 
 def csoftmax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
     """The distribution nearest to ``softmax(z)`` in Kullback-Leibler divergence among those with ``p <= u``.
 
-    Some entries are clipped to their bound, and the rest share the remaining mass as softmax does.
+    Some entries are clipped to their bound; the others share the remaining mass as softmax does.
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        u: upper bounds, broadcastable to ``z``; non-negative (-1e-6 is taken for 0), ``inf`` for none. The bounds of
-            the entries that are not masked must sum to at least 1 (less 1e-4).
+        u: upper bounds, broadcastable to ``z``; non-negative (-1e-6 counts as 0), ``inf`` for none. The bounds of the
+            unmasked entries must sum to at least 1 (less 1e-4).
         dim: the axis to map.
 
     Returns:
@@ -38,17 +38,17 @@ def csoftmax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
 
 
 def _csoftmax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights, and which are at their bound."""
+    """The weights, and a mask of those at their bound."""
     clipped = _clipped(x.detach(), u.detach())
-    # With the set of clipped entries known, p is a softmax over the others: autograd gives the gradients from here.
+    # Given the clipped entries, p is a softmax over the others, and autograd computes the gradients from here.
     remaining = 1 - torch.where(clipped, u, 0.0).sum(-1, keepdim=True)
     return torch.where(clipped, u, softmax_rows(x.masked_fill(clipped, -torch.inf)) * remaining), clipped
 
 
-def _clip_what_exceeds(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The entries at their bound, found by clipping what exceeds it: the shares of the others only grow with that."""
+def _clipped_in_rounds(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries at their bound, by clipping those above it: the shares of the others only grow with that."""
     clipped = torch.zeros_like(x, dtype=torch.bool)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS_BEFORE_SORTING):
         remaining = 1 - torch.where(clipped, u, 0.0).sum(-1, keepdim=True)
         exceeds = softmax_rows(x.masked_fill(clipped, -torch.inf)) * remaining > u
         unsettled = exceeds.any(-1, keepdim=True)
@@ -59,13 +59,13 @@ def _clip_what_exceeds(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _clipped_by_sorting(x: Tensor, u: Tensor) -> Tensor:
-    """Which entries are at their bound: a prefix in descending order of ``e^x / u``, never a masked entry."""
+    """The entries at their bound: a prefix in descending order of ``e^x / u``, never a masked entry."""
     log_u = u.log()
     ratio = torch.where(x == -torch.inf, -torch.inf, x - log_u)
     order = ratio.argsort(-1, descending=True)
     x, log_u, u = (values.gather(-1, order) for values in (x, log_u, u))
-    # Were the entries before this one clipped, it would get e^x (1 - their mass) / (sum of e^x from here on). Sums
-    # of e^x by log, for the direct sums underflow where the clipped entries have all the mass.
+    # Were the entries before this one clipped, it would get e^x (1 - their mass) / (sum of e^x from here on). In log
+    # space, since the sums themselves underflow where the clipped entries have all the mass.
     log_rest = x.flip(-1).logcumsumexp(-1).flip(-1)
     before = u.clamp(max=1)
     remaining = 1 - (before.cumsum(-1) - before)
@@ -74,11 +74,7 @@ def _clipped_by_sorting(x: Tensor, u: Tensor) -> Tensor:
     return torch.zeros_like(clipped).scatter(-1, order, clipped)
 
 
-_clipped = settled_or_sorted(_clip_what_exceeds, _clipped_by_sorting)
-
-
-def _weight_itself(p: Tensor) -> Tensor:
-    return p
+_clipped = settled_or_sorted(_clipped_in_rounds, _clipped_by_sorting)
 
 
 register(
@@ -87,6 +83,6 @@ register(
         csoftmax,
         regularizer=None,
         settings=CREDIT,
-        bounds=UpperBounds(_csoftmax_rows, slope=_weight_itself, unbounded=softmax),
+        bounds=UpperBounds(_csoftmax_rows, slope=lambda p: p, unbounded=softmax),
     )
 )

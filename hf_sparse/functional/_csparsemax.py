@@ -1,4 +1,4 @@
-"""csparsemax: sparsemax under upper bounds on the weights, as fertility attention asks for."""
+"""csparsemax: sparsemax under upper bounds on the weights, for attention with fertility."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._sparsemax import sparsemax
-from .bounds import CREDIT, ROUNDS, map_bounded_rows, settled_or_sorted
+from .bounds import CREDIT, ROUNDS_BEFORE_SORTING, map_bounded_rows, settled_or_sorted
 from .registry import SparseMap, UpperBounds, register
 from .rows import upcast
 
@@ -16,8 +16,8 @@ def csparsemax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        u: upper bounds, broadcastable to ``z``; non-negative (-1e-6 is taken for 0), ``inf`` for none. The bounds of
-            the entries that are not masked must sum to at least 1 (less 1e-4).
+        u: upper bounds, broadcastable to ``z``; non-negative (-1e-6 counts as 0), ``inf`` for none. The bounds of the
+            unmasked entries must sum to at least 1 (less 1e-4).
         dim: the axis to map.
 
     Returns:
@@ -29,7 +29,7 @@ def csparsemax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
         ValueError: negative or infeasible bounds, or an empty axis.
 
     Source: Malaviya et al. 2018, Eq. 6 and Propositions 1 and 2.
-    Cost: a few passes; a sort of twice the row's length for rows these do not settle, and off the CPU.
+    Cost: a few passes; a sort of twice the row's length where these do not converge, and off the CPU.
 
     >>> csparsemax(torch.tensor([1.2, 0.8, -0.2]), torch.tensor([0.5, 1.0, 1.0]))
     tensor([0.5000, 0.5000, 0.0000])
@@ -47,7 +47,8 @@ def csparsemax_threshold(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
 
     Returns:
         float32 or float64, shape of ``z`` with size 1 along ``dim``, differentiable. Where every entry is at 0 or at
-        its bound, an interval of thresholds gives the same weights: its upper end. ``inf`` for a fully masked row.
+        its bound, a whole interval of thresholds gives the same weights: its upper end. ``inf`` for a fully masked
+        row.
 
     Raises:
         TypeError, IndexError, ValueError: see ``csparsemax``.
@@ -68,15 +69,15 @@ def csparsemax_threshold(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
 
 
 def _csparsemax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights, and which are at their bound."""
+    """The weights, and a mask of those at their bound."""
     masked = x == -torch.inf
     top = x.detach().amax(-1, keepdim=True)
     x = (x - torch.where(top == -torch.inf, 0.0, top)).masked_fill(masked, 0.0)
-    # No weight exceeds one. A larger bound must not stay: the mass is flat, 1, wherever one entry holds all of it.
+    # No weight exceeds one: larger bounds are lowered to one, where they count as not binding.
     binding = (u <= 1) & ~masked
     u = u.masked_fill(masked, 0.0).clamp(max=1)
     tau = _threshold(x.detach(), u.detach())
-    # With the active sets known, tau is a mean over them, and autograd gives the gradients from here.
+    # Given the active sets, tau is a mean over them, and autograd computes the gradients from here.
     inside, full = _active(x, u, tau)
     u = torch.where(inside.any(-1, keepdim=True), u, u.detach())
     p = torch.where(inside, x - _mean_threshold(x, u, inside, full, tau), torch.where(full, u, 0.0)).clamp(min=0)
@@ -85,7 +86,7 @@ def _csparsemax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _active(x: Tensor, u: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """Which entries lie strictly between their bounds, and which at the upper one."""
+    """Masks of the entries strictly between their bounds, and of those at the upper one."""
     full = x - tau >= u
     return (x > tau) & ~full, full
 
@@ -98,14 +99,14 @@ def _mean_threshold(x: Tensor, u: Tensor, inside: Tensor, full: Tensor, tau: Ten
 
 
 def _newton_threshold(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """tau with ``sum clip(x - tau, 0, u) = 1`` by Newton's method on that mass, from where no bound would bind.
+    """tau with ``sum clip(x - tau, 0, u) = 1`` by Newton's method, from a threshold at which the mass is at least one.
 
-    The mass is neither convex nor concave: a step that leaves what the thresholds seen before enclose halves that.
+    The mass is neither convex nor concave in tau: a step that leaves the bracket is replaced by its midpoint.
     """
     eps, zero = 4 * torch.finfo(x.dtype).eps, x.new_zeros(())
     tau = x.amax(-1, keepdim=True) - 1
     low, high = torch.full_like(tau, -torch.inf), torch.full_like(tau, torch.inf)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS_BEFORE_SORTING):
         p = torch.clamp(x - tau, zero, u)
         count = ((p > 0) & (p < u)).sum(-1, keepdim=True)
         excess = p.sum(-1, keepdim=True) - 1
@@ -122,7 +123,7 @@ def _newton_threshold(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sorted_threshold(x: Tensor, u: Tensor) -> Tensor:
-    """The same where that mass, piecewise linear in tau, falls to one."""
+    """The same by sorting: the mass is piecewise linear in tau, with breakpoints ``x - u`` and ``x``."""
     falls = torch.ones_like(x)
     points, order = torch.cat([x - u, x], -1).sort(-1)
     falling = torch.cat([falls, -falls], -1).gather(-1, order).cumsum(-1)
@@ -132,8 +133,8 @@ def _sorted_threshold(x: Tensor, u: Tensor) -> Tensor:
     excess, count = (mass.gather(-1, last) - 1).clamp(min=0), falling.gather(-1, last)
     tau = points.gather(-1, last) + excess / count.clamp(min=1)
     for _ in range(2):
-        # A step of Newton's method on the exact sets: it takes off the rounding of the sums behind the threshold, and
-        # leaves the flat stretches of the mass, at whose ends rounding may have put an entry on the wrong side.
+        # A Newton step on the exact sets removes the rounding of the sums behind the threshold, and leaves the flat
+        # stretches of the mass, at whose ends rounding may have put an entry on the wrong side.
         tau = _mean_threshold(x, u, *_active(x, u, tau), tau)
     return tau
 

@@ -18,35 +18,45 @@ from .rows import check_scores, in_graph, map_rows, per_row, upcast
 
 
 def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
-    """entmax over the last axis of x, of any floating-point dtype; on the candidates where the rows are long."""
-    length = x.shape[-1]
+    """entmax over the last axis of x, of any floating-point dtype."""
     impl = kernels.chosen(impl, x, alpha)
     if impl == "triton":
         return EntmaxRows.apply(x, alpha, impl)
-    if impl == "cpp":
-        differentiable = torch.is_grad_enabled() and x.requires_grad
-        if not differentiable and not torch._C._are_functorch_transforms_active():
-            # For one row autograd.Function takes twice as long as the kernel.
-            return kernels.entmax_weights(x, alpha, exponent_of(alpha))
-        if not differentiable or length <= kernels.STREAM_ABOVE:
-            return EntmaxRows.apply(upcast(x), alpha, impl).to(x.dtype)
-    if length >= CANDIDATES_FROM and alpha <= 2 and x.device.type == "cpu" and not in_graph():
-        p, only_values = None, only_values_wanted(x)
-        if only_values and 0 < x.numel() <= FEW_ROWS * length:
-            p = solve_few_rows(x, alpha)
-        # One row alone is over before the search for candidates has paid for its many small operations.
-        if p is None and x.numel() > length:
-            p = values_on_candidates(x, alpha) if only_values else _on_candidates(x, alpha, impl)
-        if p is not None:
-            return p
-    return EntmaxRows.apply(upcast(x), alpha, impl).to(x.dtype)
+    p = _by_cpp(x, alpha) if impl == "cpp" else None
+    if p is None:
+        p = _by_candidates(x, alpha, impl)
+    return EntmaxRows.apply(upcast(x), alpha, impl).to(x.dtype) if p is None else p
 
 
-def _on_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:
-    """p of long rows; None when they had better be solved densely.
+def _by_cpp(x: Tensor, alpha: float) -> Tensor | None:
+    """p by the C++ kernel; None for long rows that want a gradient, which is cheaper on their candidates."""
+    differentiable = torch.is_grad_enabled() and x.requires_grad
+    if not differentiable and not torch._C._are_functorch_transforms_active():
+        # For one row autograd.Function takes twice as long as the kernel.
+        return kernels.entmax_weights(x, alpha, exponent_of(alpha))
+    if not differentiable or x.shape[-1] <= kernels.STREAM_ABOVE:
+        return EntmaxRows.apply(upcast(x), alpha, "cpp").to(x.dtype)
+    return None
 
-    Nothing outside the candidates is in the support, and no gradient reaches it: the backward of take and put touches
-    the candidates only, and only they are saved.
+
+def _by_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:
+    """p of long rows on a CPU, solved on their candidates; None where dense arithmetic is faster."""
+    length = x.shape[-1]
+    if length < CANDIDATES_FROM or alpha > 2 or x.device.type != "cpu" or in_graph():
+        return None
+    only_values = only_values_wanted(x)
+    p = solve_few_rows(x, alpha) if only_values and 0 < x.numel() <= FEW_ROWS * length else None
+    # A single row is over before the search for candidates has paid for its many small operations.
+    if p is not None or x.numel() <= length:
+        return p
+    return values_on_candidates(x, alpha) if only_values else _differentiable_on_candidates(x, alpha, impl)
+
+
+def _differentiable_on_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:
+    """p of long rows; None where dense arithmetic is faster.
+
+    Only candidates are in the support and receive a gradient. So the backward of take and put touches nothing else,
+    and nothing else is saved.
     """
     rows = x.reshape(-1, x.shape[-1])
     columns, used = candidates(rows, alpha, impl)
@@ -61,29 +71,29 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        alpha: at least 1. 1 is softmax, 1.5 entmax15, 2 sparsemax; the larger, the sparser. A tensor gives rows
-            their own: values in [1, 2], broadcastable to ``z`` with size 1 along ``dim``, for instance (heads, 1, 1)
-            for attention scores (batch, heads, queries, keys). The gradient reaches it, at alpha = 1 too.
+        alpha: at least 1. 1 is softmax, 1.5 entmax15, 2 sparsemax; the larger, the sparser. A tensor gives each row
+            its own: values in [1, 2], broadcastable to ``z`` with size 1 along ``dim``, for instance (heads, 1, 1)
+            for attention scores (batch, heads, queries, keys). It receives a gradient, at alpha = 1 too.
         dim: the axis to map.
         impl: ``"torch"`` is the specification; ``"cpp"`` the compiled kernel, for float32 and half-precision scores
-            on the CPU and one alpha in [1.1, 2]; ``"triton"`` the same on an NVIDIA GPU; ``"auto"`` takes a kernel
-            where ``kernels.chosen`` says so.
+            on the CPU and one alpha in [1.1, 2]; ``"triton"`` the same on an NVIDIA GPU; ``"auto"`` dispatches
+            as ``kernels.chosen`` says.
 
     Returns:
         Probabilities with exact zeros, shape and dtype of ``z``; computed in float32 (float64 for float64 scores).
-        A fully masked row gives zeros. A NaN stays in its own row.
+        A fully masked row gives zeros. A NaN affects its own row only.
 
     Raises:
-        TypeError: ``z`` is not a floating-point tensor, or ``alpha`` neither a number nor such a tensor.
+        TypeError: ``z`` is not a floating-point tensor, or ``alpha`` is neither a number nor such a tensor.
         ValueError: ``alpha < 1``, an empty axis, a tensor alpha that does not broadcast or leaves [1, 2], an unknown
-            ``impl``, or a kernel's for what it does not take.
+            ``impl``, or an explicit kernel for scores or an alpha that it does not take.
         IndexError: ``dim`` is out of range.
         KernelUnavailable: ``impl="cpp"`` where the kernel cannot be built, ``"triton"`` where Triton cannot run.
 
     Source: Peters et al. 2019, Eq. 7 and Proposition 1 (Jacobian); Correia et al. 2019 (gradient in alpha).
-    Cost: three to eleven Newton steps of four passes in cache. On a CPU, batches of rows of at least 1024 entries are
-    read once, and the steps, the backward and what it saves are in proportion to the supports, unless a row is mostly
-    support; one such row is, where no gradient is wanted. Sixty bisection steps for alpha > 2. A tensor alpha costs a
+    Cost: three to eleven Newton steps of four passes in cache; sixty bisection steps for alpha > 2. On a CPU, rows of
+    at least 1024 entries are read once (a single row only where no gradient is wanted), and the steps, the backward
+    and what it saves are in proportion to the supports, unless a row is mostly support. A tensor alpha costs a
     logarithm and an exponential per pass.
 
     >>> entmax(torch.tensor([2.0, 1.0, -1.0]), alpha=2.0)
@@ -98,7 +108,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     if alpha - 1 < SOFTMAX_BELOW:
         kernels.chosen(impl, z, alpha)
         return map_rows(softmax_rows, z, dim)
-    if dim in (-1, z.dim() - 1):  # moving the last axis nowhere would take a fifth of the time of a single row
+    if dim in (-1, z.dim() - 1):  # a movedim of no effect would take a fifth of the time of a single row
         return entmax_rows(z, alpha, impl)
     return entmax_rows(z.movedim(dim, -1), alpha, impl).movedim(-1, dim)
 

@@ -1,8 +1,8 @@
-"""alpha-entmax with an alpha for each row, and the gradient that lets a model learn it (Correia et al. 2019).
+"""alpha-entmax with one alpha per row, and its gradient in alpha, by which models learn it (Correia et al. 2019).
 
-Everything here is written in ``a = alpha - 1`` and the deformed exponential ``exp_a(t) = (1 + a t) ^ (1/a)``, whose
-limit at a = 0 is exp: ``p = exp_a(z - mu)``. No formula divides by a small a, so that softmax (alpha = 1) is not a
-special case but one value among others, with the finite derivative that belongs to it.
+Everything is written in ``a = alpha - 1`` and the deformed exponential ``exp_a(t) = (1 + a t) ^ (1/a)``, whose limit at
+a = 0 is exp: ``p = exp_a(z - mu)``. No formula divides by a small a, so softmax (alpha = 1) is no special case and has
+its finite derivative.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class EntmaxPerRow(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, alpha: Tensor) -> Tensor:
-        # Here and not in the caller, for under vmap only here the values can be looked at.
+        # Here and not in the caller: under vmap the values can be read only here.
         if not in_graph() and not bool(((alpha >= 1) & (alpha <= 2)).all()):
             raise ValueError(f"a tensor alpha must be in [1, 2], was in [{float(alpha.min())}, {float(alpha.max())}]")
         return _solve(x, alpha - 1)

@@ -12,17 +12,17 @@ from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product,
 from .newton import bisect, exponent_of, power, solve, solve_
 from .rows import in_graph
 
-# Elements worked on at a time by each thread: few enough to stay in cache from one pass to the next, many enough for
-# what an operation costs by itself, starting the threads above all, not to count. Measured best for rows of 128 to
-# 2048 on one thread, from 2^19 to 2^21; with 2^18 a tenth slower.
+# Elements per thread and chunk: few enough to stay in cache from pass to pass, many enough to hide the overhead of an
+# operation, mostly that of starting threads. Measured best for rows of 128 to 2048 on one thread: 2^19 to 2^21; with
+# 2^18 a tenth slower.
 _CHUNK = 1 << 19
 # Below the first of these, u ** (1 / (alpha - 1)) multiplies the rounding error of u by more than ten; above the
-# second its slope is infinite at the threshold: work in float64 there.
+# second its slope at the threshold is infinite: both are computed in float64.
 FLOAT64_BELOW, FLOAT64_ABOVE = 1.1, 2.0
 
 
 def _row_by_row(x: Tensor) -> bool:
-    """Whether to work in place on chunks of rows, which pays on a CPU and which compilers cannot see through."""
+    """Whether to work in place on chunks of rows, which is faster on a CPU and opaque to compilers."""
     return x.device.type == "cpu" and not in_graph()
 
 
@@ -54,13 +54,13 @@ def _write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
 
 
 def _mass(p: Tensor) -> Tensor:
-    """What to divide p by: the mass that rounding has left it, a few parts in a million from one; 1 for no mass."""
+    """The sum of p, which rounding leaves a few parts in a million from one; 1 for a row without mass."""
     mass = p.sum(-1, keepdim=True)
     return torch.where(mass == 0, 1.0, mass)
 
 
 def _weights(x: Tensor, alpha: float) -> Tensor:
-    """p over the last axis, as pure operations and a fixed number of them."""
+    """p over the last axis, by out-of-place operations, a fixed number of them off the CPU."""
     exponent = exponent_of(alpha)
     top = x.amax(-1, keepdim=True)
     u = ((x - top.masked_fill(top == -torch.inf, 0.0)) * (alpha - 1) + 1).clamp(min=0)
@@ -80,7 +80,7 @@ def support_weights(p: Tensor, alpha: float) -> Tensor:
         return p.sign()
     if not p.requires_grad and alpha < 2:
         if alpha == 1.5:
-            # Not p.sqrt(): where MKL computes it, zeros take it forty times as long as other numbers.
+            # Not p.sqrt(): where MKL computes it, zeros take forty times as long as other numbers.
             return p.clamp(min=torch.finfo(p.dtype).tiny).rsqrt_().mul_(p)
         return power(p, 2 - alpha)
     support = p > 0
@@ -88,7 +88,7 @@ def support_weights(p: Tensor, alpha: float) -> Tensor:
 
 
 def _mean(s: Tensor, values: Tensor) -> Tensor:
-    """The mean of the values with weights s over the last axis; 0 where all weights are."""
+    """The mean of the values weighted by s over the last axis; 0 where all weights are 0."""
     total = s.sum(-1, keepdim=True)
     return (s * values).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total)
 
@@ -106,7 +106,7 @@ def _write_jacobian_product(p: Tensor, grad: Tensor, out: Tensor, alpha: float) 
 
 def _jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     s = support_weights(p, alpha)
-    # Off the support the upstream gradient may be anything, infinite too (of log p): it must not enter the mean.
+    # Off the support the upstream gradient may be anything, even infinite (of log p): it must not enter the mean.
     grad = torch.where(p > 0, grad, 0.0)
     return s * (grad - _mean(s, grad))
 
@@ -135,7 +135,7 @@ class JacobianProduct(torch.autograd.Function):
         for_p = None
         if ctx.needs_input_grad[0]:
             # The derivative of s (g - mean_s g) contracted with v is (g - mean_s g) (v - mean_s v) ds, and
-            # ds = (2 - alpha) p^(1 - alpha) dp. Everything is written so that it can be differentiated again.
+            # ds = (2 - alpha) p^(1 - alpha) dp. All of it can be differentiated again.
             support = p > 0
             s = support_weights(p, ctx.alpha)
             grad, v = torch.where(support, grad, 0.0), torch.where(support, other, 0.0)
@@ -155,8 +155,8 @@ class JacobianProduct(torch.autograd.Function):
 class EntmaxRows(torch.autograd.Function):
     """p over the last axis, ``EntmaxRows.apply(x, alpha)``, for float32 and float64 x and alpha > 1.
 
-    With a third argument, ``"cpp"`` or ``"triton"``, it is the kernel's, for what ``kernels.chosen`` lets through;
-    Triton's also takes x in half precision, and returns p so.
+    A third argument, ``"cpp"`` or ``"triton"``, names a kernel, for what ``kernels.chosen`` lets through. Triton also
+    takes half precision, and returns p in it.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What is left of entmax when the zeros are left out: its support, ragged, and its threshold."""
+"""The support of entmax, ragged, and its threshold."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def entmax_support(z: Tensor, alpha: float = 1.5) -> Support:
         alpha: above 1.
 
     Returns:
-        ``Support``. Memory in proportion to the supports where rows have at least 1024 entries, alpha is at most 2
-        and no row is mostly support; otherwise the weights are computed densely on the way. A row with a NaN is
-        returned whole, with NaN values; a fully masked row is empty.
+        ``Support``. Memory is in proportion to the supports where rows have at least 1024 entries, alpha is at most 2
+        and no row is mostly support; otherwise the weights are computed densely on the way. A row with a NaN comes
+        back whole, with NaN values; a fully masked row is empty.
 
     Raises:
         TypeError: ``z`` is not a floating-point tensor, or ``alpha`` not a number.
@@ -49,12 +49,12 @@ def entmax_support(z: Tensor, alpha: float = 1.5) -> Support:
     >>> entmax_support(torch.tensor([[2.0, -1.0, 1.0], [0.0, 5.0, 0.0]]))
     Support(indices=tensor([0, 2, 1]), values=tensor([0.8307, 0.1693, 1.0000]), offsets=tensor([0, 2, 3]))
     """
-    columns, p, _ = _on_candidates(z, alpha)
+    columns, p, _ = _solve_supports(z, alpha)
     return ragged(p, columns, z.shape[-1])
 
 
 def ragged(p: Tensor, columns: Tensor | None = None, length: int | None = None) -> Support:
-    """The nonzeros of p (N, C), whose entries belong in ``columns`` (N, C) of rows of ``length``, or in their own."""
+    """The nonzeros of p (N, C), whose entries stand in ``columns`` (N, C) of rows of ``length``; by default in order."""
     if columns is None:
         columns = torch.arange(p.shape[-1], device=p.device).expand(p.shape)
     used = p != 0
@@ -66,24 +66,6 @@ def ragged(p: Tensor, columns: Tensor | None = None, length: int | None = None) 
     return Support(columns[used], p[used], offsets)
 
 
-def entmax15_support(z: Tensor) -> Support:
-    """The support of ``entmax15(z)`` over the last axis, without the dense rows of weights.
-
-    Args:
-        z: scores (..., V), any floating-point dtype; the leading dimensions are flattened to N rows.
-
-    Returns:
-        ``Support``, as ``entmax_support`` gives it at alpha = 1.5.
-
-    Raises:
-        TypeError, ValueError: see ``entmax_support``.
-
-    >>> entmax15_support(torch.tensor([[0.0, 9.0]])).indices
-    tensor([1])
-    """
-    return entmax_support(z, 1.5)
-
-
 def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
     """The ``tau`` in ``entmax(z, alpha) = [(alpha - 1) z - tau]_+ ^ (1 / (alpha - 1))``.
 
@@ -93,8 +75,7 @@ def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
         dim: the axis mapped.
 
     Returns:
-        float32 or float64, shape of ``z`` with size 1 along ``dim``; differentiable. ``inf`` for a fully masked row,
-        so that nothing exceeds it.
+        float32 or float64, shape of ``z`` with size 1 along ``dim``; differentiable. ``inf`` for a fully masked row.
 
     Raises:
         TypeError, IndexError: see ``entmax``.
@@ -107,7 +88,7 @@ def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
     tensor([1.])
     """
     check_scores(z, dim)
-    _, p, x = _on_candidates(z.movedim(dim, -1), alpha)
+    _, p, x = _solve_supports(z.movedim(dim, -1), alpha)
     masked = (x == -torch.inf).all(-1, keepdim=True)
     best = x.argmax(-1, keepdim=True)
     top, p = x.gather(-1, best).masked_fill(masked, 0.0), p.gather(-1, best).masked_fill(masked, 1.0)
@@ -115,7 +96,7 @@ def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
     return tau.view(*z.movedim(dim, -1).shape[:-1], 1).movedim(-1, dim)
 
 
-def _on_candidates(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+def _solve_supports(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     """Columns (N, C) that hold the supports, the weights there, and the scores there (``-inf`` where unused)."""
     check_scores(z, -1)
     alpha = float(ALPHA.check("alpha", alpha))

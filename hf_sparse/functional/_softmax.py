@@ -24,7 +24,7 @@ def softmax(z: Tensor, dim: int = -1) -> Tensor:
         dim: the axis to map.
 
     Returns:
-        Probabilities, shape and dtype of ``z``. A fully masked row gives zeros where ``torch.softmax`` gives NaN.
+        Probabilities, shape and dtype of ``z``. A fully masked row gives zeros; ``torch.softmax`` gives NaN.
 
     Raises:
         TypeError, IndexError, ValueError: see ``entmax``.

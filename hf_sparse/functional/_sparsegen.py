@@ -1,9 +1,8 @@
-"""sparsegen (Laha et al. 2018): sparsemax of transformed scores, with a dial for how sparse it is."""
+"""sparsegen (Laha et al. 2018): sparsemax of transformed scores, with a setting for the sparsity."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ def sparsegen_lin(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
         lam: below 1. 0 is sparsemax; towards 1 all weight goes to the maximum, towards -inf it is spread evenly. A
-            tensor gives rows their own, as in ``entmax``; its values are not checked, and the gradient reaches it.
+            tensor gives each row its own, as in ``entmax``; its values are not checked, and it receives a gradient.
         dim: the axis to map.
 
     Returns:
@@ -114,11 +113,11 @@ def _sparsegen(transform: Callable[[Tensor], Tensor], z: Tensor, lam: float | Te
 
 
 def _as_sparsemax(z: Tensor, dim: int, lam: float | Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
-    """The scores whose sparsemax it is, in float32 or float64, of the shape of z."""
+    """The scores whose sparsemax the map is, in float32 or float64, shape of z."""
     check_scores(z, dim)
     lam = per_row("lam", lam, z, dim).movedim(-1, dim) if torch.is_tensor(lam) else float(LAM.check("lam", lam))
     x = upcast(z)
-    # The mask stays a mask whatever the transform makes of -inf, and 1 has a finite derivative under all of them.
+    # Masked entries are transformed as 1, where every transform has a finite derivative, and masked again.
     masked = x == -torch.inf
     return (transform(x.masked_fill(masked, 1.0)) / (1 - lam)).masked_fill(masked, -torch.inf)
 
@@ -137,17 +136,32 @@ LAM = Setting(
 )
 
 
-def _register(
-    name: str, function: Callable[..., Tensor], transform: Callable[[Tensor], Tensor], **properties: Any
+def _register_sparsegen(
+    name: str,
+    function: Callable[..., Tensor],
+    transform: Callable[[Tensor], Tensor],
+    regularizer: Callable[..., Tensor] | None = None,
+    shift_invariant: bool = False,
+    any_scores: bool = True,
 ) -> None:
     def as_entmax(z: Tensor, dim: int, lam: float) -> tuple[Tensor, float]:
         return _as_sparsemax(z, dim, lam, transform), 2.0
 
-    register(SparseMap(name, function, settings={"lam": LAM}, as_entmax=as_entmax, **properties))
+    register(
+        SparseMap(
+            name,
+            function,
+            regularizer,
+            settings={"lam": LAM},
+            shift_invariant=shift_invariant,
+            any_scores=any_scores,
+            as_entmax=as_entmax,
+        )
+    )
 
 
-_register("sparsegen_lin", sparsegen_lin, lambda x: x, regularizer=scaled_half_squared_norm)
-# The transforms below act on each score by itself with slopes that differ: no function of p has them as its gradient.
-_register("sparsegen_exp", sparsegen_exp, torch.exp, regularizer=None, shift_invariant=False)
-_register("sparsegen_sq", sparsegen_sq, torch.square, regularizer=None, shift_invariant=False)
-_register("sparsegen_log", sparsegen_log, torch.log, regularizer=None, shift_invariant=False, any_scores=False)
+_register_sparsegen("sparsegen_lin", sparsegen_lin, lambda x: x, scaled_half_squared_norm, shift_invariant=True)
+# The transforms below have slopes that differ from score to score: these maps are not the gradient of a function.
+_register_sparsegen("sparsegen_exp", sparsegen_exp, torch.exp)
+_register_sparsegen("sparsegen_sq", sparsegen_sq, torch.square)
+_register_sparsegen("sparsegen_log", sparsegen_log, torch.log, any_scores=False)

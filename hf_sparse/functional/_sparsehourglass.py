@@ -17,19 +17,19 @@ def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        q: at least 0. 0 is ``sum_normalization_pp``; the larger, the closer to sparsemax. A tensor gives rows their
-            own, as in ``entmax``; its values are not checked, and the gradient reaches it.
+        q: at least 0. 0 is ``sum_normalization_pp``; the larger, the closer to sparsemax. A tensor gives each
+            row its own, as in ``entmax``; its values are not checked, and it receives a gradient.
         dim: the axis to map.
 
     Returns:
         Probabilities with exact zeros, shape and dtype of ``z``. A fully masked row gives zeros. At q = 0 scores that
-        sum to 0 give NaN: there the map has no value.
+        sum to 0 give NaN: the map is undefined there.
 
     Raises:
         TypeError, IndexError: see ``entmax``.
         ValueError: ``q < 0``, or an empty axis.
 
-    Source: Laha et al. 2018, Eq. 5. The l2 Lipschitz constant is ``sqrt((1 + Kq)^2 + K - 1) / (Kq)``, which is more
+    Source: Laha et al. 2018, Eq. 5. The l2 Lipschitz constant is ``sqrt((1 + Kq)^2 + K - 1) / (Kq)``, larger
     than the paper's ``1 + 1 / (Kq)``.
     Cost: that of ``sparsemax`` and one sum.
 
@@ -92,11 +92,11 @@ Q = Setting(
 )
 
 
-def _register(name: str, function: Callable[..., Tensor], mirrored: bool, any_scores: bool) -> None:
+def _register_hourglass(name: str, function: Callable[..., Tensor], mirrored: bool, any_scores: bool) -> None:
     def as_entmax(z: Tensor, dim: int, q: float) -> tuple[Tensor, float]:
         return _on_the_plane(z, dim, q, mirrored), 2.0
 
-    # Its Jacobian is not symmetric, so that no regularizer yields it.
+    # Its Jacobian is not symmetric: the map is not the gradient of a function.
     register(
         SparseMap(
             name,
@@ -110,5 +110,5 @@ def _register(name: str, function: Callable[..., Tensor], mirrored: bool, any_sc
     )
 
 
-_register("sparsehourglass", sparsehourglass, mirrored=True, any_scores=True)
-_register("sparsecone", sparsecone, mirrored=False, any_scores=False)
+_register_hourglass("sparsehourglass", sparsehourglass, mirrored=True, any_scores=True)
+_register_hourglass("sparsecone", sparsecone, mirrored=False, any_scores=False)

@@ -18,7 +18,7 @@ def spherical_softmax(z: Tensor, dim: int = -1) -> Tensor:
 
     Returns:
         Probabilities, shape and dtype of ``z``; zero only where the score is. A fully masked row gives zeros; scores
-        that are all 0 give NaN, for there the map has no value.
+        that are all 0 give NaN: the map is undefined there.
 
     Raises:
         TypeError, IndexError, ValueError: see ``entmax``.
@@ -33,7 +33,7 @@ def spherical_softmax(z: Tensor, dim: int = -1) -> Tensor:
     def rows(x: Tensor) -> Tensor:
         masked = x == -torch.inf
         x = x.masked_fill(masked, 0.0)
-        # Divided by the largest first, for the squares of large scores overflow; a constant factor cancels.
+        # Divided by the largest first, since squares of large scores overflow; a constant factor cancels.
         largest = x.detach().abs().amax(-1, keepdim=True)
         squares = (x / largest.masked_fill(masked.all(-1, keepdim=True), 1.0)).square()
         return squares / squares.sum(-1, keepdim=True).masked_fill(masked.all(-1, keepdim=True), 1.0)

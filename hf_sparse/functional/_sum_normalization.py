@@ -1,4 +1,4 @@
-"""Sum normalization, and the version of it that is defined for negative scores too."""
+"""Sum normalization, and its variant for scores of any sign."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The threshold and the support of any map, beside its weights."""
+"""Threshold and support of any map by its name."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from torch import Tensor
 
@@ -11,21 +9,21 @@ from .registry import MAPS, get_map, underlying
 
 
 def threshold(z: Tensor, name: str, dim: int = -1, **settings: float) -> Tensor:
-    """The ``tau`` in ``p_i = [(alpha - 1) x_i - tau]_+ ^ (1 / (alpha - 1))``, with p the map called ``name`` at z.
+    """The ``tau`` in ``p_i = [(alpha - 1) x_i - tau]_+ ^ (1 / (alpha - 1))``, p the weights of the map ``name`` at z.
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        name: a map of the entmax family, or one that is sparsemax of scores x made from z: sparsegen (``x = g(z) /
-            (1 - lam)``), sparsehourglass and sparsecone (``x = z (1 + Kq) / (|sum z| + Kq)``), where alpha is 2.
+        name: a map of the entmax family (``x = z``), or one that is the sparsemax (alpha 2) of scores x: sparsegen
+            (``x = g(z) / (1 - lam)``), sparsehourglass and sparsecone (``x = z (1 + Kq) / (|sum z| + Kq)``).
         dim: the axis mapped.
         **settings: the map's settings, as numbers.
 
     Returns:
         float32 or float64, shape of ``z`` with size 1 along ``dim``, in units of ``(alpha - 1) x``; differentiable.
-        ``inf`` for a fully masked row, which nothing exceeds.
+        ``inf`` for a fully masked row.
 
     Raises:
-        ValueError: a map whose threshold does not depend on the scores (alpha-ReLU) or that has none (softmax), or a
+        ValueError: a map whose threshold is fixed (alpha-ReLU) or that has none (softmax, constrained maps), or a
             setting out of range.
         TypeError, IndexError: see ``entmax``.
 
@@ -37,13 +35,13 @@ def threshold(z: Tensor, name: str, dim: int = -1, **settings: float) -> Tensor:
     """
     found = _as_entmax(z, name, dim, settings)
     if found is None:
-        known = ", ".join(repr(name) for name in sorted(MAPS) if name != "softmax" and _solved(name))
-        raise ValueError(f"{name!r} has no threshold that it solves for; the maps that have one are {known}")
+        known = ", ".join(repr(name) for name in sorted(MAPS) if name != "softmax" and _has_threshold(name))
+        raise ValueError(f"{name!r} solves for no threshold; the maps that do are {known}")
     return entmax_threshold(*found, dim)
 
 
 def support(z: Tensor, name: str, **settings: float) -> Support:
-    """The nonzero weights of the map called ``name`` over the last axis, ragged.
+    """The nonzero weights of the map ``name`` over the last axis, ragged.
 
     Args:
         z: scores (..., V), any floating-point dtype; the leading dimensions are flattened to N rows.
@@ -51,8 +49,8 @@ def support(z: Tensor, name: str, **settings: float) -> Support:
         **settings: the map's settings, as numbers; for csparsemax and csoftmax the bounds ``u`` (..., V).
 
     Returns:
-        ``Support``. Without the dense rows of weights where ``entmax_support`` can do without; other maps than those
-        ``threshold`` knows are computed densely on the way.
+        ``Support``, as ``entmax_support`` gives it for the maps that ``threshold`` takes. Other maps are computed
+        densely on the way.
 
     Raises:
         ValueError, TypeError, IndexError: see the map.
@@ -67,12 +65,13 @@ def support(z: Tensor, name: str, **settings: float) -> Support:
     return entmax_support(*found)
 
 
-def _solved(name: str) -> bool:
+def _has_threshold(name: str) -> bool:
     return get_map(underlying(name, {})[0]).as_entmax is not None
 
 
-def _as_entmax(z: Tensor, name: str, dim: int, settings: dict[str, Any]) -> tuple[Tensor, float] | None:
-    if not _solved(name):
+def _as_entmax(z: Tensor, name: str, dim: int, settings: dict[str, float]) -> tuple[Tensor, float] | None:
+    """Scores x and alpha of which the map is the entmax, or None."""
+    if not _has_threshold(name):
         return None
     base, own = underlying(name, settings)
     sparse_map = get_map(base)

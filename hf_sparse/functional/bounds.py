@@ -1,12 +1,9 @@
-"""Upper bounds on the weights: what they may be, rows brought into the form the constrained maps work on, and the
-settings of the credit that gives attention its bounds.
-"""
+"""Upper bounds on the weights, and the settings of the credit from which attention takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import isfinite
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,16 +11,16 @@ from torch import Tensor
 from .registry import Setting
 from .rows import accumulation_dtype, check_scores, in_graph
 
-# Bounds are differences of fertilities and attention mass already spent, in float32: rounding is no infeasibility.
+# Bounds are float32 differences between fertility and the attention already spent: rounding must not make them
+# infeasible.
 _NEGATIVE, MISSING_MASS = 1e-6, 1e-4
+# Iterations before a row falls back to sorting.
+ROUNDS_BEFORE_SORTING = 5
 
 
-def _itself(x: Any) -> Any:
+def _identity(x: Tensor) -> Tensor:
     return x
 
-
-# How often a row is looked at before it is sorted.
-ROUNDS = 5
 
 CREDIT: dict[str, Setting] = {
     "fertility": Setting(
@@ -31,7 +28,7 @@ CREDIT: dict[str, Setting] = {
     ),
     "exhaustion": Setting(0.0, "a finite number >= 0", lambda c: 0 <= c < float("inf")),
     "sink": Setting(True, "True or False", None),
-    "sink_score": Setting(0.0, "a finite number", isfinite, from_real=_itself, to_real=_itself),
+    "sink_score": Setting(0.0, "a finite number", isfinite, from_real=_identity, to_real=_identity),
     "shared": Setting(False, "True or False", None),
     "detach": Setting(False, "True or False", None),
 }
@@ -40,10 +37,10 @@ CREDIT: dict[str, Setting] = {
 def settled_or_sorted(
     rounds: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], by_sorting: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """What rows ``(x, u)`` come to: by a few rounds where these settle it, which for most rows they do, or by a sort.
+    """A solver of rows ``(x, u)``: a few iterations where they converge, as for most rows; sorting for the others.
 
-    A sort costs as much as all other work on a row together. The rounds look at values to know when to stop, which
-    compilers and devices do not like: these sort.
+    A sort costs as much as all other work on a row. The iterations read values to know when to stop; in compiled code
+    and off the CPU all rows are sorted instead.
 
     Args:
         rounds: ``rounds(x, u) -> (found, settled)``, settled (..., 1) boolean.
@@ -68,9 +65,9 @@ def map_bounded_rows(
     """The weights of ``rows(x, u)``, which maps the last axis of two float32 or float64 tensors, along ``dim``.
 
     Raises:
-        TypeError, IndexError: see ``check_scores``; or bounds that are no floating-point tensor.
-        ValueError: see ``check_scores``; or bounds that do not broadcast to the scores, are negative or NaN, or in
-            which no distribution over the unmasked entries fits.
+        TypeError, IndexError: see ``check_scores``; or bounds that are not a floating-point tensor.
+        ValueError: see ``check_scores``; or bounds that do not broadcast to the scores, are negative or NaN, or sum to
+            less than one over the unmasked entries.
     """
     check_scores(z, dim)
     if not torch.is_tensor(u) or not u.is_floating_point():
@@ -85,11 +82,11 @@ def map_bounded_rows(
         ) from error
     x, bound = (tensor.movedim(dim, -1).to(accumulation_dtype(z, u)) for tensor in (z, u))
     if not in_graph():
-        _check_feasible(x, bound)
+        _check_bounds(x, bound)
     return rows(x, bound.clamp(min=0))[0].to(z.dtype).movedim(-1, dim)
 
 
-def _check_feasible(x: Tensor, u: Tensor) -> None:
+def _check_bounds(x: Tensor, u: Tensor) -> None:
     if not bool((u >= -_NEGATIVE).all()):
         raise ValueError(f"upper bounds must be >= 0, the smallest was {float(u.min()):g}")
     masked = x == -torch.inf

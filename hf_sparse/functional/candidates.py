@@ -1,9 +1,8 @@
-"""Long rows: find the few entries that can be in the support in one streaming pass, and solve on those alone.
+"""Long rows: find the few entries that can be in the support in one streaming read, and solve on those alone.
 
 The threshold of any subset of a row is a lower bound of the row's own threshold. The subset taken here is the maxima
-of small chunks: it holds the largest entries, so that the bound is nearly tight, and a chunk whose maximum lies below
-it can be dropped whole. Nothing outside the candidates is in the support, by construction: there is no k to choose
-and nothing to verify.
+of small chunks: it holds the largest entries, so the bound is nearly tight, and a chunk whose maximum lies below it is
+dropped whole. Nothing outside the candidates is in the support, by construction: no k to choose, nothing to verify.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from .chunks import Padding, chunk_maxima, entries_from
 from .newton import exponent_of, power, solve_
 from .rows import accumulation_dtype
 
-# Below this length a dense solve in cache is faster.
+# From this length on, candidates are faster than a dense solve in cache.
 CANDIDATES_FROM = 1024
-# A map had better be solved densely where more than this share of a row's chunks hold candidates.
+# Maps solve rows densely where more than this share of the chunks hold candidates.
 _MOST_CHUNKS = 0.75
 
 
@@ -30,13 +29,13 @@ class CandidateRows(NamedTuple):
     """Rows (N, V) solved on at most C candidates each, their columns ascending within a row.
 
     Attributes:
-        columns: (N, C) int64, the candidates' columns; 0 where a row has fewer than C. Write p back with ``put``.
+        columns: (N, C) int64, the candidates; 0 where a row has fewer than C. ``put`` writes p back.
         x: (N, C) ``(alpha - 1) (z - max z)``, at most 0; ``-inf`` where a row has fewer than C.
         u: (N, C) ``[x - tau]_+``: positive exactly on the support, so ``p = u ** (1 / (alpha - 1))``, and zero where
             a row has fewer than C.
-        top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, which has no candidates, and NaN or ``inf`` for
-            a row that holds such a score, which has none either and whose weights are NaN.
-        crowded: (N,) bool, rows without candidates here because too many of their entries are: solve them densely,
+        top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, NaN or ``inf`` for a row that holds such a
+            score. Neither has candidates; the weights of the latter are NaN.
+        crowded: (N,) bool, rows with too many candidates to list, which have none here: solve them densely,
             ``solve_((x - bound).clamp_(min=0), exponent)``.
         bound: (N, 1) a lower bound of tau, in units of x; close to tau.
     """
@@ -69,7 +68,7 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> CandidateRows
     maxima = chunk_maxima(z).to(dtype)
     top = maxima.amax(1, keepdim=True)
 
-    # Every entry of the support exceeds top + bound / (alpha - 1), in exact numbers; rounded, it is no less than that.
+    # In exact numbers, every entry of the support exceeds top + bound / (alpha - 1); rounded, it is at least that.
     # Rows without a finite maximum get a NaN bound, which nothing reaches.
     u = solve_(maxima.sub(top).mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
     bound = -u.amax(1, keepdim=True) - 64 * torch.finfo(dtype).eps
@@ -82,12 +81,12 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> CandidateRows
 
 
 def _any_left(solved: CandidateRows | Supports) -> bool:
-    """Whether some row has no candidates though it has weights, NaN ones included."""
+    """Whether some row has weights, NaN included, but no candidates."""
     return bool((solved.crowded | ~(solved.top < torch.inf)[:, 0]).any())
 
 
 class _Candidates(torch.autograd.Function):
-    """The supports of long rows as transforms want them: constants, with a rule for vmap."""
+    """The candidates of long rows, constants to autograd, with a rule for vmap."""
 
     @staticmethod
     def forward(z: Tensor, alpha: float, impl: str) -> tuple[Tensor, Tensor]:
@@ -114,16 +113,16 @@ class _Candidates(torch.autograd.Function):
 
 
 def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:
-    """The columns that hold each row's support, ascending, and which of them are used; both (N, C).
+    """Columns that hold each row's support, ascending, and a mask of those used; both (N, C).
 
-    C is 0 when the rows had better be solved densely: one of them is crowded or holds a NaN or infinite score, or all
-    are fully masked. Works under ``torch.func`` transforms.
+    C is 0 where the rows are to be solved densely: one of them is crowded or holds a NaN or infinite score, or all are
+    fully masked. Works under ``torch.func`` transforms.
     """
     return _Candidates.apply(z, alpha, impl)
 
 
 class _Take(torch.autograd.Function):
-    """``gather`` whose backward writes instead of adding: the columns of a row are distinct where they are used."""
+    """``gather`` whose backward writes instead of adding: used columns of a row are distinct."""
 
     @staticmethod
     def forward(z: Tensor, columns: Tensor, used: Tensor, impl: str) -> Tensor:
@@ -156,7 +155,7 @@ class _Put(torch.autograd.Function):
             return out.view(*values.shape[:-1], length)
         out = values.new_zeros((*values.shape[:-1], length))
         row = torch.arange(out.numel() // length, device=out.device).view(*values.shape[:-1], 1)
-        # Not scatter_, which takes a copy of the whole row in float32 when the rows are in half precision.
+        # Not scatter_, which copies whole rows to float32 when they are in half precision.
         out.view(-1).put_((columns + row * length)[used], values[used])
         return out
 
@@ -176,7 +175,7 @@ class _Put(torch.autograd.Function):
 
 
 def _batched(size: int, in_dims: tuple, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors with the axis that vmap maps over in front, added where a tensor has none."""
+    """The tensors with the axis that vmap maps over in front; expanded where a tensor has none."""
     return [
         tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
         for tensor, axis in zip(tensors, in_dims)
@@ -184,7 +183,7 @@ def _batched(size: int, in_dims: tuple, tensors: Sequence[Tensor]) -> list[Tenso
 
 
 def values_on_candidates(z: Tensor, alpha: float) -> Tensor | None:
-    """p (..., V) of long rows, without a gradient; None when they had better be solved densely."""
+    """p (..., V) of long rows, without a gradient; None where dense arithmetic is faster."""
     solved = solve_long_rows(z.reshape(-1, z.shape[-1]), alpha, _MOST_CHUNKS)
     if solved.columns.shape[-1] == 0 or _any_left(solved):
         return None
@@ -195,15 +194,15 @@ def values_on_candidates(z: Tensor, alpha: float) -> Tensor | None:
 
 
 def take(z: Tensor, columns: Tensor, used: Tensor, impl: str = "torch") -> Tensor:
-    """z (N, V) at the used ones of the columns (N, C), distinct in each row; 0 elsewhere. Differentiable.
+    """z (N, V) at the used columns (N, C), distinct in each row; 0 elsewhere. Differentiable.
 
-    With ``impl="cpp"``, for columns that ``candidates`` found by the kernel, it writes the gradient too.
+    ``impl="cpp"``, for columns that ``candidates`` found by the kernel, writes the gradient by the kernel, too.
     """
     return _Take.apply(z, columns, used, impl)
 
 
 def put(values: Tensor, columns: Tensor, used: Tensor, length: int, impl: str = "torch") -> Tensor:
-    """Rows of zeros (N, length) with the used ones of the values (N, C) at their columns. Differentiable.
+    """Rows of zeros (N, length) with the used values (N, C) at their columns. Differentiable.
 
     ``impl`` as in ``take``.
 

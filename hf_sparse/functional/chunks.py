@@ -1,7 +1,7 @@
 """The entries of long rows that reach a bound, found in one streaming read.
 
-A row is cut into chunks of neighbouring columns. The read takes their maxima. Where a chunk's maximum does not reach
-the bound, nothing in it does; the others, copied side by side, are all that is looked at again.
+A row is cut into chunks of neighbouring columns, and the read takes their maxima. Chunks whose maximum does not reach
+the bound are dropped; the others are copied side by side, and only they are read again.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Chunks have 64 columns; in short rows 32, or else nearly all of them would hold something. Maxima of 32 neighbours
+# Chunks have 64 columns; in short rows, where nearly all of these would reach the bound, 32. Maxima of 32 neighbours
 # take half as long again as those of 64, and those of 16 seven times as long. Powers of two divide by shifts.
 _CHUNK_BITS, _SMALL_CHUNK_BITS, _SMALL_BELOW = 6, 5, 16_384
-# Entries are looked for eight at a time. A row in which more of these eights than this have something is left to dense
+# Entries are searched eight at a time. A row in which more than this share of the eights hold one is left to dense
 # arithmetic: one entry in four reaches the bound there, and their places take more room than the row.
 _EIGHT_BITS, _MOST_EIGHTS = 3, 0.9
 
 
 class Entries(NamedTuple):
-    """Some entries of rows (N, V), by ascending row and column; and the rows that have too many of them.
+    """Entries of rows (N, V), by ascending row and column, and the rows that have too many of them.
 
     Attributes:
         row: (M,) int64.
@@ -53,10 +53,10 @@ def entries_from(z: Tensor, maxima: Tensor, bound: Tensor, most: float = 1.0) ->
     Args:
         z: scores of any floating-point dtype.
         maxima: ``chunk_maxima(z)``, in the dtype of the bound.
-        bound: (N, 1); compared in its own dtype, in which the values come back. A NaN is reached by nothing.
-        most: the share of its chunks that may reach the bound in a row that is not crowded.
+        bound: (N, 1); compared in its own dtype, which is that of the values returned. Nothing reaches a NaN.
+        most: rows in which more than this share of the chunks reach the bound are crowded.
 
-    Cost: a copy of the chunks that reach the bound, and what is done to them.
+    Cost: a copy of the chunks that reach the bound, and work in proportion to it.
     """
     (num_rows, num_columns), num_chunks, bits = z.shape, maxima.shape[1], _chunk_bits(z.shape[1])
     size = 1 << bits
@@ -65,7 +65,7 @@ def entries_from(z: Tensor, maxima: Tensor, bound: Tensor, most: float = 1.0) ->
     if bool(crowded.any()):
         kept = ~crowded[row]
         row, chunk = row[kept], chunk[kept]
-    # The last chunk is taken where its row ends, with columns in front of it that belong to the one before.
+    # The last chunk ends with its row, and so begins with columns of the chunk before.
     first = (chunk * size).clamp_(max=num_columns - size)
     windows = z.as_strided((max(z.numel() - size + 1, 0), size), (1, 1))
     values = windows.index_select(0, row * num_columns + first).to(bound.dtype)
@@ -88,7 +88,7 @@ def entries_from(z: Tensor, maxima: Tensor, bound: Tensor, most: float = 1.0) ->
 
 
 class Padding(NamedTuple):
-    """How M entries of N rows, by ascending row, are written as (N, C), C the most that a row has.
+    """The layout (N, C) of M entries of N rows, given by ascending row, with C the largest number in a row.
 
     Attributes:
         shape: (N, C).
@@ -100,14 +100,14 @@ class Padding(NamedTuple):
 
     @classmethod
     def of(cls, row: Tensor, num_rows: int) -> Padding:
-        """For entries of these rows (M,)."""
+        """The layout of entries whose rows are ``row`` (M,)."""
         counts = torch.bincount(row, minlength=num_rows)
         width = int(counts.max()) if num_rows else 0
         shift = torch.arange(num_rows, device=row.device) * width - (counts.cumsum(0) - counts)
         return cls((num_rows, width), shift.index_select(0, row).add_(torch.arange(len(row), device=row.device)))
 
     def fill(self, values: Tensor, unused: float) -> Tensor:
-        """The values (M,) as (N, C), and ``unused`` where a row has fewer."""
+        """The values (M,) as (N, C), with ``unused`` where a row has fewer."""
         padded = torch.full(self.shape, unused, dtype=values.dtype, device=values.device)
         padded.view(-1).scatter_(0, self.place, values)
         return padded

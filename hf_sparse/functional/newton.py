@@ -33,9 +33,9 @@ def power(u: Tensor, exponent: float) -> Tensor:
         return square if exponent == 2 else square * (u if exponent == 3 else square)
     if u.device.type != "cpu" or in_graph() or (u.requires_grad and torch.is_grad_enabled()):
         return u.pow(exponent)
-    # By logarithm and exponential, faster here than pow, as long as no zero meets the logarithm. Where u is below this
-    # the factor is at least 2^-120, and the product with u is 0, or too small to count. To the base two: torch's exp2
-    # takes a quarter of the time of its exp.
+    # By logarithm and exponential, which is faster here than pow unless the logarithm meets a zero. Where u is below
+    # the floor the factor is at least 2^-120, and its product with u is 0 or negligible. Base two: torch's exp2 takes
+    # a quarter of the time of its exp.
     floor = 2 ** (-120 / max(1.0, exponent - 1))
     return u.clamp(min=floor).log2_().mul_(exponent - 1).exp2_().mul_(u)
 
@@ -68,13 +68,13 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
     Returns:
         ``u``. The threshold follows from the largest entry: ``tau = max x - max u``.
 
-    Cost: two to eleven steps of three or four passes each; the test that stops them looks at all rows together.
+    Cost: two to eleven steps of three or four passes each, until all rows have converged.
     """
     if u.device.type != "cpu":
-        # Reading the answer of a stopping test would make the host wait for the device.
+        # Reading the result of a stopping test would make the host wait for the device.
         return u.copy_(solve(u, exponent))
-    # Rising from the left the mass only falls towards one, so that its value before a step bounds it after. Closer
-    # to one than this, it is rounding noise, and the steps are too small to change u.
+    # As tau rises the mass only falls towards one, so its value before a step bounds its value after. Within this
+    # distance of one it is rounding noise, and the steps are too small to change u.
     eps = torch.finfo(u.dtype).eps
     tolerance = 3 * eps * max(2.0, exponent)
     if exponent >= 2:
@@ -92,8 +92,8 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
 def solve(u: Tensor, exponent: float) -> Tensor:
     """``solve_`` out of place and without a stopping test: a fixed number of steps, for compilers and devices.
 
-    Rows built to be slow (clusters with sizes and distances in geometric progression, up to 300,000 entries) took
-    at most 16 steps for exponents up to 2 and 7 from 3 on, until the mass was one to a part in a million.
+    Rows built to be slow (clusters with sizes and distances in geometric progression, up to 300,000 entries) reached
+    a mass of one to a part in a million within 16 steps for exponents up to 2, and within 7 from 3 on.
     """
     for _ in range(18 if exponent < 3 else 10):
         step, _ = _step(u, exponent)
@@ -102,7 +102,7 @@ def solve(u: Tensor, exponent: float) -> Tensor:
 
 
 def bisect(u: Tensor, exponent: float) -> Tensor:
-    """``[x - tau]_+`` from ``u = [x - (max x - 1)]_+`` for exponents below 1 (alpha > 2), no norm then."""
+    """``[x - tau]_+`` from ``u = [x - (max x - 1)]_+`` for exponents below 1 (alpha > 2), which give no norm."""
     low = torch.zeros_like(u[..., :1])
     high = 1 - u.shape[-1] ** (-1 / exponent) + low
     for _ in range(30 if u.dtype == torch.float32 else 60):

@@ -1,12 +1,14 @@
-"""What a sparse map is: its function, its regularizer, its settings. Everything else is derived from this record."""
+"""The record of a sparse map: its function, regularizer and settings. Everything else is derived from it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from torch import Tensor
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -15,12 +17,11 @@ class Setting:
 
     Attributes:
         default: value used when the setting is not given.
-        allowed: the range in words, as it appears in error messages ("must be ``allowed``").
-        holds: tells whether a number lies in that range; None for a setting that is no number but True or False.
-        words: what may stand for the number: ``"auto"`` for one that ``sparsify`` works out from the model,
-            ``"given"`` for one that comes with every call, ``"predicted"`` and ``"guided"`` for one that the model
-            works out from its input.
-        from_real: for a setting that can be learned, a map from all real numbers into its range.
+        allowed: the range in words, for error messages ("must be ``allowed``").
+        holds: whether a number lies in the range; None for a setting that is True or False.
+        words: accepted in place of a number: ``"auto"`` (``sparsify`` works it out from the model), ``"given"`` (it
+            comes with every call), ``"predicted"`` and ``"guided"`` (the model works it out from its input).
+        from_real: for a setting that can be learned, a map from the real numbers onto its range.
         to_real: the inverse of ``from_real``.
     """
 
@@ -31,8 +32,13 @@ class Setting:
     from_real: Callable[[Tensor], Tensor] | None = None
     to_real: Callable[[Tensor], Tensor] | None = None
 
-    def check(self, name: str, value: Any) -> float | str | bool:
-        """Return ``value`` as a float (or one of the words, or a bool); raise if the setting cannot take it."""
+    def check(self, name: str, value: object) -> float | str | bool:
+        """Return ``value`` as a float, a bool, or one of the words.
+
+        Raises:
+            TypeError: neither a number, nor a bool where the setting is one, nor one of the words.
+            ValueError: a number out of range.
+        """
         if isinstance(value, str) and value in self.words:
             return value
         if isinstance(value, bool) == (self.holds is not None) or not isinstance(value, int | float):
@@ -49,14 +55,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class UpperBounds:
-    """What a map with upper bounds on its weights, ``function(z, u, dim=-1)``, is made of.
+    """The parts of a map with upper bounds on its weights, ``function(z, u, dim=-1)``.
 
     Its gradient follows from the slopes ``s`` of the weights between their bounds (0 elsewhere): with ``m`` the mean
-    of ``dp`` weighted by ``s``, ``dz = s (dp - m)``, and ``du = dp - m`` at the weights their bound holds down.
+    of ``dp`` weighted by ``s``, ``dz = s (dp - m)``, and ``du = dp - m`` at the clipped weights.
 
     Attributes:
-        rows: ``rows(x, u) -> (p, clipped)`` along the last axis of float32 or float64 tensors, u at least 0 and not
-            checked to be feasible: the weights, and which of them their bound holds down.
+        rows: ``rows(x, u) -> (p, clipped)`` along the last axis of float32 or float64 tensors: the weights, and a
+            boolean mask of those at their bound. u is at least 0; feasibility is not checked.
         slope: ``s`` as a function of p, for weights between their bounds.
         unbounded: the map without bounds, ``unbounded(z, dim=-1)``.
     """
@@ -71,20 +77,20 @@ class SparseMap:
     """A map from scores to weights, ``p(z) = argmax_p <p, z> - Omega(p)``.
 
     Attributes:
-        name: how users ask for it.
+        name: what users call it.
         function: ``function(z, dim=-1, **settings) -> p``.
         regularizer: ``Omega(p, **settings)``, summed over the last axis. It gives the map its loss,
-            ``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` with gradient ``p - y``. None for a map that is the gradient
-            of no function.
-        settings: the settings the function takes, by name.
+            ``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` with gradient ``p - y``. None for a map that is not the
+            gradient of a function.
+        settings: the settings of the function, by name.
         normalized: whether the weights sum to one. Only such maps can weigh attention.
         shift_invariant: whether adding a constant to all scores leaves the weights as they are.
-        any_scores: whether it takes scores of every sign and sum. Only such maps fit attention, which has any.
-        same_as: the map and the settings that this one is another name for; what is written for that map serves it.
-        as_entmax: ``as_entmax(z, dim, **settings) -> (x, alpha)`` with ``function(z) = entmax(x, alpha)``: where
-            thresholds and ragged supports come from. None for a map that is no entmax of anything.
-        bounds: for a map with upper bounds on its weights, what it is made of. Such maps weigh attention whose keys
-            have a credit to spend; the settings are those of that credit.
+        any_scores: whether it takes scores of every sign and sum. Only such maps can weigh attention.
+        same_as: name and settings of the map that this one is a special case of; its code serves both.
+        as_entmax: ``as_entmax(z, dim, **settings) -> (x, alpha)`` with ``function(z) = entmax(x, alpha)``, the source
+            of thresholds and ragged supports. None for a map that is not an entmax.
+        bounds: the parts of a map with upper bounds on its weights. Such maps weigh attention whose keys have a
+            credit to spend; the settings are those of that credit.
     """
 
     name: str
@@ -99,16 +105,16 @@ class SparseMap:
     bounds: UpperBounds | None = None
 
     def loss_regularizer(self) -> Callable[..., Tensor]:
-        """The regularizer, for a loss.
+        """The regularizer of the map's Fenchel-Young loss.
 
         Raises:
             ValueError: the map has none.
         """
         if self.regularizer is None:
             known = ", ".join(repr(name) for name, known in sorted(MAPS.items()) if known.regularizer is not None)
-            reason = "is the gradient of no function" if self.bounds is None else "needs bounds on its weights"
+            reason = "is not the gradient of a function" if self.bounds is None else "needs bounds on its weights"
             raise ValueError(
-                f"{self.name!r} {reason}, so that it has no Fenchel-Young loss; the maps that have one are {known}"
+                f"{self.name!r} {reason}, so it has no Fenchel-Young loss; the maps that have one are {known}"
             )
         return self.regularizer
 
@@ -117,14 +123,18 @@ MAPS: dict[str, SparseMap] = {}
 
 
 def register(sparse_map: SparseMap) -> None:
-    """Make a map known by its name. A name is taken once."""
+    """Register a map under its name.
+
+    Raises:
+        ValueError: the name is taken.
+    """
     if sparse_map.name in MAPS:
         raise ValueError(f"a sparse map named {sparse_map.name!r} is registered already")
     MAPS[sparse_map.name] = sparse_map
 
 
-def underlying(name: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The map that ``name`` with ``settings`` is another name for, with its own settings; else the two as given.
+def underlying(name: str, settings: Mapping[str, Value]) -> tuple[str, dict[str, Value | float]]:
+    """The map that ``name`` is a special case of, with its settings; ``name`` and ``settings`` where it is none.
 
     >>> underlying("sparsemax", {})
     ('entmax', {'alpha': 2.0})

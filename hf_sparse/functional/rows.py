@@ -1,4 +1,4 @@
-"""The form all maps work on: the mapped axis last, in a precision that is safe to sum in."""
+"""Rows, the form all maps work on: the mapped axis last, in a precision that is safe to sum in."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def map_rows(rows: Callable[[Tensor], Tensor], z: Tensor, dim: int) -> Tensor:
 
 
 def per_row(name: str, setting: Tensor, z: Tensor, dim: int) -> Tensor:
-    """A setting given for every row of ``z``, brought into line with rows whose mapped axis is last.
+    """A setting given per row of ``z``, aligned with rows whose mapped axis is last.
 
     Raises:
         TypeError: not a floating-point tensor of at most the dimensions of ``z``.
@@ -71,8 +71,8 @@ def per_row(name: str, setting: Tensor, z: Tensor, dim: int) -> Tensor:
 
 
 def in_graph() -> bool:
-    """Whether torch compiles, exports or traces what runs: then no step may depend on the values of tensors.
+    """Whether torch compiles, exports or traces: then no step may depend on the values of tensors.
 
-    Tracing (``torch.jit.trace``) would keep the steps that the values of its example called for, without a word.
+    ``torch.jit.trace`` would silently keep the steps that the values of its example called for.
     """
     return torch.compiler.is_compiling() or torch.jit.is_tracing()

@@ -1,8 +1,6 @@
-"""The factor on scores of attention that grows with the number of keys, so that weights do not spread."""
+"""Changes of scores before the map: a factor that grows with the number of keys, and centering."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,11 +8,11 @@ from torch import Tensor
 from .rows import accumulation_dtype, upcast
 
 
-def length_scale(z: Tensor, delta: Any, beta: Any, gamma: Any) -> Tensor:
-    """``delta + beta (log n) ^ gamma``, with n the number of visible scores in a row and one more.
+def length_scale(z: Tensor, delta: float | Tensor, beta: float | Tensor, gamma: float | Tensor) -> Tensor:
+    """``delta + beta (log n) ^ gamma``, n one more than the number of visible scores in a row.
 
-    With causal attention a query at position i sees i + 1 keys, whether it is computed together with all others or
-    alone against a cache. The one more keeps ``log n`` above 0.
+    The factor keeps weights from spreading as sequences grow. With causal attention a query at position i sees i + 1
+    keys, computed together with the others or alone against a cache. The one more keeps ``log n`` above 0.
 
     Args:
         z: scores (..., keys); ``-inf`` is masked. A sink counts as a key.
@@ -25,7 +23,7 @@ def length_scale(z: Tensor, delta: Any, beta: Any, gamma: Any) -> Tensor:
 
     Source: Vasylenko et al. 2025, Long-Context Generalization with Sparse Attention (adaptive-scalable entmax), where
     beta and gamma also depend on the query; here each head has its own. With delta 0 and gamma 1 it is the factor of
-    scalable softmax (Nakanishi 2025), but for the one more.
+    scalable softmax (Nakanishi 2025), except for the one more.
     Cost: one pass over the scores.
 
     >>> length_scale(torch.zeros(1, 7), delta=1.0, beta=1.0, gamma=2.0)  # 1 + (log 8) ^ 2
@@ -38,8 +36,8 @@ def length_scale(z: Tensor, delta: Any, beta: Any, gamma: Any) -> Tensor:
 def centered(z: Tensor) -> Tensor:
     """``z_i - mean_j z_j`` over the last axis; the mean is over entries that are not masked.
 
-    For logits ``z = W h + b`` this is the head ``W - 1 mean_rows(W)``, ``b - mean(b)``: the same softmax, mean-zero
-    logits, and W itself, which may be tied to the input embeddings, as it was.
+    For logits ``z = W h + b`` this is the head ``W - 1 mean_rows(W)``, ``b - mean(b)``: same softmax, logits of mean
+    zero, and W unchanged, which may be tied to the input embeddings.
 
     Args:
         z: scores (..., V), any floating-point dtype; an entry in the lower half of its range counts as masked.

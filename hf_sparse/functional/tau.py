@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ._entmax_support import entmax_threshold
 
 ROWS = 2000
-# With fewer classes above the threshold than this, rows differ too much for the mean of their sums to speak for them.
+# With fewer classes than this above the threshold, row sums vary too much for their mean to stand for them.
 _FEW_CLASSES = 4
 
 
@@ -60,7 +60,7 @@ def moment_threshold(alpha: float, vocab_size: int, std: float) -> float:
 
 
 def largest_normals(count: int, of: int, generator: torch.Generator) -> Tensor:
-    """The ``count`` largest of ``of`` standard normal numbers, in descending order, without drawing the others.
+    """The ``count`` largest of ``of`` standard normal draws, in descending order, without drawing the others.
 
     Returns:
         ``ROWS`` independent rows (ROWS, count), float64.
@@ -76,24 +76,24 @@ def largest_normals(count: int, of: int, generator: torch.Generator) -> Tensor:
 def mean_threshold(alpha: float, vocab_size: int, std: float) -> float:
     """The mean threshold of entmax over rows of ``vocab_size`` normal logits of mean 0, in units of ``(alpha - 1) z``.
 
-    Same arguments, same result: the draw is seeded. Its standard error is that of a mean of 2,000 rows.
+    Deterministic: the draw is seeded. Its standard error is that of a mean over 2,000 rows.
     """
     count = min(vocab_size, 64)
     while True:
         z = std * largest_normals(count, vocab_size, torch.Generator().manual_seed(0))
         tau = entmax_threshold(z, alpha)[:, 0]
-        # A threshold found on some entries is that of all if it excludes those that were left out.
+        # A threshold of some entries is that of all entries if it excludes the ones left out.
         if count == vocab_size or bool(((alpha - 1) * z[:, -1] <= tau).all()):
             return float(tau.mean())
         count = min(vocab_size, 4 * count)
 
 
 def estimate_tau(alpha: float, vocab_size: int, std: float, mean: float = 0.0) -> float:
-    """The threshold of alpha-ReLU that is entmax's own on average, for normally distributed logits.
+    """The threshold at which alpha-ReLU's weights sum to one on average, for normally distributed logits.
 
-    Solves ``V ((alpha - 1) std)^beta E[(G - t)_+^beta] = 1`` with ``beta = 1 / (alpha - 1)`` and G standard normal: at
-    ``tau = (alpha - 1) (mean + std t)`` the weights sum to one on average. Where fewer than four classes exceed that
-    threshold on average, the mean threshold of entmax over 2,000 drawn rows is taken instead.
+    Solves ``V ((alpha - 1) std)^beta E[(G - t)_+^beta] = 1`` with ``beta = 1 / (alpha - 1)`` and G standard normal for
+    ``tau = (alpha - 1) (mean + std t)``. Where fewer than four classes exceed that threshold on average, it is the
+    mean threshold of entmax over 2,000 drawn rows instead.
 
     Args:
         alpha: above 1.
@@ -102,7 +102,7 @@ def estimate_tau(alpha: float, vocab_size: int, std: float, mean: float = 0.0) -
         mean: their mean.
 
     Returns:
-        tau, in units of ``(alpha - 1) z``; the same every time.
+        tau, in units of ``(alpha - 1) z``; deterministic.
 
     Raises:
         ValueError: an argument out of range.
@@ -128,18 +128,18 @@ def estimate_tau(alpha: float, vocab_size: int, std: float, mean: float = 0.0) -
 def estimate_tau_from_head(
     head: nn.Module, alpha: float, hidden_rms: float = 1.0, *, temperature: float = 1.0, centered: bool = False
 ) -> float:
-    """``estimate_tau`` with the spread of the logits read off the head's own weights.
+    """``estimate_tau`` with the spread of the logits taken from the weights of the head.
 
-    A hidden state of root mean square ``hidden_rms`` in no special direction gives logits of standard deviation
-    ``hidden_rms`` times the root mean square length of a row of the weight matrix. It fits fresh heads. A trained
-    head turns hidden states towards few words: prefer an estimate from data there.
+    A hidden state of root mean square ``hidden_rms`` in a random direction gives logits of standard deviation
+    ``hidden_rms`` times the root mean square length of the rows of the weight matrix. That holds for fresh heads. For
+    a trained head, whose hidden states point towards few words, prefer an estimate from data.
 
     Args:
         head: the output embeddings, with ``weight`` (V, D) and perhaps ``bias`` (V,).
         alpha: above 1.
         hidden_rms: root mean square of the entries of what enters the head; 1 after a layer norm.
-        temperature: above 0; what the logits are divided by before the map.
-        centered: whether the mean of the logits is taken off before the map.
+        temperature: above 0; divides the logits before the map.
+        centered: whether the mean of the logits is subtracted before the map.
 
     Returns:
         tau for ``alpha_relu``.

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hf_sparse.functional import entmax, entmax15_support, entmax_support, entmax_threshold, get_map
+from hf_sparse.functional import entmax, entmax_support, entmax_threshold, get_map
 
 
 def scores(*shape, scale=3.0):
@@ -19,15 +19,13 @@ def test_support_is_the_ragged_form_of_the_weights(alpha, shape):
     torch.testing.assert_close(values, p[p > 0], atol=1e-6, rtol=0)
 
 
-def test_entmax15_support_is_alpha_one_and_a_half():
+def test_alpha_changes_the_support():
     z = scores(3, 2000)
-    for ours, general in zip(entmax15_support(z), entmax_support(z, 1.5)):
-        assert torch.equal(ours, general)
     assert len(entmax_support(z, 1.5).indices) != len(entmax_support(z, 2.0).indices)
 
 
 @pytest.mark.parametrize("length", [10, 2000])
-def test_masked_rows_are_empty_and_wide_and_nan_rows_whole(length):
+def test_masked_rows_are_empty_and_crowded_and_nan_rows_whole(length):
     z = scores(4, length)
     z[0], z[1], z[2, 3] = -torch.inf, 0.5, torch.nan
     _indices, values, offsets = entmax_support(z, 1.5)

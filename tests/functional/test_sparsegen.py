@@ -125,6 +125,6 @@ def test_maps_without_a_regularizer_say_so_when_a_loss_is_asked_for():
         if sparse_map.regularizer is not None:
             assert sparse_map.loss_regularizer() is sparse_map.regularizer
             continue
-        reason = "is the gradient of no function" if sparse_map.bounds is None else "needs bounds on its weights"
+        reason = "is not the gradient of a function" if sparse_map.bounds is None else "needs bounds on its weights"
         with pytest.raises(ValueError, match=f"'{sparse_map.name}' {reason}.*'sparsemax'"):
             sparse_map.loss_regularizer()

@@ -276,7 +276,7 @@ BAD = [
     (
         {"head": "sparsehourglass"},
         ValueError,
-        "'sparsehourglass' is the gradient of no function.*no Fenchel-Young loss",
+        "'sparsehourglass' is not the gradient of a function.*no Fenchel-Young loss",
     ),
     ({}, ValueError, "nothing to make sparse"),
 ]
