@@ -1,8 +1,8 @@
 """alpha-entmax with one alpha per row, and its gradient in alpha, by which models learn it (Correia et al. 2019).
 
-Everything is written in ``a = alpha - 1`` and the deformed exponential ``exp_a(t) = (1 + a t) ^ (1/a)``, whose limit at
-a = 0 is exp: ``p = exp_a(z - mu)``. No formula divides by a small a, so softmax (alpha = 1) is no special case and has
-its finite derivative.
+Everything is written in ``a = alpha - 1`` and the deformed exponential ``exp_a(t) = (1 + a t) ^ (1/a)``, whose limit
+at a = 0 is exp: ``p = exp_a(z - mu)``. No formula divides by a small a, so softmax (alpha = 1) is no special case and
+has its finite derivative.
 """
 
 from __future__ import annotations

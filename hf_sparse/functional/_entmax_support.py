@@ -54,7 +54,7 @@ def entmax_support(z: Tensor, alpha: float = 1.5) -> Support:
 
 
 def ragged(p: Tensor, columns: Tensor | None = None, length: int | None = None) -> Support:
-    """The nonzeros of p (N, C), whose entries stand in ``columns`` (N, C) of rows of ``length``; by default in order."""
+    """The nonzeros of p (N, C), whose entries belong to ``columns`` (N, C) of rows of ``length``, or to their own."""
     if columns is None:
         columns = torch.arange(p.shape[-1], device=p.device).expand(p.shape)
     used = p != 0

@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 
 SOURCE = Path(__file__).parent / "cpp" / "entmax.cpp"
-# Nothing here lets the compiler assume that there is no NaN and no infinity.
+# None of these lets the compiler assume that there are no NaNs or infinities.
 MATHS = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *MATHS)
-# By what torch says this processor has, which is also what it computes with (ATEN_CPU_CAPABILITY lowers it).
+# By the capability that torch reports and computes with (ATEN_CPU_CAPABILITY lowers it).
 INSTRUCTIONS = {
     "AVX512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma"),
     "AVX2": ("-mavx2", "-mfma"),
@@ -30,7 +30,7 @@ class KernelUnavailable(RuntimeError):
 
 
 def flags() -> tuple[str, ...]:
-    """Compiler flags with the instruction set of this machine; the portable one where it has no name above."""
+    """Compiler flags for the instruction set of this machine; for the portable one where it is not listed above."""
     return (*FLAGS, *INSTRUCTIONS.get(torch.backends.cpu.get_cpu_capability(), ()))
 
 
@@ -41,7 +41,7 @@ def cache_folder() -> Path:
 
 
 def library_path() -> Path:
-    """Where the library of these sources, these flags and this kind of machine belongs."""
+    """The library's file, named by its sources, flags and kind of machine."""
     machine = (sys.platform, platform.machine(), *platform.libc_ver())
     sources = b"".join(path.read_bytes() for path in sorted(SOURCE.parent.glob("*pp")))
     key = hashlib.sha256(sources + repr((flags(), machine)).encode()).hexdigest()[:16]
@@ -49,7 +49,7 @@ def library_path() -> Path:
 
 
 def compiler() -> list[str]:
-    """The command of a C++ compiler: ``$CXX``, or the first of g++, clang++ and c++ that is there.
+    """The command of a C++ compiler: ``$CXX``, or the first of g++, clang++ and c++ that is installed.
 
     Raises:
         KernelUnavailable: there is none.
@@ -64,11 +64,10 @@ def compiler() -> list[str]:
 
 
 def build() -> Path:
-    """The library, compiled now unless it was before; processes that build at once end with the same file.
+    """The library, compiled unless it was before. Processes that build at the same time end with the same file.
 
     Raises:
-        KernelUnavailable: no compiler, a folder that cannot be written or is not the user's own, or an error of the
-            compiler.
+        KernelUnavailable: no compiler, a compiler error, or a folder that cannot be written or is another user's.
     """
     path = library_path()
     try:

@@ -1,4 +1,4 @@
-"""Which implementation computes: the Triton kernels, the C++ kernel, or torch, which is the specification."""
+"""Dispatch of rows to the Triton kernels, the C++ kernel, or torch, which is the specification."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from ._self_check import triton_is_automatic
 from ._triton_device import require_triton
 
 ROW_IMPLS = ("auto", "cpp", "torch", "triton")
-# From this many scores on, "auto" compiles the kernel if that has not been done: two seconds, once a machine.
+# From this many scores on, "auto" compiles the C++ kernel where that is yet to be done: two seconds, once per machine.
 BUILD_FROM = 1 << 20
 
 
 def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
-    """The implementation that computes the scores ``z``: ``"cpp"``, ``"torch"`` or ``"triton"``.
+    """The implementation that maps the scores ``z``: ``"cpp"``, ``"torch"`` or ``"triton"``.
 
     Args:
-        impl: ``"torch"``, ``"cpp"`` or ``"triton"``, which are taken as they are, or ``"auto"``. On a GPU that is
-            Triton wherever it can be used and passes its check there, see ``triton_is_automatic``; on the CPU the C++
-            kernel wherever it can be used, is built already or is worth building (a million scores or more), and
-            ``HF_SPARSE_CPP=0`` is not set.
-        z: scores; only dtype, device and size are looked at.
+        impl: ``"torch"``, ``"cpp"`` or ``"triton"``, returned as they are, or ``"auto"``. On a GPU that is Triton
+            where it can run and passes its check (``triton_is_automatic``); on the CPU the C++ kernel where it can run
+            and is built or worth building (a million scores or more), unless ``HF_SPARSE_CPP=0`` is set. Else torch.
+        z: scores; only type, dtype, device and size matter.
         alpha: of entmax; None where it does not matter.
 
     Raises:
@@ -39,12 +38,12 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
         raise ValueError(f"impl must be one of {', '.join(map(repr, ROW_IMPLS))}, was {impl!r}")
     if impl == "auto":
         impl = "cpp" if z.device.type == "cpu" else "triton"
-        if _problem(impl, z, alpha) is not None:
+        if _row_problem(impl, z, alpha) is not None:
             return "torch"
         on_cpu = impl == "cpp"
         usable = available(build=z.numel() >= BUILD_FROM) if on_cpu else triton_is_automatic("rows", z.device)
         return impl if usable else "torch"
-    problem = _problem(impl, z, alpha)
+    problem = _row_problem(impl, z, alpha)
     if problem is not None:
         raise ValueError(f'impl="{impl}" {problem}; use impl="auto" or impl="torch"')
     if impl == "cpp":
@@ -54,18 +53,26 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
     return impl
 
 
-def _problem(impl: str, z: Tensor, alpha: float | Tensor | None) -> str | None:
-    """Why the kernels cannot take these scores, or None."""
-    if impl == "cpp" and (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+def _row_problem(impl: str, z: Tensor, alpha: float | Tensor | None) -> str | None:
+    """Why a kernel cannot take these scores, or None."""
+    return (_cpp_problem(z) if impl == "cpp" else None) or _type_problem(z) or _alpha_problem(alpha)
+
+
+def _cpp_problem(z: Tensor) -> str | None:
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return "cannot be traced or compiled"
-    if impl == "cpp" and z.device.type != "cpu":
-        return f"takes scores on the CPU, were on {z.device}"
+    return None if z.device.type == "cpu" else f"takes scores on the CPU, were on {z.device}"
+
+
+def _type_problem(z: Tensor) -> str | None:
     if type(z) not in (Tensor, torch.nn.Parameter):
         return f"takes plain tensors, was {type(z).__name__}"
-    if z.dtype not in DTYPES:
-        return f"takes scores of {', '.join(map(str, DTYPES))}, were {z.dtype}"
+    return None if z.dtype in DTYPES else f"takes scores of {', '.join(map(str, DTYPES))}, were {z.dtype}"
+
+
+def _alpha_problem(alpha: float | Tensor | None) -> str | None:
     if torch.is_tensor(alpha):
         return "takes one number for alpha, was a tensor"
-    if alpha is not None and not LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
-        return f"takes alpha in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha}"
-    return None
+    if alpha is None or LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
+        return None
+    return f"takes alpha in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha}"

@@ -1,4 +1,4 @@
-"""The kernel's functions on tensors. Plain computations: no gradient flows through them."""
+"""The functions of the C++ kernel on tensors. No gradient flows through them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from ._library import library
 from ._limits import DTYPES
 
-# Shorter rows are solved whole, in cache; longer ones on what one streaming read finds.
+# Rows up to this length are solved whole, in cache; longer ones on the candidates that one streaming read finds.
 STREAM_ABOVE = 4096
-# Rows with more than one in this many of their entries in the support are left to the caller.
-_LISTED = 4
+# The largest part of a row that is returned as a list: one in four.
+_LARGEST_PART = 4
 
 
 class Supports(NamedTuple):
@@ -21,11 +21,10 @@ class Supports(NamedTuple):
 
     Attributes:
         columns: (N, C) int64, ascending; 0 where a row has fewer than C.
-        p: (N, C) the weights there, adding up to one; 0 where a row has fewer. Where ``top`` is NaN or ``inf``, so is
-            the weight: NaN.
+        p: (N, C) the weights there, summing to one; 0 where a row has fewer, NaN where ``top`` is NaN or ``inf``.
         top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, which has no weights.
         conjugate: (N,) ``Omega*(z) - max z``, 0 for a fully masked row.
-        crowded: (N,) rows whose support is too large a part of the row to be listed: they have no columns here.
+        crowded: (N,) bool, rows whose support is too large a part of the row to be listed: they have no columns here.
     """
 
     columns: Tensor
@@ -79,7 +78,7 @@ def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
     num_rows, length = z.shape
     count, top, conjugate = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, 1), torch.empty(num_rows)
     supports = library().hf_sparse_entmax_supports(
-        z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, length // _LISTED,
+        z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, length // _LARGEST_PART,
         torch.get_num_threads(), count.data_ptr(), top.data_ptr(), conjugate.data_ptr(),
     )  # fmt: skip
     return Supports(*_taken(supports, count), top, conjugate, count < 0)
@@ -89,8 +88,8 @@ class ReluSupports(NamedTuple):
     """The supports of alpha-ReLU in rows (N, V), without their dense weights.
 
     Attributes:
-        columns, p, crowded: as in ``Supports``, but that the weights do not add up to one.
-        mass: (N,) float64, ``sum [(alpha - 1) z - tau]_+ ^ (alpha / (alpha - 1))``; means nothing for a crowded row.
+        columns, p, crowded: as in ``Supports``, except that the weights do not sum to one.
+        mass: (N,) float64, ``sum [(alpha - 1) z - tau]_+ ^ (alpha / (alpha - 1))``; meaningless for a crowded row.
     """
 
     columns: Tensor
@@ -100,7 +99,7 @@ class ReluSupports(NamedTuple):
 
 
 def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluSupports:
-    """The supports of alpha-ReLU; in a row with a NaN or ``inf`` the mass is that score.
+    """The supports of alpha-ReLU in rows z (N, V). The mass of a row with a NaN or ``inf`` is that score.
 
     Cost: one read of z.
     """
@@ -108,14 +107,14 @@ def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluS
     num_rows, length = z.shape
     count, mass = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, dtype=torch.float64)
     supports = library().hf_sparse_relu_supports(
-        z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, tau, length // _LISTED,
+        z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, tau, length // _LARGEST_PART,
         torch.get_num_threads(), count.data_ptr(), mass.data_ptr(),
     )  # fmt: skip
     return ReluSupports(*_taken(supports, count), mass, count < 0)
 
 
 def _taken(supports: int, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Columns and weights of supports that the kernel holds."""
+    """Columns and weights (N, C) of supports that the kernel holds."""
     width = max(int(count.max()), 0) if len(count) else 0
     columns, p = torch.empty(len(count), width, dtype=torch.int64), torch.empty(len(count), width)
     library().hf_sparse_take(supports, width, columns.data_ptr(), p.data_ptr())
@@ -133,12 +132,12 @@ def write_rows(
     """Rows of zeros (N, length) with ``values`` at their columns, or with ``factor (values - e_target)``.
 
     Args:
-        columns: (N, C) int64, ascending in each row until only zeros are left among the values.
+        columns: (N, C) int64, ascending in each row up to its last nonzero value.
         values: (N, C) float32.
         length: columns of the result.
         dtype: of the result: float32, bfloat16 or float16.
         target: (N,) int64.
-        factor: (N,) float32, with a target; rows of factor 0 stay zero, whatever their values.
+        factor: (N,) float32, given with a target; rows of factor 0 are zero, whatever their values.
 
     Cost: one write.
     """

@@ -1,4 +1,4 @@
-"""The compiled kernel in this process: loaded at most once, and never at import."""
+"""The compiled C++ kernel in this process: loaded at most once, and never at import."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def _loaded() -> ctypes.CDLL | str:
     for name, arguments in SIGNATURES.items():
         function = getattr(kernel, name)
         function.argtypes, function.restype = arguments, _POINTER if name.endswith("_supports") else None
-    # Of torch's own OpenMP library, which is in this process for all to see; other threads would compete with its idle
-    # ones, which hold on to their cores for milliseconds.
+    # Reuse torch's OpenMP pool; a second pool would contend with its threads, which spin for milliseconds when idle.
     team = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
     kernel.hf_sparse_use_team(ctypes.cast(team, _POINTER) if team else None)
     return kernel
@@ -44,12 +43,12 @@ def _loaded() -> ctypes.CDLL | str:
 
 @cache
 def _built_before() -> bool:
-    """Whether the library was there when this process first asked."""
+    """Whether the library existed when this process first asked."""
     return os.environ.get("HF_SPARSE_CPP") != "0" and library_path().exists()
 
 
 def library() -> ctypes.CDLL:
-    """The kernel, built if need be (about two seconds, once a machine).
+    """The kernel, built if need be (about two seconds, once per machine).
 
     Raises:
         KernelUnavailable: it cannot be built or loaded, or ``HF_SPARSE_CPP=0`` forbids it.
@@ -61,7 +60,7 @@ def library() -> ctypes.CDLL:
 
 
 def available(build: bool) -> bool:
-    """Whether the kernel can be used; ``build`` allows two seconds of compiling to find out."""
+    """Whether the kernel can be used; ``build`` allows compiling it, which takes two seconds."""
     if not build and not _loaded.cache_info().currsize and not _built_before():
         return False
     return not isinstance(_loaded(), str)

@@ -1,12 +1,12 @@
-"""The scores and exponents that the kernels take."""
+"""Dtypes and alphas that the kernels take."""
 
 from __future__ import annotations
 
 import torch
 
-# The C++ kernel knows these by their place.
+# The C++ kernel is given the index of a dtype.
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Outside, float32 sums of powers are too coarse (below), or there is no norm for Newton's method (above).
+# Below, float32 sums of powers are too coarse; above, Newton's method has no norm.
 LOWEST_ALPHA, HIGHEST_ALPHA = 1.1, 2.0
-# Nearer to softmax, float32 has too few digits for the gradient of alpha, which divides by (alpha - 1)^2.
+# Closer to softmax, float32 has too few digits for the gradient in alpha, which divides by (alpha - 1)^2.
 LOWEST_ATTENTION_ALPHA = 1.02

@@ -1,6 +1,6 @@
-"""Whether the Triton kernels are right on this GPU: seen once a process, before ``impl="auto"`` takes them.
+"""A check of the Triton kernels on this GPU, once per process, before ``impl="auto"`` takes them.
 
-A driver, a version of Triton or a GPU that no test has seen must cost speed, never exactness.
+A driver, a version of Triton or a GPU that no test has seen may cost speed, never exactness.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import warnings
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,11 +26,12 @@ from ._row_operators import (
 from ._triton_device import triton_problem
 from .gpu.listing import Listing
 
-# Largest difference from float64, relative to the largest entry. float32 products may keep 10 bits of mantissa only.
-_ROWS, _ATTENTION = 1e-4, {torch.float32: 5e-3, torch.float16: 5e-3, torch.bfloat16: 4e-2}
-_PADDED = 5e-3  # in float16
+# Largest difference from float64, relative to the largest entry. Products of float32 may keep 10 bits of mantissa.
+_ROW_TOLERANCE = 1e-4
+_ATTENTION_TOLERANCE = {torch.float32: 5e-3, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+_PADDED_TOLERANCE = 5e-3  # in float16
 _ALPHA, _EXPONENT = 1.5, 2.0
-# 1.5 but for a rounding error: where powers are no products, and the closed form is still that of 1.5.
+# Numerically 1.5, with its closed form, but takes the code path of any exponent.
 _ANY_ALPHA, _ANY_EXPONENT = 1.5 + 1e-9, 2.0 - 1e-9
 
 
@@ -40,9 +39,9 @@ _ANY_ALPHA, _ANY_EXPONENT = 1.5 + 1e-9, 2.0 - 1e-9
 def triton_is_automatic(kernels: str, device: torch.device) -> bool:
     """Whether ``impl="auto"`` may take Triton kernels on ``device``.
 
-    Where they can run at all, the environment decides if it sets ``HF_SPARSE_TRITON`` to 1 (yes) or 0 (no). Else they
-    are compared with float64, once; where they are wrong or do not run, a warning says so. Nothing can be compared
-    while a CUDA graph is captured: call them once before.
+    ``HF_SPARSE_TRITON`` set to 1 (yes, where they can run) or 0 (no) decides. Otherwise they are compared with
+    float64, once; where they are wrong or do not run, a warning says so. Nothing can be compared while a CUDA graph is
+    captured: call them once before.
 
     Args:
         kernels: ``"rows"`` or ``"attention"``.
@@ -73,21 +72,21 @@ def _agrees(kernels: str, device: torch.device) -> bool:
 def self_check(kernels: str, device: torch.device) -> str | None:
     """Compare Triton kernels with closed forms in float64, values and gradients.
 
-    Rows: the maps, losses and lists of supports at alpha 1.5, given as it is and as any alpha is, of sparsemax, and of
-    alpha-ReLU. Attention: causal at alpha 1.5, each dtype, heads sharing keys, with one query over a cache; and at an
-    alpha a head, not causal, with padding on the left and more keys than queries.
+    Rows: maps, losses and lists of supports at alpha 1.5, by its own code path and by that of any alpha; sparsemax;
+    alpha-ReLU. Attention: causal at alpha 1.5, each dtype, heads sharing keys, with one query over a cache; and with
+    an alpha per head, not causal, with padding on the left and more keys than queries.
 
     Args:
         kernels: ``"rows"`` or ``"attention"``.
         device: where to run them.
 
     Returns:
-        What is wrong, or None.
+        A description of what is wrong, or None.
     """
     from triton.errors import TritonError
 
-    compare: Callable[[torch.device], dict[str, float]] = {"rows": _rows, "attention": _attention}[kernels]
-    # Whatever the caller is in the middle of: tracing, inference, autocast.
+    compare = _row_errors if kernels == "rows" else _attention_errors
+    # The caller may be tracing, in inference mode or under autocast.
     with (
         _disable_current_modes(),
         torch.inference_mode(False),
@@ -104,7 +103,7 @@ def self_check(kernels: str, device: torch.device) -> str | None:
 
 
 def _excess(actual: Tensor, expected: Tensor, tolerance: float) -> float:
-    """The largest difference, in tolerances."""
+    """The largest difference, in units of the tolerance."""
     difference = (actual.detach().double() - expected).abs().max()
     return float(difference / expected.abs().max() / tolerance)
 
@@ -133,7 +132,7 @@ def _sparsemax(z: Tensor) -> Tensor:
     return (z - tau.gather(-1, support - 1)).clamp(min=0)
 
 
-def _rows(device: torch.device) -> dict[str, float]:
+def _row_errors(device: torch.device) -> dict[str, float]:
     z = 2 * _random(4, 1500, seed=0, device=device)
     grad = _random(4, 1500, seed=1, device=device)
     exact = z.double().requires_grad_()
@@ -143,9 +142,10 @@ def _rows(device: torch.device) -> dict[str, float]:
     target = torch.tensor([3, 1499, 0, 700], device=device)
     ones = torch.ones(4, device=device)
     solved = triton_solve(z, _ALPHA, _EXPONENT, None)
-    # <p, z> less the entropy, less the largest score.
+    # <p, z>, minus Omega(p), minus the largest score.
     conjugate = (p * exact).sum(-1) - (p.pow(_ALPHA).sum(-1) - 1) / (_ALPHA * (_ALPHA - 1)) - exact.amax(-1)
     slopes = triton_loss_gradients(z, *solved, ones, target, _ALPHA, _EXPONENT)
+    residual = p.scatter_add(1, target[:, None], -ones[:, None].double())
     given = triton_solve(z, _ALPHA, _EXPONENT, 2.0)
     relu = (exact * (_ALPHA - 1) - 2.0).clamp(min=0)
     listing = Listing.empty(z.numel(), 1, device)
@@ -155,55 +155,60 @@ def _rows(device: torch.device) -> dict[str, float]:
     table = _random(1500, 32, seed=2, device=device)
     product_of_list = triton_multiply(row, column, value, table, 4, torch.float32)
     return {
-        "weights": _excess(triton_weights(z, _ALPHA, _EXPONENT), p, _ROWS),
-        "weights of any alpha": _excess(triton_weights(z, _ANY_ALPHA, _ANY_EXPONENT), p, _ROWS),
-        "weights of sparsemax": _excess(triton_weights(z, 2.0, 1.0), _sparsemax(exact), _ROWS),
-        "their gradients": _excess(triton_jacobian_product(p.float(), grad, _ALPHA), product, _ROWS),
-        "listed weights": _excess(listed, p, _ROWS),
-        "products with the list": _excess(product_of_list, p @ table.double(), _ROWS),
-        "the loss": _excess(solved[0], conjugate, _ROWS),
-        "gradients of the loss": _excess(slopes, p.scatter_add(1, target[:, None], -ones[:, None].double()), _ROWS),
-        "the loss of alpha-ReLU": _excess(given[0], relu.pow(_EXPONENT + 1).sum(-1), _ROWS),
+        "weights": _excess(triton_weights(z, _ALPHA, _EXPONENT), p, _ROW_TOLERANCE),
+        "weights of any alpha": _excess(triton_weights(z, _ANY_ALPHA, _ANY_EXPONENT), p, _ROW_TOLERANCE),
+        "weights of sparsemax": _excess(triton_weights(z, 2.0, 1.0), _sparsemax(exact), _ROW_TOLERANCE),
+        "their gradients": _excess(triton_jacobian_product(p.float(), grad, _ALPHA), product, _ROW_TOLERANCE),
+        "listed weights": _excess(listed, p, _ROW_TOLERANCE),
+        "products with the list": _excess(product_of_list, p @ table.double(), _ROW_TOLERANCE),
+        "the loss": _excess(solved[0], conjugate, _ROW_TOLERANCE),
+        "gradients of the loss": _excess(slopes, residual, _ROW_TOLERANCE),
+        "the loss of alpha-ReLU": _excess(given[0], relu.pow(_EXPONENT + 1).sum(-1), _ROW_TOLERANCE),
         "its gradients": _excess(
-            triton_loss_gradients(z, *given, ones, None, _ALPHA, _EXPONENT), relu.pow(_EXPONENT), _ROWS
+            triton_loss_gradients(z, *given, ones, None, _ALPHA, _EXPONENT), relu.pow(_EXPONENT), _ROW_TOLERANCE
         ),
     }
 
 
-def _attention(device: torch.device) -> dict[str, float]:
+def _attention_errors(device: torch.device) -> dict[str, float]:
     excess: dict[str, float] = {}
     future = torch.ones(80, 80, dtype=torch.bool, device=device).triu(1)
     padded = torch.zeros(1, 1, 50, 80, dtype=torch.bool, device=device)
     padded[..., :21] = True
     alphas = torch.full((4,), _ALPHA, device=device)
-    for dtype, tolerance in _ATTENTION.items():
+    for dtype, tolerance in _ATTENTION_TOLERANCE.items():
         if device.type == "cpu" and dtype == torch.bfloat16:
             continue  # where Triton's interpreter multiplies matrices wrongly
-        causal = _compared(80, dtype, future, device, _ALPHA, causal=True)
+        causal = _attention_pairs(80, dtype, future, _ALPHA, causal=True)
         excess |= {f"{what}, {dtype}": _excess(*pair, tolerance) for what, pair in causal.items()}
-    others = _compared(50, torch.float16, padded, device, alphas, mask=~padded)
-    return excess | {f"{what} with padding": _excess(*pair, _PADDED) for what, pair in others.items()}
+    others = _attention_pairs(50, torch.float16, padded, alphas, mask=~padded)
+    return excess | {f"{what} with padding": _excess(*pair, _PADDED_TOLERANCE) for what, pair in others.items()}
 
 
-def _compared(
-    num_queries: int, dtype: torch.dtype, hidden: Tensor, device: torch.device, alpha: float | Tensor, **settings: Any
+def _attention_pairs(
+    num_queries: int,
+    dtype: torch.dtype,
+    hidden: Tensor,
+    alpha: float | Tensor,
+    causal: bool = False,
+    mask: Tensor | None = None,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """What the kernels compute of attention over 80 keys and what that is, and the last query alone where it is so."""
+    """Attention over 80 keys and its gradients, by the kernels and in float64; if causal, the last query alone too."""
     query, key, value, grad = (
-        _random(1, heads, length, 32, seed=heads + seed, device=device).to(dtype).requires_grad_()
+        _random(1, heads, length, 32, seed=heads + seed, device=hidden.device).to(dtype).requires_grad_()
         for seed, (heads, length) in enumerate(((4, num_queries), (2, 80), (2, 80), (4, num_queries)))
     )
     inputs, exact = (query, key, value), [x.detach().double().requires_grad_() for x in (query, key, value)]
     shared = [x.repeat_interleave(2, dim=1) for x in exact[1:]]
     scores = (exact[0] @ shared[0].mT / 6).masked_fill(hidden, -1e4)
     expected = _entmax15(scores) @ shared[1]
-    actual = triton_attention(*inputs, alpha, _EXPONENT, scaling=1 / 6, **settings)
+    actual = triton_attention(*inputs, alpha, _EXPONENT, scaling=1 / 6, causal=causal, mask=mask)
     gradients = torch.autograd.grad(actual, inputs, grad.detach())
     expected_gradients = torch.autograd.grad(expected, exact, grad.detach().double())
     found = {"attention": (actual, expected.detach())}
     for name, ours, theirs in zip(("queries", "keys", "values"), gradients, expected_gradients):
         found[f"gradients of {name}"] = (ours, theirs)
-    if "causal" in settings:
+    if causal:
         last = triton_decode_scores(query[:, :, -1:].detach(), key.detach(), 1 / 6)
         decoded = triton_decode_values(triton_weights(last, _ALPHA, _EXPONENT), value.detach())
         found["one query"] = (decoded, expected.detach()[:, :, -1:])

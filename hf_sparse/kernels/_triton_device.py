@@ -1,4 +1,4 @@
-"""Where the Triton kernels run."""
+"""Devices that the Triton kernels run on."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_kernel_that_is_wrong_is_noticed(monkeypatch, kernels, function, facto
     right = getattr(_self_check, function)
     monkeypatch.setattr(_self_check, function, lambda *args, **kwargs: right(*args, **kwargs) * factor)
     dtypes = [dtype for dtype in (torch.float32, torch.float16) if str(dtype) in what]
-    monkeypatch.setattr(_self_check, "_ATTENTION", dict.fromkeys(dtypes, 5e-3))
+    monkeypatch.setattr(_self_check, "_ATTENTION_TOLERANCE", dict.fromkeys(dtypes, 5e-3))
     assert what in self_check(kernels, HERE)
 
 

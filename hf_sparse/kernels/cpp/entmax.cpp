@@ -16,7 +16,7 @@ namespace {
 // ---- Rows in parallel -------------------------------------------------------------------------------------------
 
 // OpenMP's call that runs a function on a team of threads, from the library that torch computes with; null if it has
-// none. Its threads are there already, while new ones would wait for a core that torch's idle ones keep for a while.
+// none. Its threads exist already; new ones would wait for cores on which torch's idle threads spin.
 typedef void (*Team)(void (*)(void*), void*, unsigned, unsigned);
 Team team = nullptr;
 
@@ -61,7 +61,7 @@ void keep_weights(const Found& found, double mass, int64_t most, Support& suppor
     support.column.resize(n), support.weight.resize(n);
 }
 
-// A row without a finite maximum has NaN in one place, so that nobody takes it for a row without weights.
+// A row without a finite maximum has one NaN, so that it is not mistaken for a row without weights.
 const Support NO_WEIGHTS_BUT_NAN{{0}, {std::numeric_limits<float>::quiet_NaN()}};
 
 template <class T>
@@ -172,7 +172,7 @@ extern "C" {
 // Where parallel work is done: GOMP_parallel of the OpenMP library in this process.
 void hf_sparse_use_team(void* gomp_parallel) { team = reinterpret_cast<Team>(gomp_parallel); }
 
-// The supports of rows, to be fetched by hf_sparse_take: `count` weights a row, or -1 if they are more than `most`,
+// The supports of rows, to be fetched by hf_sparse_take: `count` weights per row, or -1 if they are more than `most`,
 // the row's maximum, and Omega*(z) - max z. A row with a NaN or an infinite score has one weight, NaN; a fully masked
 // one has none.
 void* hf_sparse_entmax_supports(const void* z, int dtype, int64_t num_rows, int64_t length, double alpha,
@@ -196,7 +196,7 @@ void* hf_sparse_relu_supports(const void* z, int dtype, int64_t num_rows, int64_
     return supports;
 }
 
-// Columns, ascending, and weights, `width` a row: 0 in column 0 where a row has fewer. The supports end here.
+// Columns, ascending, and weights, `width` per row: 0 in column 0 where a row has fewer. The supports end here.
 void hf_sparse_take(void* supports, int64_t width, int64_t* column, float* weight) {
     auto* taken = static_cast<std::vector<Support>*>(supports);
     for (const Support& support : *taken) {

@@ -28,7 +28,7 @@ template <int K> Sums sums_of(const float* x, int64_t n, float tau, float expone
     return total;
 }
 
-// How far above one the mass may be for tau to be the threshold; see hf_sparse/functional/_newton.py for the proof.
+// How far above one the mass may be for tau to be the threshold; see hf_sparse/functional/newton.py for the proof.
 double tolerance_of(int64_t n, double exponent) {
     const double tolerance = 3 * EPS * std::max(2.0, exponent);
     return exponent < 2 ? tolerance : std::max(tolerance, exponent * std::sqrt(EPS / (exponent * n)));

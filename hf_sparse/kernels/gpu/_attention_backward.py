@@ -1,4 +1,4 @@
-"""Flash entmax, backward: over live tiles only, from the thresholds that the forward left.
+"""Flash entmax, backward: over live tiles only, from the thresholds of the forward.
 
 With ``w = p^(2 - alpha)`` and ``g_ij = <dO_i, v_j>`` the derivative in the scores of query i is
 ``w_ij (g_ij - delta_i)``, where ``delta_i = sum_j w_ij g_ij / sum_j w_ij`` (Peters et al. 2019, Proposition 2). The
@@ -27,7 +27,7 @@ def differentiate_queries(
     CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr, value_dim: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries a program: DELTA, DQ and, where alpha is learned, what each query adds to DALPHA."""
+    """One tile of queries per program: DELTA, DQ and, where alpha is learned, DALPHA of each query."""
     tile = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
@@ -98,7 +98,7 @@ def differentiate_keys(
     CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr, value_dim: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of keys a program, for all heads that share it: DK and DV, summed in one order every time."""
+    """One tile of keys per program, for all heads that share it: DK and DV, always summed in the same order."""
     tile = tl.program_id(0)
     key_head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)

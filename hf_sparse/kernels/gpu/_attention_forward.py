@@ -1,8 +1,8 @@
-"""Flash entmax, forward: no score leaves the chip, and tiles without support are passed over.
+"""Flash entmax, forward: no score leaves the chip, and tiles without support are skipped.
 
-A program holds one tile of queries of one head. It reads all keys once and lists the tiles that can hold support,
-those with a score above a lower bound of its query's threshold; Newton's method runs on the listed tiles, striking out
-more of them as the bound rises; the values are read for what is left.
+A program holds one tile of queries of one head. It reads all keys once and lists the tiles that can hold support:
+those with a score above a lower bound of its query's threshold. Newton's method runs on the listed tiles and strikes
+out more of them as the bound rises. Values are read only for the tiles that remain.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def attend(
         tau = larger(tau, sink - 1)
     num_listed = 0
     for i in range(end - first):
-        # A query's own tile and the first of all are where attention goes: their threshold is a tight bound already.
+        # Attention goes to a query's own tile and to the first of all: their threshold is a tight bound already.
         j = tl.where(i == 0, end - 1, tl.where(i == 1, first, end - i))
         key = j * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
@@ -78,7 +78,7 @@ def attend(
             slopes = slope_power(u, exponent, EXPONENT)
             mass += tl.sum(slopes * u, 1)
             slope += tl.sum(slopes, 1)
-            # All threads have read entry i before this maximum over them is known, and it overwrites none after i.
+            # All threads have read entry i before this maximum is known, and the store overwrites no entry after i.
             found = tl.max((tl.max(u, 1) > 0).to(tl.int32), 0)
             tl.store(LIST + num_kept, j)
             num_kept += found
@@ -112,9 +112,9 @@ def attend(
         u_sink = tl.maximum(sink - tau, 0.0)
         mass += slope_power(u_sink, exponent, EXPONENT) * u_sink
     out = out / tl.where(mass > 0, mass, 1.0)[:, None]
-    # A score that is NaN or infinite: the row becomes NaN, alone.
+    # A NaN or infinite score turns its row, and no other, into NaN.
     out = tl.where((tau < float("inf"))[:, None], out, float("nan"))
     store_rows(OUT, out, batch, head, query, num_queries, value_dim, VALUE)
     TAU += (batch * num_heads + head) * num_queries
-    # Where no key is visible, above every score: the backward finds no support there.
+    # Above every score where no key is visible: the backward finds no support there.
     tl.store(TAU + query, tl.where(mass > 0, tau, -HIDDEN), mask=query < num_queries)

@@ -1,4 +1,4 @@
-"""Newton's method for a threshold, as the device functions all kernels share.
+"""Newton's method for a threshold, as device functions that all kernels share.
 
 ``u = [x - tau]_+`` is an excess over the threshold, ``P = 1 / (alpha - 1)`` and ``p = u^P`` the weight. ``EXPONENT``
 is P where it is 1, 2, 3 or 4, so that powers are products, and 0 where P is any other number, given as ``exponent``.
@@ -28,7 +28,7 @@ def slope_power(u, exponent, EXPONENT: tl.constexpr):
 
 @triton.jit
 def rise(mass, slope, alpha, EXPONENT: tl.constexpr):
-    """How far Newton's step on the P-norm moves tau: from a lower bound to a better lower bound, never past the root.
+    """The step of tau by Newton's method on the P-norm: from a lower bound to a better one, never past the root.
 
     The norm of the excess is convex and decreasing in tau for ``P >= 1``; ``mass = sum u^P``,
     ``slope = sum u^(P - 1)``, and ``mass^(1 - 1/P) = mass^(2 - alpha)``.

@@ -28,12 +28,12 @@ def solve_rows(
     Z, CONJUGATE, SOLUTION, PEAKS, COUNT, stride, length, num_blocks, alpha, exponent, tau, tolerance, max_steps,
     EXPONENT: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """One row a program: its peaks, its solution ``(base, shift, mass)``, its conjugate and the size of its support.
+    """One row per program: its peaks, its solution ``(base, shift, mass)``, its conjugate and the size of its support.
 
     The conjugate is ``Omega*(z) - max z`` for entmax. With ``rise = 1 + tau`` it is
-    ``rise / (alpha - 1) + (sum p (u - 1) + mass - 1) / alpha``: the dual objective, stationary in tau, so that what is
-    left of Newton's error enters squared. For alpha-ReLU it is ``sum u^(P + 1)``. A row with a NaN or an infinity is
-    counted as one entry.
+    ``rise / (alpha - 1) + (sum p (u - 1) + mass - 1) / alpha``: the dual objective, stationary in tau, so Newton's
+    remaining error enters squared. For alpha-ReLU it is ``sum u^(P + 1)``. A row with a NaN or an infinity counts as
+    one entry. Without ``tau`` rows are those of entmax.
     """
     row = tl.program_id(0).to(tl.int64)
     Z += row * stride
@@ -78,7 +78,7 @@ def solve_rows(
         powers = 0.0
         slope = 0.0
         count = 0
-        # Each in its own precision: a row of many equal scores ends at a shift of one in as many.
+        # Kept apart, each to its own precision: V equal scores end at a shift of 1/V.
         risen += step
         shift -= step
         for block in range(num_blocks):
@@ -116,7 +116,7 @@ def write_weights(
     Z, SOLUTION, PEAKS, TARGET, GRAD, OUT, stride, length, num_blocks, alpha, exponent,
     EXPONENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One block a program: the weights p, or ``grad (p - y)`` for a class target y, or ``grad p`` without one."""
+    """One block per program: the weights p, or ``grad (p - y)`` for a class target y, or ``grad p`` without one."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     base = tl.load(SOLUTION + row * 3)
@@ -132,14 +132,14 @@ def write_weights(
         p = tl.where(entry == tl.load(TARGET + row), p - 1, p)
     if GRAD is not None:
         grad = tl.load(GRAD + row)
-        # A row that does not count may be NaN, and must not come back as 0 * NaN.
+        # A row that does not count may hold a NaN, which must not come back as 0 * NaN.
         p = tl.where(grad == 0, 0.0, p * grad)
     tl.store(OUT + row * length + entry, p.to(OUT.dtype.element_ty), mask=entry < length)
 
 
 @triton.jit(do_not_specialize=["num_blocks"])
 def multiply_by_jacobian(P, GRAD, OUT, length, num_blocks, alpha, BLOCK: tl.constexpr):
-    """One row a program: ``s (g - mean_s g)`` with ``s = p^(2 - alpha)``. Blocks of zeros in p are not read on."""
+    """One row per program: ``s (g - mean_s g)``, ``s = p^(2 - alpha)``. Where a block of p is zero, g is not read."""
     row = tl.program_id(0).to(tl.int64)
     P += row * length
     GRAD += row * length
@@ -152,7 +152,7 @@ def multiply_by_jacobian(P, GRAD, OUT, length, num_blocks, alpha, BLOCK: tl.cons
         p = tl.load(P + entry, mask=entry < length, other=0.0).to(tl.float32)
         if tl.max((p != 0).to(tl.int32), 0) > 0:
             s = tl.where(p > 0, tl.exp2((2 - alpha) * tl.log2(tl.where(p > 0, p, 1.0))), p)
-            # Off the support g may be anything, infinite too: it must not enter the mean.
+            # Off the support g may be anything, even infinite: it must not enter the mean.
             g = tl.load(GRAD + entry, mask=p != 0, other=0.0).to(tl.float32)
             total += tl.sum(s, 0)
             weighted += tl.sum(s * g, 0)

@@ -16,11 +16,11 @@ from triton import knobs
 
 # The score of a hidden key: below every other, and finite, so that no difference of two of them is NaN.
 HIDDEN = tl.constexpr(-1.0e30)
-# The interpreter runs a reduction of one's own entry by entry, far too slowly; its other maxima all keep a NaN.
+# The interpreter runs custom reductions entry by entry, far too slowly; its own maxima keep a NaN.
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
-class Rows(NamedTuple):
+class RowTensor(NamedTuple):
     """A tensor (batch, heads, rows, columns), columns side by side in memory, with its strides."""
 
     pointer: Tensor
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     row: int
 
 
-class Pairs(NamedTuple):
+class PairTensor(NamedTuple):
     """A tensor (batch, heads, queries, keys) with its strides."""
 
     pointer: Tensor
@@ -40,7 +40,7 @@ class Pairs(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How scores follow from dot products, and the keys that are hidden; see ``Scores``.
+    """The numbers by which scores follow from dot products; see ``Scores``.
 
     Attributes:
         num_queries: queries of a head.
@@ -59,6 +59,16 @@ class Rules(NamedTuple):
     lowest: float
 
 
+def row_tensor(x: Tensor) -> RowTensor:
+    """x (batch, heads, rows, columns) as an argument of a kernel."""
+    return RowTensor(x, *x.stride()[:3])
+
+
+def pair_tensor(x: Tensor | None) -> PairTensor | None:
+    """x (batch, heads, queries, keys) as an argument of a kernel."""
+    return None if x is None else PairTensor(x, *x.stride())
+
+
 @triton.jit
 def larger(a, b):
     """The larger of two, NaN where one of them is."""
@@ -67,19 +77,19 @@ def larger(a, b):
 
 @triton.jit
 def peaks(x):
-    """The largest entry of each row, NaN where there is one: ``tl.max`` passes over NaN on a GPU."""
+    """The largest entry of each row, NaN where there is one: ``tl.max`` ignores NaN on a GPU."""
     return tl.max(x, 1) if _INTERPRETED else tl.reduce(x, 1, larger)
 
 
 @triton.jit
 def _of_head(x, batch, head):
-    """Where the rows or pairs of one head begin."""
+    """The first place of one head."""
     return x.pointer + batch * x.batch + head * x.head
 
 
 @triton.jit
 def _row_places(x, batch, head, index, num_rows, width, WIDTH: tl.constexpr):
-    """Where the entries of rows ``index`` of a head stand, (len(index), WIDTH), and which of them there are."""
+    """Places (len(index), WIDTH) of the entries of rows ``index`` of a head, and a mask of those inside the tensor."""
     column = tl.arange(0, WIDTH)
     inside = (index < num_rows)[:, None] & (column < width)[None, :]
     return _of_head(x, batch, head) + index.to(tl.int64)[:, None] * x.row + column[None, :], inside
@@ -87,7 +97,7 @@ def _row_places(x, batch, head, index, num_rows, width, WIDTH: tl.constexpr):
 
 @triton.jit
 def tile_rows(x, batch, head, index, num_rows, width, WIDTH: tl.constexpr):
-    """Rows ``index`` of a head of ``Rows`` x, padded with zeros to (len(index), WIDTH)."""
+    """Rows ``index`` of a head of ``RowTensor`` x, padded with zeros to (len(index), WIDTH)."""
     place, inside = _row_places(x, batch, head, index, num_rows, width, WIDTH)
     return tl.load(place, mask=inside, other=0.0)
 
@@ -101,7 +111,7 @@ def store_rows(x, rows, batch, head, index, num_rows, width, WIDTH: tl.constexpr
 
 @triton.jit
 def _pair_places(x, batch, head, query, key):
-    """Where the pairs of some queries and keys of a head stand in ``Pairs`` x."""
+    """Places (len(query), len(key)) of pairs of a head in ``PairTensor`` x."""
     place = query[:, None].to(tl.int64) * x.query + key[None, :].to(tl.int64) * x.key
     return _of_head(x, batch, head) + place
 
@@ -116,8 +126,8 @@ def tile_scores(
         q: (QUERIES, head) rows ``query``, a range of indices.
         k: (KEYS, head) rows ``key``, a range of indices.
         rules: ``Rules``.
-        BIAS: ``Pairs`` added to the scores, or None.
-        MASK: ``Pairs`` of int8, not zero where a key is visible, or added to the scores; or None.
+        BIAS: ``PairTensor`` added to the scores, or None.
+        MASK: ``PairTensor`` of int8, not zero where a key is visible, or added to the scores; or None.
         CAUSAL: the last query sees all keys, each one before it one less.
     """
     num_queries = rules.num_queries

@@ -1,4 +1,4 @@
-"""Launches of the attention kernels on tensors. Plain computations: no gradient flows through them."""
+"""Launches of the attention kernels on tensors. No gradient flows through them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 
 from ._attention_backward import differentiate_keys, differentiate_queries
 from ._attention_forward import attend
-from ._launch import on_device_of, unit, whole
-from ._tiles import Pairs, Rows, Rules
+from ._launch import on_device_of, padded, unit, whole
+from ._tiles import Rules, pair_tensor, row_tensor
 from .scores import Scores
 
 _MAX_STEPS = 30
 
 
 class Tiles(NamedTuple):
-    """How the attention kernels are launched.
+    """Sizes of the attention kernels' tiles and of their launches.
 
     Attributes:
-        queries: of a tile, the same in forward and backward, which share the live tiles.
-        keys: of a tile, likewise.
-        num_warps: of 32 threads, to a tile.
-        num_stages: how many tiles are under way in a loop: one is worked on while the others are read.
-        num_key_stages: the same in the backward for keys, which keeps two results.
+        queries: queries per tile, the same in forward and backward, which share the live tiles.
+        keys: keys per tile, likewise.
+        num_warps: warps of 32 threads per tile.
+        num_stages: tiles in flight in a loop: one is computed on while the others are read.
+        num_key_stages: the same in the backward for keys, which accumulates two results.
     """
 
     queries: int
@@ -36,11 +36,10 @@ class Tiles(NamedTuple):
 
 
 def tiles_for(head_dim: int, value_dim: int, dtype: torch.dtype) -> Tiles:
-    """Fixed by what a key and its value take, for registers to suffice, and shared memory of any GPU if it can be.
+    """Tiles by the size of a key and its value, such that registers suffice, and shared memory on any GPU if possible.
 
-    ``python -m tests.kernels.ahead_of_time`` tells what each choice takes. A product of float32 is no work for the
-    matrix units: its tiles are small, since each multiplication of a thread is an instruction, and all of them are
-    written out.
+    ``python -m tests.kernels.ahead_of_time`` prints what each choice takes. Products of float32 do not run on matrix
+    units: their tiles are small, since each multiplication of a thread is an instruction of its own.
     """
     width = triton.next_power_of_2(head_dim) + triton.next_power_of_2(value_dim)
     if dtype.itemsize == 2:
@@ -58,14 +57,6 @@ def num_tiles(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> tu
     return triton.cdiv(q.shape[2], tiles.queries), triton.cdiv(k.shape[2], tiles.keys)
 
 
-def _rows(x: Tensor) -> Rows:
-    return Rows(x, *x.stride()[:3])
-
-
-def _pairs(x: Tensor | None) -> Pairs | None:
-    return None if x is None else Pairs(x, *x.stride())
-
-
 def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> dict[str, object]:
     """The arguments all three kernels share, by name."""
     mask, lowest = scores.mask, 0.0
@@ -74,12 +65,12 @@ def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> di
     elif mask is not None:
         lowest = torch.finfo(mask.dtype).min / 2
     return {
-        "Q": _rows(q), "K": _rows(k), "V": _rows(v), "ALPHA": scores.alpha,
+        "Q": row_tensor(q), "K": row_tensor(k), "V": row_tensor(v), "ALPHA": scores.alpha,
         "rules": Rules(q.shape[2], k.shape[2], scores.scaling, scores.softcap, scores.window, lowest),
-        "BIAS": _pairs(scores.bias), "MASK": _pairs(mask), "group": q.shape[1] // k.shape[1],
+        "BIAS": pair_tensor(scores.bias), "MASK": pair_tensor(mask), "group": q.shape[1] // k.shape[1],
         "CAUSAL": scores.causal, "EXPONENT": whole(scores.exponent),
         "head_dim": q.shape[3], "value_dim": v.shape[3], "QUERIES": tiles.queries, "KEYS": tiles.keys,
-        "HEAD": max(16, triton.next_power_of_2(q.shape[3])), "VALUE": max(16, triton.next_power_of_2(v.shape[3])),
+        "HEAD": padded(q.shape[3]), "VALUE": padded(v.shape[3]),
         "num_warps": tiles.num_warps,
     }  # fmt: skip
 
@@ -101,7 +92,7 @@ def attention_forward(
         tau: (batch, heads, queries) float32, the thresholds.
         live: (batch, heads, query tiles, key tiles) int8, 1 where a tile holds support.
 
-    Memory: the result, tau, and a byte and a list entry a tile; nothing a score.
+    Memory: the result, tau, and a byte and a list entry per tile; nothing per score.
     """
     q, k, v = unit(q), unit(k), unit(v)
     batch, heads, num_queries, _ = q.shape
@@ -113,8 +104,8 @@ def attention_forward(
     listed = torch.empty(live.shape, dtype=torch.int32, device=q.device)
     with on_device_of(q):
         attend[(shape[0], heads, batch)](
-            OUT=_rows(out), TAU=tau, LIVE=live, LIST=listed, SINKS=scores.sinks,
-            # Newton's method squares the error from an exponent of two on; below, it ends on the support.
+            OUT=row_tensor(out), TAU=tau, LIVE=live, LIST=listed, SINKS=scores.sinks,
+            # From an exponent of two on Newton's method squares the error; below, it converges on the support.
             tolerance=1e-4 if whole(scores.exponent) >= 2 else 2e-6, max_steps=_MAX_STEPS,
             num_stages=tiles.num_stages, **_common(q, k, v, scores, tiles),
         )  # fmt: skip
@@ -122,7 +113,7 @@ def attention_forward(
 
 
 class Gradients(NamedTuple):
-    """Derivatives of a scalar in the arguments; ``alpha`` and ``sinks`` (heads,), None where not asked for."""
+    """Derivatives of a scalar; ``alpha`` and ``sinks`` (heads,), None where there is none."""
 
     q: Tensor
     k: Tensor
@@ -152,20 +143,20 @@ def attention_backward(
     """
     dout, q, k, v = unit(dout), unit(q), unit(k), unit(v)
     tiles = tiles or tiles_for(q.shape[3], v.shape[3], q.dtype)
-    common = _common(q, k, v, scores, tiles) | {"TAU": tau, "DOUT": _rows(dout)}
+    common = _common(q, k, v, scores, tiles) | {"TAU": tau, "DOUT": row_tensor(dout)}
     dq, dk, dv = empty_gradients(q, k, v)
     delta, dalpha = torch.empty_like(tau), torch.empty_like(tau) if learned else None
     batch, heads, num_query_tiles, num_key_tiles = live.shape
     with on_device_of(q):
         listed, count = tile_lists(live)
         differentiate_queries[(num_query_tiles, heads, batch)](
-            DQ=_rows(dq), DELTA=delta, DALPHA=dalpha, LIST=listed, COUNT=count, SINKS=scores.sinks,
+            DQ=row_tensor(dq), DELTA=delta, DALPHA=dalpha, LIST=listed, COUNT=count, SINKS=scores.sinks,
             num_stages=tiles.num_stages, **common,
         )  # fmt: skip
         listed, count = tile_lists(live.transpose(2, 3))
         differentiate_keys[(num_key_tiles, k.shape[1], batch)](
-            DELTA=delta, DK=_rows(dk), DV=_rows(dv), LIST=listed, COUNT=count, num_stages=tiles.num_key_stages,
-            **common,
+            DELTA=delta, DK=row_tensor(dk), DV=row_tensor(dv), LIST=listed, COUNT=count,
+            num_stages=tiles.num_key_stages, **common,
         )  # fmt: skip
     dsinks = None
     if scores.sinks is not None:
@@ -182,7 +173,7 @@ def empty_gradients(*tensors: Tensor) -> list[Tensor]:
 
 
 def tile_lists(live: Tensor) -> tuple[Tensor, Tensor]:
-    """For each row of live (..., tiles): the indices of its ones, ascending, before all others; and how many.
+    """Per row of live (..., tiles): the indices of its ones, ascending, then all others; and the number of ones.
 
     >>> tile_lists(torch.tensor([[0, 1, 1]], dtype=torch.int8))
     (tensor([[1, 2, 0]], dtype=torch.int32), tensor([2], dtype=torch.int32))

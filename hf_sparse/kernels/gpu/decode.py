@@ -1,7 +1,7 @@
 """One query over a cache of keys: keys are read once, values only where there is weight.
 
-The scores of the one query are a single row, so that the row kernels find its weights. What is left are two products
-with the cache, in which the query heads that share a key head are the rows of one small matrix.
+The scores of the query are a row, so the row kernels find its weights. Left are two products with the cache, in which
+the query heads that share a key head are the rows of one small matrix.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._launch import on_device_of, unit
-from ._tiles import Rows, tile_rows
+from ._launch import on_device_of, padded, unit
+from ._tiles import RowTensor, row_tensor, tile_rows
 
-# Programs to a key head: enough for small batches to fill a GPU, each with a few thousand keys of a long cache.
+# Programs per key head: enough for small batches to fill a GPU, each with a few thousand keys of a long cache.
 _MOST_SPLITS = 32
 
 
@@ -43,7 +43,7 @@ def multiply_values(
     P, V, PARTS, p_row, num_keys, group, tiles_each,
     value_dim: tl.constexpr, GROUP: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Weighted values (batch, key heads, parts, group, value_dim) summed; those without any weight are not read."""
+    """Sums of weighted values (batch, key heads, parts, group, value_dim); values without weight are not read."""
     part = tl.program_id(0)
     key_head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
@@ -63,16 +63,12 @@ def multiply_values(
     tl.store(PARTS + place, out, mask=(member < group)[:, None] & (column < value_dim)[None, :])
 
 
-def _parts(num_keys: int, cache: Tensor) -> tuple[int, int, int]:
-    """How many programs share the keys, how many tiles each takes, and the keys of a tile, by their width."""
-    keys = 64 if _width(cache.shape[3]) * cache.dtype.itemsize <= 256 else 32
+def _split(num_keys: int, cache: Tensor) -> tuple[int, int, int]:
+    """Numbers of programs that share the keys, of tiles per program, and of keys per tile, by their width."""
+    keys = 64 if padded(cache.shape[3]) * cache.dtype.itemsize <= 256 else 32
     num_tiles = triton.cdiv(num_keys, keys)
     tiles_each = triton.cdiv(num_tiles, _MOST_SPLITS)
     return triton.cdiv(num_tiles, tiles_each), tiles_each, keys
-
-
-def _width(dim: int) -> int:
-    return max(16, triton.next_power_of_2(dim))
 
 
 def decode_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
@@ -89,13 +85,13 @@ def decode_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     batch, heads, _, head_dim = query.shape
     key_heads, num_keys = key.shape[1:3]
     scores = torch.empty((batch, heads, 1, num_keys), dtype=torch.float32, device=query.device)
-    num_parts, tiles_each, keys = _parts(num_keys, key)
+    num_parts, tiles_each, keys = _split(num_keys, key)
     group = heads // key_heads
+    heads_as_rows = RowTensor(query, query.stride(0), group * query.stride(1), query.stride(1))
     with on_device_of(query):
         multiply_keys[(num_parts, key_heads, batch)](
-            Rows(query, query.stride(0), group * query.stride(1), query.stride(1)), Rows(key, *key.stride()[:3]),
-            scores, num_keys, group, scaling, tiles_each, head_dim=head_dim, GROUP=_width(group),
-            HEAD=_width(head_dim), KEYS=keys,
+            heads_as_rows, row_tensor(key), scores, num_keys, group, scaling, tiles_each,
+            head_dim=head_dim, GROUP=padded(group), HEAD=padded(head_dim), KEYS=keys,
         )  # fmt: skip
     return scores
 
@@ -112,13 +108,13 @@ def decode_values(weights: Tensor, value: Tensor) -> Tensor:
     weights, value = weights.contiguous(), unit(value)
     batch, heads = weights.shape[:2]
     key_heads, num_keys, value_dim = value.shape[1:]
-    num_parts, tiles_each, keys = _parts(num_keys, value)
+    num_parts, tiles_each, keys = _split(num_keys, value)
     group = heads // key_heads
     shape = (batch, key_heads, num_parts, group, value_dim)
     parts = torch.empty(shape, dtype=torch.float32, device=value.device)
     with on_device_of(value):
         multiply_values[(num_parts, key_heads, batch)](
-            weights, Rows(value, *value.stride()[:3]), parts, weights.stride(1), num_keys, group, tiles_each,
-            value_dim=value_dim, GROUP=_width(group), VALUE=_width(value_dim), KEYS=keys,
+            weights, row_tensor(value), parts, weights.stride(1), num_keys, group, tiles_each,
+            value_dim=value_dim, GROUP=padded(group), VALUE=padded(value_dim), KEYS=keys,
         )  # fmt: skip
     return parts.sum(2).view(batch, heads, 1, value_dim).to(value.dtype)

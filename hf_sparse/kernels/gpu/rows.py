@@ -1,4 +1,4 @@
-"""Launches of the row kernels on tensors (N, V). Plain computations: no gradient flows through them."""
+"""Launches of the row kernels on tensors (N, V). No gradient flows through them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 from ._launch import on_device_of, whole
 from ._row_kernels import multiply_by_jacobian, solve_rows, write_weights
 
-# Peaks of blocks of this many scores: at 262,144 classes 256 of them, which one program holds. Sizes that follow the
-# length of a row are few, since each is compiled for itself.
+# Scores per block: at 262,144 classes that makes 256 peaks, which one program holds. There are only a few sizes, since
+# each compiles a variant of its own.
 LARGEST_BLOCK, _SHORT = 1024, 256
 _FEW_BLOCKS, _BLOCKS = 16, 256
 _MAX_STEPS = 40
 
 
 class RowSolutions(NamedTuple):
-    """What is known of rows (N, V) once they are solved, all float32.
+    """The solutions of rows (N, V), all float32.
 
     Attributes:
         conjugate: (N,) ``Omega*(z) - max z`` for entmax, ``sum u^(P + 1)`` for alpha-ReLU; NaN for a row that holds a
             NaN or ``inf``.
         solution: (N, 3) base, shift and mass: the weights are ``[(alpha - 1) (z - base) + shift]_+^P / mass``.
         peaks: (N, blocks) the largest score of each block of the row.
-        support_size: (N,) int32, where it was asked for; 1 for a row that holds a NaN or ``inf``.
+        support_size: (N,) int32, where asked for; 1 for a row that holds a NaN or ``inf``.
     """
 
     conjugate: Tensor
@@ -36,17 +36,17 @@ class RowSolutions(NamedTuple):
 
 
 def block_size(length: int) -> int:
-    """Scores of which one peak is kept, in rows of ``length``."""
+    """Scores per block in rows of ``length``."""
     return min(LARGEST_BLOCK, _SHORT) if length <= _SHORT else LARGEST_BLOCK
 
 
 def num_blocks(length: int) -> int:
-    """Blocks of rows of ``length``."""
+    """Blocks per row of ``length``."""
     return triton.cdiv(length, block_size(length))
 
 
 def _room_for(count: int) -> int:
-    """Blocks that the compiled variant has room for."""
+    """Blocks that the compiled variant for ``count`` of them has room for."""
     return _FEW_BLOCKS if count <= _FEW_BLOCKS else max(_BLOCKS, triton.next_power_of_2(count))
 
 
@@ -60,7 +60,7 @@ def row_solutions(
         alpha: in [1.1, 2] where tau is None, else above 1.
         exponent: ``1 / (alpha - 1)``.
         tau: the threshold of alpha-ReLU; None solves for that of entmax.
-        counting: whether the sizes of the supports are wanted.
+        counting: whether to return the sizes of the supports.
 
     Cost: one read of z, and reads of the blocks that can hold support, three to ten times.
     """
@@ -75,7 +75,7 @@ def row_solutions(
         with on_device_of(z):
             solve_rows[(num_rows,)](
                 z, conjugate, solution, peaks, count, z.stride(0), length, blocks, alpha, exponent, tau,
-                # Twice what float32 sums are off by, at an exponent that multiplies it.
+                # Twice the rounding error of float32 sums, which the exponent multiplies.
                 4e-7 * max(2.0, exponent), _MAX_STEPS,
                 EXPONENT=whole(exponent), BLOCK=block_size(length), BLOCKS=_room_for(blocks),
             )  # fmt: skip
@@ -98,7 +98,7 @@ def row_weights(
         alpha: as given to ``row_solutions``.
         exponent: as given to ``row_solutions``.
         grad: (N,) float32, a factor for each row.
-        target: (N,) int64, the class y from whose weight one is taken.
+        target: (N,) int64, the classes y.
 
     Cost: one write, and one read of the blocks that hold support.
     """

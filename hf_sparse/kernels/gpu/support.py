@@ -1,7 +1,7 @@
 """The supports of rows as entries of a sparse matrix, and the product of such a matrix with a dense one.
 
-Fused linear losses need both: what is listed of a chunk of logits is all that is kept of it, and the two gradients of
-the linear layer are products with that list, in which each row of the result is summed in one order every time.
+Fused linear losses need both: of a chunk of logits only the list is kept, and the two gradients of the linear layer
+are products with that list. Each row of a product is always summed in the same order.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ._row_kernels import row_scores
 from .listing import Listing
 from .rows import RowSolutions, block_size, num_blocks
 
-# Entries multiplied at a time, and columns of the result a program; so many steps of them are summed apart, since
-# float32 drifts where thousands of terms are added one by one.
+# Entries per multiplication, columns of the result per program, and steps per partial sum: float32 drifts where
+# thousands of terms are added one by one.
 _ENTRIES, _COLUMNS, _STEPS = 8, 512, 32
 
 
@@ -27,7 +27,7 @@ def list_rows(
     Z, SOLUTION, PEAKS, COUNT, START, ROW, COLUMN, VALUE, stride, length, num_blocks, first_row, alpha, exponent,
     softcap, factor, CAPPED: tl.constexpr, EXPONENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row a program: its COUNT entries from START on, in the order of columns; a negative START lists none.
+    """One row per program: its COUNT entries from START on, in the order of columns; a negative START lists none.
 
     VALUE is ``factor p``, times ``1 - (z / softcap)^2`` where the scores are CAPPED. A row without a solution is one
     NaN.
@@ -65,7 +65,7 @@ def sum_rows(
     START, INDEX, VALUE, TABLE, OUT, table_row, num_columns, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr,
     STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of a row of OUT a program: the rows INDEX of TABLE, weighted by VALUE, from START to the next."""
+    """COLUMNS of one row of OUT per program: rows INDEX of TABLE weighted by VALUE, from START to the next START."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     end = tl.load(START + row + 1)
@@ -100,13 +100,13 @@ def list_support(
     Args:
         z: as given to ``row_solutions``.
         solutions: what ``row_solutions`` returned, with its counts.
-        listing: it has room for ``most`` entries of every chunk.
-        chunk: which of the listing's chunks these rows are; chunks come in order.
+        listing: with room for ``most`` entries of every chunk.
+        chunk: the number of this chunk; chunks come in order.
         first_row: the index of the first row.
-        most: entries that are worth listing.
+        most: the largest number of entries to list.
         alpha: as given to ``row_solutions``.
         exponent: as given to ``row_solutions``.
-        softcap: values are multiplied by ``1 - (z / softcap)^2``; None for not.
+        softcap: values are multiplied by ``1 - (z / softcap)^2``, unless None.
         factor: on the values.
 
     Cost: one read of the blocks that hold support.
@@ -136,7 +136,7 @@ def multiply(row: Tensor, column: Tensor, value: Tensor, table: Tensor, num_rows
         num_rows: rows of the result.
         dtype: of the result.
 
-    Cost: a sort of the entries and one row of ``table`` an entry; nothing on the host.
+    Cost: a sort of the entries and a read of one row of ``table`` per entry; nothing on the host.
     """
     table = unit(table)
     row, order = row.to(torch.int32).sort(stable=True)
