@@ -1,6 +1,7 @@
 """The import rules of the house, read off the source text; floors are derived from the folders, nothing is listed."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,28 @@ def test_mathematics_knows_no_models(path):
         assert "triton" not in roots
     if room in {"kernels", "functional", "losses", "metrics", "config"} and "evaluate" not in path.parts:
         assert not roots & {"transformers", "peft", "accelerate", "datasets"}
+
+
+def constants(path: Path) -> dict[str, str]:
+    """The public constants of a file, by name, with the source of their values."""
+    values = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            names = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            values |= {name: ast.unparse(node) for name in names if name.isupper() and not name.startswith("_")}
+    return values
+
+
+def test_a_public_constant_has_one_value_in_the_whole_package():
+    found = {}
+    for path in FILES:
+        for name, value in constants(path).items() if "evaluate" not in path.parts else ():
+            assert found.setdefault(name, value) == value, f"{name} has another value in {NAME_OF[path]}"
+
+
+def test_one_function_decides_between_float32_and_float64():
+    decision = re.compile(r"(==|!=|is|is not|in) torch\.float64|torch\.float64 (in|if)|promote_types")
+    assert [NAME_OF[path] for path in FILES if decision.search(path.read_text())] == ["hf_sparse.functional.rows"]
 
 
 def test_no_module_is_named_after_a_heap():

@@ -64,7 +64,7 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> CandidateRows
     """
     exponent = exponent_of(alpha)
     z = z.detach().contiguous()
-    dtype = torch.float64 if alpha < FLOAT64_BELOW else accumulation_dtype(z)
+    dtype = accumulation_dtype(z) if alpha >= FLOAT64_BELOW else torch.float64
     maxima = chunk_maxima(z).to(dtype)
     top = maxima.amax(1, keepdim=True)
 

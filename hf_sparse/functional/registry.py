@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 from torch import Tensor
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def register(sparse_map: SparseMap) -> None:
     MAPS[sparse_map.name] = sparse_map
 
 
-def underlying(name: str, settings: Mapping[str, Value]) -> tuple[str, dict[str, Value | float]]:
+def underlying(name: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The map that ``name`` is a special case of, with its settings; ``name`` and ``settings`` where it is none.
 
     >>> underlying("sparsemax", {})

@@ -21,6 +21,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from ..config import MapConfig, SparseConfig
+from ..functional.rows import accumulation_dtype
 from ..model.decoding import KeptSupport, init_continuous_batching
 from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
 from ._ensemble_checks import check_members, check_tokenizers
@@ -242,5 +243,4 @@ def _member_output(
     logits = output.logits[:, -logits_to_keep:]
     if logits[:, -1].isnan().any():
         raise ValueError(f"member {number} of the ensemble ({type(member).__name__}) has NaN in its logits")
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    return logits.log_softmax(-1, dtype=dtype), output.get("past_key_values")
+    return logits.log_softmax(-1, dtype=accumulation_dtype(logits)), output.get("past_key_values")

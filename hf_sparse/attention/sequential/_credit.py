@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...config import MapConfig
 from ...functional import UpperBounds
+from ...functional.rows import accumulation_dtype
 from ...settings import ON_SCORES
 from .._call import AttentionCall
 from ..site import SITE, AttentionSite, settings_by_head
@@ -78,7 +79,7 @@ def _fertility(
         num_keys: number of keys.
     """
     site: AttentionSite = module.__dict__[SITE]
-    precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    precision = accumulation_dtype(scores)
     if torch.is_tensor(given) and site.kind == "cross":
         shape = (scores.shape[0], num_keys)
         if given.shape != shape:
