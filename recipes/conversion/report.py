@@ -22,6 +22,14 @@ MEASURES = (
     Measure("gold token impossible", "missed", ".1%", "lower"),
     Measure("tokens possible", "support", ".0f"),
 )
+TRAINING = {
+    "swap": "trained with softmax, which was then replaced by {maps}, without further training",
+    "calibrate": "trained with softmax, which was then replaced by {maps} with fitted temperatures",
+    "train": "trained with softmax, and further with {maps}",
+    "anneal": "trained with softmax, and further with {maps}, alpha moving there from 1 after a calibration",
+    "distil": "trained with softmax, and further with {maps}, annealed, with the dense model as a teacher",
+    "scratch": "trained from scratch with {maps}",
+}
 NAMES = {"gpt2": "GPT-2", "bart": "BART"}
 Runs = dict[tuple[str, str], Record]  # of one model, by place and way
 
@@ -107,10 +115,9 @@ def _asked(settings: dict[str, Any]) -> dict[str, Any] | None:
 def _training(settings: dict[str, Any], where: str | None) -> str:
     if where is None:
         return "trained with softmax."
-    return (
-        f"trained with softmax and then made sparse with entmax (alpha {settings['alpha']:g}) in {where}, by the way "
-        f"`{settings['way']}` of the recipe. Beside it the other ways, for as many steps."
-    )
+    maps = f"entmax (alpha {settings['alpha']:g}) in {where}"
+    how = TRAINING[settings["way"]].format(maps=maps)
+    return f"{how}. The other ways to the same maps are beside it, for as many steps."
 
 
 def by_model() -> dict[str, Runs]:

@@ -40,25 +40,29 @@ def as_table(source: str, unit: str, rows: Iterable[tuple[int, list[str]]]) -> D
     """
     table = []
     for number, fields in rows:
-        place = f"{source}, {unit} {number}"
-        if len(fields) != len(COLUMNS) or not all(isinstance(field, str) and field for field in fields):
-            raise ValueError(
-                f"{place}: expected three fields, lemma TAB form TAB tags (as in 'draw\\tdrawn\\tV;V.PTCP;PST'), "
-                f"was {fields!r}"
-            )
-        text = "".join(fields)
-        if "<" in text or ">" in text:
-            raise ValueError(f"{place}: the characters < and > mark tags and must not occur: {fields!r}")
-        if len(text) > LONGEST_ROW:
-            raise ValueError(f"{place}: more than {LONGEST_ROW} characters, was {len(text)}")
-        tags = fields[2].split(";")
-        if "" in tags or any(f"<{tag}>" in SPECIAL for tag in tags):
-            reserved = ", ".join(special.strip("<>") for special in SPECIAL)
-            raise ValueError(f"{place}: a tag is empty or one of {reserved}: {fields[2]!r}")
+        check_row(f"{source}, {unit} {number}", fields)
         table.append(dict(zip(COLUMNS, fields)))
     if not table:
         raise ValueError(f"{source}: no rows; expected lines of lemma TAB form TAB tags")
     return Dataset.from_list(table)
+
+
+def check_row(place: str, fields: list[str]) -> None:
+    """Raise ``ValueError``, with the place, unless the fields are a lemma, a form and tags that the model can read."""
+    if len(fields) != len(COLUMNS) or not all(isinstance(field, str) and field for field in fields):
+        raise ValueError(
+            f"{place}: expected three fields, lemma TAB form TAB tags (as in 'draw\\tdrawn\\tV;V.PTCP;PST'), "
+            f"was {fields!r}"
+        )
+    text = "".join(fields)
+    if "<" in text or ">" in text:
+        raise ValueError(f"{place}: the characters < and > mark tags and must not occur: {fields!r}")
+    if len(text) > LONGEST_ROW:
+        raise ValueError(f"{place}: more than {LONGEST_ROW} characters, was {len(text)}")
+    tags = fields[2].split(";")
+    if "" in tags or any(f"<{tag}>" in SPECIAL for tag in tags):
+        reserved = ", ".join(special.strip("<>") for special in SPECIAL)
+        raise ValueError(f"{place}: a tag is empty or one of {reserved}: {fields[2]!r}")
 
 
 def read_verbs() -> Dataset:

@@ -79,21 +79,25 @@ def read_folder(folder: Path, source: str, target: str) -> Corpus:
     """
     parts = []
     for split, names in SPLITS.items():
-        found = [
-            [folder / f"{name}.{language}{suffix}" for language in (source, target)]
-            for name in names
-            for suffix in ("", ".gz")
-        ]
-        both = next((files for files in found if all(file.is_file() for file in files)), None)
-        if both is None:
+        files = _aligned(folder, names, source, target)
+        if files is None:
             tried = ", ".join(f"{name}.{source}[.gz]" for name in names)
             raise ValueError(f"{folder}: no files for {split}; looked for {tried} and the same with .{target}")
-        columns = [read_lines(file) for file in both]
-        if len(columns[0]) != len(columns[1]):
-            raise ValueError(f"{both[0].name} has {len(columns[0])} lines, {both[1].name} {len(columns[1])}")
-        pairs = [Pair(a.strip(), b.strip()) for a, b in zip(*columns)]
+        sources, targets = map(read_lines, files)
+        if len(sources) != len(targets):
+            raise ValueError(f"{files[0].name} has {len(sources)} lines, {files[1].name} {len(targets)}")
+        pairs = [Pair(a.strip(), b.strip()) for a, b in zip(sources, targets)]
         parts.append([pair for pair in pairs if all(pair)])
     return Corpus(*parts)
+
+
+def _aligned(folder: Path, names: Sequence[str], source: str, target: str) -> tuple[Path, Path] | None:
+    for name in names:
+        for suffix in ("", ".gz"):
+            files = folder / f"{name}.{source}{suffix}", folder / f"{name}.{target}{suffix}"
+            if all(file.is_file() for file in files):
+                return files
+    return None
 
 
 def read_tables(folder: Path) -> Corpus:

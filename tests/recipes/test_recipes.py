@@ -5,11 +5,14 @@ import importlib
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
+from recipes.lib.blocks import read
 from recipes.lib.study import Study, main
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/run.py"))
+SUMMARIES = sorted(RECIPES.glob("*/results/*.json"))
 FILES = sorted(path for path in RECIPES.rglob("*.py") if "lib" not in path.parts and path.name != "headlines.py")
 
 
@@ -33,6 +36,19 @@ def test_a_recipe_is_a_study_named_like_its_folder(name, capsys):
     assert f"python -m recipes.{name}.run" in study.description
     main(study, ["--list", "--quick"])
     assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+
+
+@pytest.mark.parametrize("path", SUMMARIES, ids=lambda path: str(path.relative_to(RECIPES)))
+def test_every_run_with_weights_has_a_card(path):
+    report = importlib.import_module(f"recipes.{path.parent.parent.name}.report")
+    records = read(path.relative_to(RECIPES.parent).as_posix()).get("runs", [])
+    for record in records:
+        if "weights" in record:
+            made = report.card(record, records)
+            text = made.text()
+            assert ModelCard(text).data.model_name == made.name
+            assert record["command"] in text
+            assert made.rows[made.own]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(RECIPES)))
