@@ -24,6 +24,7 @@ from hf_sparse.metrics import eps_perplexity, sparsemax_score, support_size
 
 from ..language_modelling.data import blocks, learn_tokenizer
 from ..lib.models import probabilities
+from ..lib.records import Figures
 from ..translation.data import Pair
 from .data import line_pairs, text_lines
 
@@ -129,7 +130,7 @@ def _token_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 @torch.no_grad()
-def evaluate(model: PreTrainedModel, task: Task, batch_size: int) -> dict[str, float]:
+def evaluate(model: PreTrainedModel, task: Task, batch_size: int) -> Figures:
     """Figures on the held-out rows that mean the same for every map.
 
     Returns:

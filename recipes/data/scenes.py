@@ -173,7 +173,8 @@ def sentence(chance: random.Random) -> tuple[str, str]:
 @lru_cache(maxsize=1)
 def pairs() -> list[tuple[str, str]]:
     """All sentences, German and English; no German one occurs twice."""
-    chance, found = random.Random(SEED), {}
+    chance = random.Random(SEED)
+    found: dict[str, str] = {}
     while len(found) < ROWS:
         german, english = sentence(chance)
         found.setdefault(german, english)

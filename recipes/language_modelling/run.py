@@ -67,7 +67,9 @@ def measure(model: Any, corpus: Corpus) -> Figures:
                 figures["rep"], figures["wrep"] = repetitions(drawn, text, settings.span)
                 for key, value in figures.items():
                     sums[name][key] = sums[name].get(key, 0.0) + value
-    means = {name: {key: value / count for key, value in total.items()} for name, total in sums.items()}
+    means: dict[str, Figures] = {
+        name: {key: value / count for key, value in total.items()} for name, total in sums.items()
+    }
     for figures in means.values():
         loss = figures.pop("loss")
         figures["eps_perplexity"] = math.exp(figures.pop("eps_loss"))

@@ -12,7 +12,7 @@ class Progress(ProgressCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         """Print step, loss and support sizes; results.json has the rest."""
-        if self.training_bar is None or "loss" not in (logs or {}):
+        if self.training_bar is None or not logs or "loss" not in logs:
             return
         line = f"  step {state.global_step:>5}   loss {logs['loss']:.3f}"
         if "head_support" in logs:

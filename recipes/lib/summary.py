@@ -65,7 +65,7 @@ def _common(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _without(record: Record, shared: Record) -> Record:
-    rest = {}
+    rest: Record = {}
     for key, value in record.items():
         if isinstance(shared.get(key), dict):
             own = {name: entry for name, entry in value.items() if name not in shared[key]}
