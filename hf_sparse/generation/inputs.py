@@ -72,6 +72,29 @@ def num_sentences(inputs: object) -> int:
     return len(tensors[0])
 
 
+def cuts_outputs(model: PreTrainedModel) -> bool:
+    """Whether ``generate`` of a model cuts sequences and scores before it returns them, as Whisper's does."""
+    return hasattr(model, "_postprocess_outputs")
+
+
+def check_one_segment(model: PreTrainedModel, inputs: Mapping[str, object]) -> None:
+    """Refuse speech that ``generate`` would decode in more than one segment.
+
+    Raises:
+        ValueError: more frames than the encoder reads at once.
+    """
+    features = inputs.get("input_features")
+    if not cuts_outputs(model) or not isinstance(features, Tensor):
+        return
+    encoder = model.get_encoder()
+    most = encoder.conv1.stride[0] * encoder.conv2.stride[0] * model.config.max_source_positions
+    if features.shape[-1] > most:
+        raise ValueError(
+            f"{type(model).__name__} reads {most} frames of speech at once, was given {features.shape[-1]}; give one "
+            "segment at a time"
+        )
+
+
 def check_one_sentence(inputs: object) -> None:
     """Refuse a batch of more or fewer than one sentence.
 

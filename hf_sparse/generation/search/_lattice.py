@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
 from ...functional.rows import upcast
+from ._constraints import Constraints
 from ._prefix_tree import PrefixCache, PrefixTree
 
 
@@ -18,7 +19,7 @@ class Lattice:
     Args:
         model: a model with ``generate``.
         input_ids: (B, length) prompts, or the decoder's start tokens.
-        logits_processor: applied to log-probabilities, as in beam search.
+        constraints: applied to log-probabilities, as in beam search.
         model_kwargs: the model's keyword arguments as ``generate`` prepared them, one row per sentence.
         max_length: number of tokens of the longest prefix.
     """
@@ -27,13 +28,13 @@ class Lattice:
         self,
         model: PreTrainedModel,
         input_ids: Tensor,
-        logits_processor: LogitsProcessorList,
+        constraints: Constraints,
         model_kwargs: dict[str, object],
         max_length: int,
     ) -> None:
         self._model = model
         self._prompts = input_ids
-        self._logits_processor = logits_processor
+        self._constraints = constraints
         self._tree = PrefixTree(max_length)
         self._cache: PrefixCache | None = None
         self._kwargs = [model_kwargs]  # for prefixes of 0, 1, 2, ... tokens; without cache, one row per sentence
@@ -66,7 +67,7 @@ class Lattice:
                 name = type(self._model).__name__
                 raise ValueError(f"{name} keeps its cache elsewhere than in past_key_values; pass use_cache=False")
             self._cache = PrefixCache(filled)
-        return self._log_probabilities(output, self._prompts)
+        return self._log_probabilities(output, self._prompts, torch.arange(self.num_sentences))
 
     def expand(self, length: int, sentences: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Continue prefixes of ``length`` >= 1 tokens.
@@ -95,7 +96,7 @@ class Lattice:
         output = self._model(**inputs, return_dict=True)
         if self._cache is not None:
             self._cache.append(kwargs["past_key_values"])
-        return nodes, self._log_probabilities(output, ids)
+        return nodes, self._log_probabilities(output, ids, rows)
 
     def _kwargs_at(self, length: int) -> dict[str, object]:
         while len(self._kwargs) <= length:
@@ -105,10 +106,10 @@ class Lattice:
             self._kwargs.append(longer)
         return self._kwargs[length]
 
-    def _log_probabilities(self, output: ModelOutput, ids: Tensor) -> Tensor:
+    def _log_probabilities(self, output: ModelOutput, ids: Tensor, sentences: Tensor) -> Tensor:
         logits = upcast(output.logits[:, -1]).to(ids.device)
         # A sparse model returns log-probabilities here, a fixed point of log_softmax.
-        scores = self._logits_processor(ids, logits.log_softmax(-1))
+        scores = self._constraints(ids, logits.log_softmax(-1), sentences.to(ids.device))
         if scores.isnan().any():
             row = int(scores.isnan().any(-1).nonzero()[0])
             raise ValueError(
