@@ -29,9 +29,9 @@ _WITH_MEMORY = (
 class Constraints:
     """Processors, applied to prefixes as ``generate`` applies them to the sentences of a batch.
 
-    A processor may look at its row: ``prefix_allowed_tokens_fn`` is given its number, others hold a source per row. So
-    each is called with one row per sentence, in order, as often as the sentence with most prefixes has some. A sentence
-    without one in such a round has what greedy decoding has there after its end: the end token, then padding.
+    A processor may look at its row: ``prefix_allowed_tokens_fn`` is given its number, others hold a source per row.
+    So each is called in rounds, with one row per sentence, in order. A sentence without a prefix left for the round
+    has what greedy decoding has there after its end: the end token, then padding.
 
     Args:
         processors: from ``generate``.
