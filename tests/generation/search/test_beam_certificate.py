@@ -147,19 +147,31 @@ def test_end_tokens_given_in_the_call_end_strings_in_the_proof(name, head):
         assert max(missed, default=0) <= math.exp(result.log_bound) * (1 + 1e-5)
 
 
-def test_tied_tokens_are_replayed_and_a_tie_that_fell_otherwise_has_its_own_message():
-    model, inputs = model_and_inputs("llama", "entmax15", seed=5)
-    with torch.no_grad():
-        for weight in (model.lm_head.weight, model.model.embed_tokens.weight):
-            weight[4] = weight[5]
-    output, (result,) = search(model, inputs, 4, max_new_tokens=4)
-    assert result.num_expanded > 4
-    swapped = torch.where(output.sequences == 4, 5, torch.where(output.sequences == 5, 4, output.sequences))
-    swapped[:, :4] = output.sequences[:, :4]
-    swapped[:, 4:] = torch.where(swapped[:, 4:] == EOS, 6, swapped[:, 4:])
-    output.sequences = swapped
-    with pytest.raises(ValueError, match="exactly the same score"):
-        beam_certificate(model, output, 4)
+@pytest.mark.parametrize("head", ["entmax15", None])
+def test_tied_tokens_are_replayed(head):
+    for seed in range(4):
+        model, inputs = model_and_inputs("llama", head, seed=seed)
+        with torch.no_grad():
+            for weight in (model.lm_head.weight, model.model.embed_tokens.weight):
+                weight[4] = weight[5]
+        for num_beams in (2, 3):  # cut at the longest length, where any of the tied strings is returned
+            search(model, inputs, num_beams, max_new_tokens=3, num_return_sequences=num_beams)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([0.4, 0.15, 0.15, 0.15, 0.1, 0.05], "two continuations had exactly the same score"),
+        ([0.4, 0.2, 0.15, 0.1, 0.09, 0.06], "are not those of a beam search over these scores"),
+    ],
+)
+def test_a_string_that_the_replay_does_not_keep_is_refused_and_a_tie_named(weights, message):
+    model, inputs = model_and_inputs("llama", "entmax15")
+    output = model.generate(**inputs, **SETTINGS, num_beams=2, max_new_tokens=1)
+    output.scores = (torch.tensor([weights, weights]).log(),)
+    output.sequences = torch.tensor([[3, 5, 4, 6, 4]])
+    with pytest.raises(ValueError, match=message):
+        beam_certificate(model, output, 2)
 
 
 def test_scores_that_whispers_generate_cuts_or_a_penalty_changes_are_refused():
