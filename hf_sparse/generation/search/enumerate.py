@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
@@ -49,7 +50,7 @@ def enumerate_support(
     min_probability: float = 0.0,
     *,
     constrained: bool = False,
-    **generate_options: object,
+    **generate_options: Any,
 ) -> SupportSet:
     """Every string to which ``model`` gives nonzero probability, by exhaustive search of its sparse lattice.
 

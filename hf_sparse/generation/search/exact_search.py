@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,8 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from ..inputs import check_one_segment, cuts_outputs, num_sentences
+from ..inside_generate import inside_generate
 from ._constraints import Constraints
-from ._inside_generate import inside_generate
 from ._lattice import Lattice
 from ._sweeps import Sweeps
 from .result import Hypothesis, SearchResult
@@ -55,7 +56,7 @@ def exact_search(
     max_expanded: int = 10_000,
     max_seconds: float | None = None,
     progress: bool = False,
-    **generate_options: object,
+    **generate_options: Any,
 ) -> list[SearchResult]:
     """The likeliest strings of each sentence, with a proof that they are, or the gap that the budgets left.
 
@@ -147,7 +148,7 @@ def exact_decoding(
     max_expanded: int = 10_000,
     max_seconds: float | None = None,
     progress: bool = False,
-    **model_kwargs: object,
+    **model_kwargs: Any,
 ) -> ExactSearchOutput | Tensor:
     """``exact_search`` as a way of decoding: ``model.generate(**inputs, custom_generate=exact_decoding)``.
 
@@ -224,7 +225,7 @@ def search_strings(
     max_seconds: float | None = None,
     progress: bool = False,
     constrained: bool = True,
-    **model_kwargs: object,
+    **model_kwargs: Any,
 ) -> list[SearchResult]:
     """The search itself, inside ``generate``.
 

@@ -263,7 +263,9 @@ def batch_and_alone(model, sources):
     rows = [[PAD] * (length - len(s)) * left + list(s) + [PAD] * (length - len(s)) * (not left) for s in sources]
     ids = torch.tensor(rows)
     together = {"input_ids": ids, "attention_mask": (ids != PAD).long()}
-    return together, [{"input_ids": torch.tensor([s]), "attention_mask": torch.ones(1, len(s)).long()} for s in sources]
+    return together, [
+        {"input_ids": torch.tensor([s]), "attention_mask": torch.ones(1, len(s)).long()} for s in sources
+    ]
 
 
 @pytest.mark.parametrize("head", ["entmax15", None])
