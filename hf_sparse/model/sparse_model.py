@@ -158,6 +158,11 @@ def sparse_forward(
     if not self._takes_any_keyword:
         kwargs.pop("num_items_in_batch", None)
     head = self.get_output_embeddings()
+    if log_probs is None:
+        log_probs = bool(state.decoding) and state.config.head is not None and not has_labels
+    as_tuple = log_probs and _returns_tuple(self, kwargs)
+    if as_tuple:
+        kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
     if has_labels and head is not None:
         fused = self.training and state.config.fused_loss
         loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused)
@@ -166,11 +171,16 @@ def sparse_forward(
         check_asked(loss, type(self).__name__, output, self._takes_any_keyword)
     else:
         output = self._dense_forward(self, *args, **kwargs)
-    if log_probs is None:
-        log_probs = bool(state.decoding) and state.config.head is not None and not has_labels
     if log_probs:
         output.logits = log_distribution(state.head, output.logits)
+    if as_tuple:
+        return output.to_tuple()
     return output
+
+
+def _returns_tuple(model: PreTrainedModel, kwargs: dict[str, Any]) -> bool:
+    asked = kwargs.get("return_dict")
+    return not (getattr(model.config, "return_dict", True) if asked is None else asked)
 
 
 def _check_loss(
