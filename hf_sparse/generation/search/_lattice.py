@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -88,7 +90,7 @@ class Lattice:
         device = self._prompts.device
         rows = sentences.to(device)
         ids = torch.cat([self._prompts[rows], self._tree.strings(nodes, length).to(device)], dim=1)
-        kwargs = _select(self._kwargs_at(length), rows)
+        kwargs = _select(self._kwargs_at(length), rows, self.num_sentences, self._cache is not None)
         if self._cache is not None:
             kwargs["past_key_values"] = self._cache.gather(sentences, self._tree.path(parents, length - 1))
         new_tokens = None if self._cache is None else 1
@@ -124,15 +126,26 @@ class Lattice:
         return scores.clamp(max=0)
 
 
-def _select(kwargs: dict[str, object], rows: Tensor) -> dict[str, object]:
-    """The arguments for some of the sentences, with repetitions."""
-    selected: dict[str, object] = {}
+def _select(kwargs: dict[str, Any], rows: Tensor, num_sentences: int, cached: bool) -> dict[str, Any]:
+    """The arguments for some of the sentences, with repetitions.
+
+    Tensors with other rows than sentences (images, patches) are read with the prompts, and in the cache since.
+
+    Raises:
+        ValueError: there is no cache, so that they would be read again.
+    """
+    selected: dict[str, Any] = {}
     for name, value in kwargs.items():
-        if isinstance(value, Tensor) and value.dim() > 0:
+        selected[name] = value
+        if isinstance(value, ModelOutput):
+            selected[name] = type(value)(**_select(value, rows, num_sentences, cached))
+        elif isinstance(value, Tensor) and value.dim() > 0:
             batch_axis = 1 if name == "position_ids" and value.dim() == 3 else 0
-            selected[name] = value.index_select(batch_axis, rows)
-        elif isinstance(value, ModelOutput):
-            selected[name] = type(value)(**_select(dict(value), rows))
-        else:
-            selected[name] = value
+            if value.shape[batch_axis] == num_sentences:
+                selected[name] = value.index_select(batch_axis, rows.to(value.device))
+            elif not cached:
+                raise ValueError(
+                    f"{name} has {value.shape[batch_axis]} rows for {num_sentences} sentences, so that exact search "
+                    "cannot tell whose they are; pass use_cache=True, or one sentence at a time"
+                )
     return selected

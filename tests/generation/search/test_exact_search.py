@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from hf_sparse import exact_decoding, exact_search
+from hf_sparse.generation.search._lattice import _select
 from hf_sparse.generation.search._prefix_tree import PrefixCache
 from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
 from tests.tiny_models import EOS, PAD, TOKENS
@@ -422,3 +423,13 @@ def test_peft_models_are_searched_too():
     found = exact_search(lora, inputs, max_new_tokens=5)
     assert found[0].best.tokens == expected[0].best.tokens
     assert found[0].best.probability == pytest.approx(expected[0].best.probability, rel=1e-5)
+
+
+def test_arguments_with_other_rows_than_sentences_are_refused_where_they_would_be_read_again():
+    ids = torch.tensor([[3, 5], [4, 4]])
+    options = {"token_type_ids": torch.zeros(3, 2, dtype=torch.long)}
+    rows = torch.tensor([1, 1])
+    assert torch.equal(_select({"input_ids": ids}, rows, 2, False)["input_ids"], ids[rows])
+    assert _select(options, rows, 2, True) == options
+    with pytest.raises(ValueError, match="token_type_ids has 3 rows for 2 sentences"):
+        _select(options, rows, 2, False)
