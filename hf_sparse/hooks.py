@@ -13,6 +13,7 @@ from transformers import FillMaskPipeline, PreTrainedModel
 from .attention.find import through_interface
 from .attention.interface import NAME
 from .hub import attach_as_saved, check_adapter
+from .model.beam_record import recorded_beam_search
 from .model.patch import Patch
 from .model.state import state_of
 from .model.trainer_guard import EVALUATION
@@ -81,6 +82,13 @@ PATCHES = (
         "_forward",
         _fill_mask,
         reason="It takes softmax of logits, which gives the probabilities back where these are log-probabilities.",
+    ),
+    Patch(
+        "transformers:GenerationMixin",
+        "_beam_search",
+        recorded_beam_search,
+        reason="Its output does not say which tokens ended a string, without which beam_certificate would prove what "
+        "is false.",
     ),
     EVALUATION,
 )

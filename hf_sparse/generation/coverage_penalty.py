@@ -12,6 +12,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from transformers.utils import ModelOutput
 
 from ..attention import SupportCount, attention_sites
+from ..model.beam_record import forget
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class CoveragePenalty:
         with _recorded_attention(model) as received:
             scorer = _Scorer(self, received, mask, config)
             processors = LogitsProcessorList([*logits_processor, scorer])
-            return model._beam_search(input_ids, processors, stopping_criteria, config, **model_kwargs)
+            return forget(model._beam_search(input_ids, processors, stopping_criteria, config, **model_kwargs))
 
 
 @dataclass

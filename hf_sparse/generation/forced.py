@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,17 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..model.distribution import distribution
-from .inputs import check_logits, check_one_sentence, head_map, num_sentences, start_token
+from .inputs import (
+    check_logits,
+    check_one_segment,
+    check_one_sentence,
+    cuts_outputs,
+    head_map,
+    num_sentences,
+    repeated,
+    start_token,
+)
+from .inside_generate import inside_generate
 
 
 @dataclass(frozen=True)
@@ -90,24 +101,51 @@ def forced_output(
     rows = num_sentences(inputs)
     if len(sequences) == 0 or len(sequences) % rows:
         raise ValueError(f"sequences must be a multiple of the {rows} inputs, were {len(sequences)}")
-    repeated = {name: value.repeat_interleave(len(sequences) // rows, dim=0) for name, value in inputs.items()}
-    start = beginning(model, repeated, len(sequences))
+    rows_of_inputs = repeated(inputs, len(sequences) // rows)
+    start = beginning(model, rows_of_inputs, len(sequences))
     length = start.shape[1]
     if sequences.shape[1] <= length or not torch.equal(sequences[:, :length], start):
-        expected = "the decoder's start token" if model.config.is_encoder_decoder else "the prompt"
-        raise ValueError(f"sequences must be {expected} and at least one more token, as generate returns them")
-    output = model(**_forced_inputs(model, repeated, sequences), **options)
+        raise ValueError(
+            f"sequences must be {_expected(model, start)} and at least one more token, as generate returns them"
+        )
+    output = model(**_forced_inputs(model, rows_of_inputs, sequences), **options)
     return output, sequences[:, length:], check_logits(output.logits[:, length - 1 : -1])
 
 
-def beginning(model: PreTrainedModel, inputs: Mapping[str, Tensor], rows: int) -> Tensor:
-    """The beginning (rows, T) of the sequences that ``generate`` returns: start tokens, or the prompts."""
-    if model.config.is_encoder_decoder:
-        return torch.full((rows, 1), start_token(model), device=model.device)
-    return inputs["input_ids"]
+def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int) -> Tensor:
+    """The beginning (rows, T) of the sequences that ``generate`` returns: start tokens, or the prompts.
+
+    For an encoder-decoder it is ``decoder_input_ids`` where ``inputs`` have them, and for Whisper the prompt that its
+    own ``generate`` writes, with the language it detects.
+    """
+    if not model.config.is_encoder_decoder:
+        return inputs["input_ids"]
+    given = inputs.get("decoder_input_ids")
+    if given is not None:
+        return given
+    if cuts_outputs(model):
+        check_one_segment(model, inputs)
+        prompts: Tensor = inside_generate(model, inputs, _prompts)
+        return prompts
+    return torch.full((rows, 1), start_token(model), device=model.device)
 
 
-def _forced_inputs(model: PreTrainedModel, inputs: dict[str, Tensor], sequences: Tensor) -> dict[str, Tensor]:
+def _prompts(model: PreTrainedModel, input_ids: Tensor, **model_kwargs: object) -> Tensor:
+    return input_ids
+
+
+def _expected(model: PreTrainedModel, start: Tensor) -> str:
+    if not model.config.is_encoder_decoder:
+        return "the prompt"
+    if start.shape[1] == 1:
+        return "the decoder's start token"
+    return (
+        f"the decoder's prompt {start[0].tolist()} (give another as inputs['decoder_input_ids'], and generate with "
+        "return_dict_in_generate=True, which keeps it)"
+    )
+
+
+def _forced_inputs(model: PreTrainedModel, inputs: dict[str, Any], sequences: Tensor) -> dict[str, Any]:
     if model.config.is_encoder_decoder:
         return {**inputs, "decoder_input_ids": sequences}
     prompt = inputs["input_ids"]

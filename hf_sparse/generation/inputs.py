@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
 
 from ..config import MapConfig
 from ..model.state import sparse_config
@@ -39,13 +41,13 @@ def start_token(model: PreTrainedModel) -> int:
     return start
 
 
-def end_tokens(model: PreTrainedModel) -> list[int]:
-    """The tokens that end a string.
+def end_tokens(model: PreTrainedModel, given: int | list[int] | None = None) -> list[int]:
+    """The tokens that end a string: those ``given`` for one call, or those of the generation config.
 
     Raises:
         ValueError: the generation config has none.
     """
-    end = model.generation_config.eos_token_id
+    end = model.generation_config.eos_token_id if given is None else given
     if end is None:
         raise ValueError("model.generation_config.eos_token_id is None: no string ever ends; set it to the end token")
     return end if isinstance(end, list) else [end]
@@ -61,7 +63,8 @@ def num_sentences(inputs: object) -> int:
         TypeError: not a mapping to tensors.
     """
     named = inputs if isinstance(inputs, Mapping) else {}
-    tensors = [value for value in named.values() if isinstance(value, Tensor)]
+    parts = [value[0] if isinstance(value, ModelOutput) else value for value in named.values()]
+    tensors = [value for value in parts if isinstance(value, Tensor)]
     lists = [name for name, value in named.items() if isinstance(value, list)]
     if not tensors or lists:
         was = f"{lists[0]} was a list" if lists else f"was {type(inputs).__name__}"
@@ -70,6 +73,40 @@ def num_sentences(inputs: object) -> int:
             f'tokenizer(text, return_tensors="pt") gives; {was}'
         )
     return len(tensors[0])
+
+
+def cuts_outputs(model: PreTrainedModel) -> bool:
+    """Whether ``generate`` of a model cuts sequences and scores before it returns them, as Whisper's does."""
+    return hasattr(model, "_postprocess_outputs")
+
+
+def check_one_segment(model: PreTrainedModel, inputs: Mapping[str, object]) -> None:
+    """Refuse speech that ``generate`` would decode in more than one segment.
+
+    Raises:
+        ValueError: more frames than the encoder reads at once.
+    """
+    features = inputs.get("input_features")
+    if not cuts_outputs(model) or not isinstance(features, Tensor):
+        return
+    encoder = model.get_encoder()
+    most = encoder.conv1.stride[0] * encoder.conv2.stride[0] * model.config.max_source_positions
+    if features.shape[-1] > most:
+        raise ValueError(
+            f"{type(model).__name__} reads {most} frames of speech at once, was given {features.shape[-1]}; give one "
+            "segment at a time"
+        )
+
+
+def repeated(inputs: Mapping[str, Any], times: int) -> dict[str, Any]:
+    """Inputs with every sentence ``times`` times in a row; outputs of an encoder are repeated too."""
+    repeats: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if isinstance(value, ModelOutput):
+            repeats[name] = type(value)(**repeated(value, times))
+        else:
+            repeats[name] = value.repeat_interleave(times, dim=0) if isinstance(value, Tensor) else value
+    return repeats
 
 
 def check_one_sentence(inputs: object) -> None:

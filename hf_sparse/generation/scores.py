@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -37,14 +38,23 @@ class SequenceScores:
 
 
 @torch.no_grad()
-def score_sequences(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences: Tensor) -> SequenceScores:
+def score_sequences(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    sequences: Tensor,
+    eos_token_id: int | list[int] | None = None,
+) -> SequenceScores:
     """Score strings under a model, sparse or dense.
 
     Args:
         model: a model with ``generate``, in evaluation mode.
-        inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left.
-        sequences: token ids (k B, L) as ``model.generate`` returns them: with the start token or the prompt; tokens
-            after the end token are ignored. Rows k b to k b + k - 1 belong to input b.
+        inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left. With
+            ``decoder_input_ids`` where the decoder was given another beginning than the start token, or Whisper
+            another language or task than it finds itself.
+        sequences: token ids (k B, L) as ``model.generate`` returns them: with the start token or the prompt (Whisper
+            keeps it with ``return_dict_in_generate=True``); tokens after the end token are ignored. Rows k b to
+            k b + k - 1 belong to input b.
+        eos_token_id: the end tokens, where ``generate`` was given others than those of the generation config.
 
     Returns:
         ``SequenceScores``, float64.
@@ -61,7 +71,7 @@ def score_sequences(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequen
     head = sparse_config(model).head if is_sparse(model) else None
     map_config = head or MapConfig("softmax")
     weights = map_config(logits.double())
-    end = torch.tensor(end_tokens(model), device=targets.device)
+    end = torch.tensor(end_tokens(model, eos_token_id), device=targets.device)
     ended = torch.isin(targets, end)
     counted = ended.cumsum(-1) - ended.long() == 0
 
@@ -126,18 +136,18 @@ def compare_with_empty(
     Source: Stahlberg and Byrne 2019; Tezekbayev et al. 2022, Section 4.1 and Table 2.
     Cost: a beam search and two forward passes.
     """
-    ends = end_tokens(model)
-    options = {"do_sample": False, "num_return_sequences": 1, **generate_options}
+    ends = end_tokens(model, cast(Any, generate_options.get("eos_token_id")))
+    options = {"do_sample": False, "num_return_sequences": 1, **generate_options, "return_dict_in_generate": True}
     num_sentences(inputs)
-    hypotheses = model.generate(**inputs, num_beams=num_beams, **options)
+    hypotheses = model.generate(**inputs, num_beams=num_beams, **options).sequences
     start = beginning(model, inputs, len(hypotheses))
     end = torch.tensor(ends, device=start.device)
     each_end = torch.cat([start.repeat_interleave(len(ends), dim=0), end.repeat(len(start))[:, None]], dim=1)
-    empty = score_sequences(model, inputs, each_end)
+    empty = score_sequences(model, inputs, each_end, ends)
     return EmptyComparison(
         hypotheses,
         torch.isin(hypotheses[:, start.shape[1]], end),
-        score_sequences(model, inputs, hypotheses),
+        score_sequences(model, inputs, hypotheses, ends),
         SequenceScores(
             normalized=empty.normalized.view(-1, len(ends)).logsumexp(-1),
             unnormalized=empty.unnormalized.view(-1, len(ends)).logsumexp(-1),

@@ -195,7 +195,9 @@ def _remove_state(model: PreTrainedModel) -> list[PartAttention]:
     state = state_of(model)
     assert state is not None
     change_class(model, type(model)._dense_class)
-    model.model_tags = state.dense_tags
+    vars(model).pop("model_tags", None)
+    if state.dense_tags is not None:
+        model.model_tags = state.dense_tags
     set_state(model, None)
     return state.attention
 

@@ -13,6 +13,7 @@ from transformers.generation import logits_process
 from ..fertility.source import source_bounds
 from .distribution import OFF_SUPPORT
 from .state import sparse_config, sparse_state
+from .word_times import _extract_token_timestamps, generate_with_fallback
 
 _GUIDANCE = tuple(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name)
 
@@ -56,13 +57,8 @@ def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     The state says so, not an argument: whatever prepares the inputs of a step, the distribution that is decoded is
     that of the head.
     """
-    state = sparse_state(self)
-    state.decoding += 1
-    try:
-        with state.running():  # encoders are called by themselves
-            return self._dense_class.generate(self, *args, **kwargs)
-    finally:
-        state.decoding -= 1
+    with sparse_state(self).generating():
+        return self._dense_class.generate(self, *args, **kwargs)
 
 
 def _get_logits_processor(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
@@ -111,4 +107,6 @@ OVERRIDES: tuple[Callable[..., Any], ...] = (
     init_continuous_batching,
     _maybe_prepare_encoder_kwargs_for_generation,
     _get_candidate_generator,
+    generate_with_fallback,
+    _extract_token_timestamps,
 )

@@ -24,14 +24,10 @@ from .forward_guard import leads_to
 from .head_loss import HeadLoss, check_asked
 from .model_card import update_card
 from .saved_config import save_adapter_settings
-from .state import SparseState, sparse_state
+from .state import DENSE_AGAIN, SparseState, sparse_state
 from .trainer_guard import EVALUATION
 from .visible_loss import visible_methods, with_visible_loss
 
-_DENSE_AGAIN = (
-    "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
-    "hf_sparse.attention.set_impl for how sparse attention is computed"
-)
 _ANOTHER_FORWARD = (
     "this {} is sparse, and {} in the place of its forward would compute the dense model: for Liger's kernels pass "
     'liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; wrap a forward with '
@@ -86,7 +82,7 @@ class SparseModel:
     def set_attn_implementation(self, attn_implementation: Any, *args: object, **kwargs: object) -> None:
         """The model's own where attention is dense; refused where it is sparse, for it would silently be dense."""
         if sparse_state(cast(Any, self)).config.attn:
-            raise ValueError(_DENSE_AGAIN.format(attn_implementation))
+            raise ValueError(DENSE_AGAIN.format(attn_implementation))
         cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: object, **kwargs: object) -> None:
@@ -115,7 +111,7 @@ def forward(self: PreTrainedModel, *args: object, **kwargs: Any) -> Any:
     """
     state = sparse_state(self)
     state.reached = True
-    _check_still_sparse(state)
+    state.check_attention()
     if state.inside and not state.decoding:
         return self._dense_forward(self, *args, **kwargs)
     with state.running():
@@ -162,6 +158,11 @@ def sparse_forward(
     if not self._takes_any_keyword:
         kwargs.pop("num_items_in_batch", None)
     head = self.get_output_embeddings()
+    if log_probs is None:
+        log_probs = bool(state.decoding) and state.config.head is not None and not has_labels
+    as_tuple = log_probs and _returns_tuple(self, kwargs)
+    if as_tuple:
+        kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
     if has_labels and head is not None:
         fused = self.training and state.config.fused_loss
         loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused)
@@ -170,17 +171,16 @@ def sparse_forward(
         check_asked(loss, type(self).__name__, output, self._takes_any_keyword)
     else:
         output = self._dense_forward(self, *args, **kwargs)
-    if log_probs is None:
-        log_probs = bool(state.decoding) and state.config.head is not None and not has_labels
     if log_probs:
         output.logits = log_distribution(state.head, output.logits)
+    if as_tuple:
+        return output.to_tuple()
     return output
 
 
-def _check_still_sparse(state: SparseState) -> None:
-    for part in state.attention if state.config.attn else ():
-        if part.config._attn_implementation != part.sparse:
-            raise RuntimeError(_DENSE_AGAIN.format(part.config._attn_implementation))
+def _returns_tuple(model: PreTrainedModel, kwargs: dict[str, Any]) -> bool:
+    asked = kwargs.get("return_dict")
+    return not (getattr(model.config, "return_dict", True) if asked is None else asked)
 
 
 def _check_loss(

@@ -15,6 +15,10 @@ from ..config import MapConfig, SparseConfig
 from .distribution import distribution
 
 _STATE = "_sparse_state"
+DENSE_AGAIN = (
+    "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
+    "hf_sparse.attention.set_impl for how sparse attention is computed"
+)
 
 
 @dataclass
@@ -84,6 +88,30 @@ class SparseState:
         finally:
             for state, config in zip(states, configs):
                 state.config = config
+
+    def check_attention(self) -> None:
+        """Refuse a model whose configuration was told to use another attention.
+
+        Raises:
+            RuntimeError: it would be dense.
+        """
+        for part in self.attention if self.config.attn else ():
+            if part.config._attn_implementation != part.sparse:
+                raise RuntimeError(DENSE_AGAIN.format(part.config._attn_implementation))
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """Run the block as a call of ``generate``; the attention that its configurations name is kept through it."""
+        self.check_attention()
+        names = [(part, part.config._attn_implementation) for part in self.attention]
+        self.decoding += 1
+        try:
+            with self.running():  # encoders are called by themselves
+                yield
+        finally:
+            self.decoding -= 1
+            for part, name in names:
+                part.name(name)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from ._constraints import rank_in_group
+
 
 @dataclass(frozen=True)
 class Prefixes:
@@ -127,7 +129,5 @@ def among_likeliest(prefixes: Prefixes, count: int) -> Tensor:
     if len(prefixes) <= count:
         return torch.ones(len(prefixes), dtype=torch.bool)
     order = prefixes.log_mass.argsort(descending=True, stable=True)
-    order = order[prefixes.sentence[order].argsort(stable=True)]
-    sentence = prefixes.sentence[order]
-    rank = torch.arange(len(order)) - torch.searchsorted(sentence, sentence)
-    return torch.zeros(len(order), dtype=torch.bool).scatter_(0, order, rank < count)
+    ranks = rank_in_group(prefixes.sentence[order])
+    return torch.zeros(len(order), dtype=torch.bool).scatter_(0, order, ranks < count)

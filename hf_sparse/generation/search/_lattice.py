@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
 from ...functional.rows import upcast
+from ._constraints import Constraints
 from ._prefix_tree import PrefixCache, PrefixTree
 
 
@@ -18,7 +21,7 @@ class Lattice:
     Args:
         model: a model with ``generate``.
         input_ids: (B, length) prompts, or the decoder's start tokens.
-        logits_processor: applied to log-probabilities, as in beam search.
+        constraints: applied to log-probabilities, as in beam search.
         model_kwargs: the model's keyword arguments as ``generate`` prepared them, one row per sentence.
         max_length: number of tokens of the longest prefix.
     """
@@ -27,13 +30,13 @@ class Lattice:
         self,
         model: PreTrainedModel,
         input_ids: Tensor,
-        logits_processor: LogitsProcessorList,
+        constraints: Constraints,
         model_kwargs: dict[str, object],
         max_length: int,
     ) -> None:
         self._model = model
         self._prompts = input_ids
-        self._logits_processor = logits_processor
+        self._constraints = constraints
         self._tree = PrefixTree(max_length)
         self._cache: PrefixCache | None = None
         self._kwargs = [model_kwargs]  # for prefixes of 0, 1, 2, ... tokens; without cache, one row per sentence
@@ -66,7 +69,7 @@ class Lattice:
                 name = type(self._model).__name__
                 raise ValueError(f"{name} keeps its cache elsewhere than in past_key_values; pass use_cache=False")
             self._cache = PrefixCache(filled)
-        return self._log_probabilities(output, self._prompts)
+        return self._log_probabilities(output, self._prompts, torch.arange(self.num_sentences))
 
     def expand(self, length: int, sentences: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Continue prefixes of ``length`` >= 1 tokens.
@@ -87,7 +90,7 @@ class Lattice:
         device = self._prompts.device
         rows = sentences.to(device)
         ids = torch.cat([self._prompts[rows], self._tree.strings(nodes, length).to(device)], dim=1)
-        kwargs = _select(self._kwargs_at(length), rows)
+        kwargs = _select(self._kwargs_at(length), rows, self.num_sentences, self._cache is not None)
         if self._cache is not None:
             kwargs["past_key_values"] = self._cache.gather(sentences, self._tree.path(parents, length - 1))
         new_tokens = None if self._cache is None else 1
@@ -95,7 +98,7 @@ class Lattice:
         output = self._model(**inputs, return_dict=True)
         if self._cache is not None:
             self._cache.append(kwargs["past_key_values"])
-        return nodes, self._log_probabilities(output, ids)
+        return nodes, self._log_probabilities(output, ids, rows)
 
     def _kwargs_at(self, length: int) -> dict[str, object]:
         while len(self._kwargs) <= length:
@@ -105,10 +108,10 @@ class Lattice:
             self._kwargs.append(longer)
         return self._kwargs[length]
 
-    def _log_probabilities(self, output: ModelOutput, ids: Tensor) -> Tensor:
+    def _log_probabilities(self, output: ModelOutput, ids: Tensor, sentences: Tensor) -> Tensor:
         logits = upcast(output.logits[:, -1]).to(ids.device)
         # A sparse model returns log-probabilities here, a fixed point of log_softmax.
-        scores = self._logits_processor(ids, logits.log_softmax(-1))
+        scores = self._constraints(ids, logits.log_softmax(-1), sentences.to(ids.device))
         if scores.isnan().any():
             row = int(scores.isnan().any(-1).nonzero()[0])
             raise ValueError(
@@ -123,15 +126,26 @@ class Lattice:
         return scores.clamp(max=0)
 
 
-def _select(kwargs: dict[str, object], rows: Tensor) -> dict[str, object]:
-    """The arguments for some of the sentences, with repetitions."""
-    selected: dict[str, object] = {}
+def _select(kwargs: dict[str, Any], rows: Tensor, num_sentences: int, cached: bool) -> dict[str, Any]:
+    """The arguments for some of the sentences, with repetitions.
+
+    Tensors with other rows than sentences (images, patches) are read with the prompts, and in the cache since.
+
+    Raises:
+        ValueError: there is no cache, so that they would be read again.
+    """
+    selected: dict[str, Any] = {}
     for name, value in kwargs.items():
-        if isinstance(value, Tensor) and value.dim() > 0:
+        selected[name] = value
+        if isinstance(value, ModelOutput):
+            selected[name] = type(value)(**_select(value, rows, num_sentences, cached))
+        elif isinstance(value, Tensor) and value.dim() > 0:
             batch_axis = 1 if name == "position_ids" and value.dim() == 3 else 0
-            selected[name] = value.index_select(batch_axis, rows)
-        elif isinstance(value, ModelOutput):
-            selected[name] = type(value)(**_select(dict(value), rows))
-        else:
-            selected[name] = value
+            if value.shape[batch_axis] == num_sentences:
+                selected[name] = value.index_select(batch_axis, rows.to(value.device))
+            elif not cached:
+                raise ValueError(
+                    f"{name} has {value.shape[batch_axis]} rows for {num_sentences} sentences, so that exact search "
+                    "cannot tell whose they are; pass use_cache=True, or one sentence at a time"
+                )
     return selected

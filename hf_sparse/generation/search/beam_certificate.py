@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from ..inputs import end_tokens
+from ...model.beam_record import BeamRecord, record_of
 from .result import Hypothesis, SearchResult
 
 # Transformers' beam search adds this to a score that must not be chosen.
@@ -24,9 +24,10 @@ def beam_certificate(model: PreTrainedModel, output: ModelOutput, num_beams: int
     Otherwise the likeliest prefix dropped bounds the strings that were missed.
 
     Args:
-        model: the model that generated, for its end tokens.
+        model: the model that generated.
         output: of ``model.generate(..., num_beams=num_beams, do_sample=False, return_dict_in_generate=True,
-            output_scores=True)``.
+            output_scores=True)``. It remembers the end tokens of that call, from the generation config or from the
+            options.
         num_beams: as passed to ``generate``.
 
     Returns:
@@ -36,22 +37,20 @@ def beam_certificate(model: PreTrainedModel, output: ModelOutput, num_beams: int
         open when ``generate`` stopped.
 
     Raises:
-        ValueError: no scores in ``output``, no end token, another number of beams or sentences, sampled beams, another
-            stopping criterion than end tokens and length, NaN, or a processor that raised a probability above 1.
+        ValueError: no scores in ``output``, no record of a beam search (Whisper's generate cuts the scores of each
+            sequence out), no end token, another number of beams or sentences, sampled beams, another stopping
+            criterion than end tokens and length, NaN, a processor that raised a probability above 1, or tied scores
+            that the search resolved in another way than its replay.
 
     Source: Peters et al. 2019, Section 4.1.
 
     Cost: one pass over the scores, no forward pass.
     """
-    if getattr(output, "scores", None) is None or getattr(output, "beam_indices", None) is None:
-        raise ValueError(
-            "output has no beam scores; call generate with num_beams above 1, return_dict_in_generate=True and "
-            "output_scores=True"
-        )
+    record = _checked_record(model, output, num_beams)
     rows = len(output.scores[0])
-    if num_beams < 1 or rows % num_beams or len(output.sequences) % (rows // num_beams):
+    if rows % num_beams or len(output.sequences) % (rows // num_beams):
         raise ValueError(f"the scores are for {rows} beams in all: that is not num_beams={num_beams} per sentence")
-    ends = torch.tensor(end_tokens(model), device=output.scores[0].device)
+    ends = torch.tensor(record.ends, device=output.scores[0].device)
     beams = _Beams(rows // num_beams, num_beams, ends)
     for scores in output.scores:
         if scores.isnan().any():
@@ -61,6 +60,31 @@ def beam_certificate(model: PreTrainedModel, output: ModelOutput, num_beams: int
         beams.step(scores)
     _check_returned(output, beams)
     return beams.results()
+
+
+def _checked_record(model: PreTrainedModel, output: ModelOutput, num_beams: int) -> BeamRecord:
+    """The record of a search that can be replayed."""
+    if getattr(output, "scores", None) is None or getattr(output, "beam_indices", None) is None:
+        raise ValueError(
+            "output has no beam scores; call generate with num_beams above 1, return_dict_in_generate=True and "
+            "output_scores=True"
+        )
+    record = record_of(output)
+    if record is None:
+        raise ValueError(
+            f"output does not come from {type(model).__name__}'s beam search as it was: Whisper's generate cuts the "
+            "scores of each sequence out, CoveragePenalty changes them; for a proof call exact_search(model, inputs)"
+        )
+    if not record.ends:
+        raise ValueError("generate had no eos_token_id: no string ever ends; set it to the end token")
+    if record.num_beams != num_beams:
+        raise ValueError(f"num_beams was {num_beams}, and the search had {record.num_beams} beams per sentence")
+    if record.sampled or record.stopped_by:
+        how = "sampled (do_sample=True)" if record.sampled else f"stopped by {', '.join(record.stopped_by)}"
+        raise ValueError(
+            f"the beams were {how}, so nothing can be proved; pass do_sample=False, and stop by end tokens and length"
+        )
+    return record
 
 
 class _Beams:
@@ -82,6 +106,8 @@ class _Beams:
         self.dropped_mass = torch.zeros(num_sentences, dtype=torch.float64, device=ends.device)
         self.dropped_bound = torch.full_like(self.dropped_mass, -math.inf)
         self.num_expanded = torch.zeros(num_sentences, dtype=torch.long, device=ends.device)
+        self.tied = torch.zeros(num_sentences, dtype=torch.bool, device=ends.device)
+        self.kept = self.tokens  # of the last step: where length cuts, any of them is returned
 
     def step(self, log_p: Tensor) -> None:
         """Continue by the log-probabilities (sentences * beams, V) of the next token."""
@@ -93,15 +119,18 @@ class _Beams:
         num_kept = max(2, 1 + len(self.ends)) * num_beams
         kept_scores, kept = longer.topk(num_kept)
         parents, tokens = kept // log_p.shape[-1], kept % log_p.shape[-1]
+        kept_mass = log_mass.gather(1, kept)
+        possible = (kept_mass.exp() > 0)[:, :-1]
+        self.tied |= ((kept_scores[:, 1:] == kept_scores[:, :-1]) & possible).any(-1)
         ended = torch.isin(tokens, self.ends)
         # As in Transformers, strings that end beyond the first num_beams are skipped.
         found = ended & (torch.arange(num_kept, device=ended.device) < num_beams)
-        kept_mass = log_mass.gather(1, kept)
         found &= kept_mass.exp() > 0
         strings = torch.cat(
             [self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.shape[2])), tokens[:, :, None]],
             dim=2,
         )
+        self.kept = strings
         for i, k in found.nonzero().tolist():
             self.found[i].append(Hypothesis(strings[i, k].tolist(), float(kept_mass[i, k])))
         self.scores, running = (kept_scores + ended * NEVER).topk(num_beams)
@@ -144,11 +173,15 @@ def _check_returned(output: ModelOutput, beams: _Beams) -> None:
     strings = output.sequences[:, output.sequences.shape[1] - output.beam_indices.shape[1] :].tolist()
     for row, (string, length) in enumerate(zip(strings, lengths)):
         sentence = row * len(beams.found) // len(strings)
-        known = [hypothesis.tokens for hypothesis in beams.found[sentence]] + beams.tokens[sentence].tolist()
+        known = [hypothesis.tokens for hypothesis in beams.found[sentence]] + beams.kept[sentence].tolist()
         if _has_probability(output, row, string[:length]) and string[:length] not in known:
+            reason = (
+                "two continuations had exactly the same score, and the search kept another of them than its replay"
+                if beams.tied[sentence]
+                else "the sequences are not those of a beam search over these scores"
+            )
             raise ValueError(
-                "the sequences are not those of a beam search over these scores: they were sampled (do_sample=True), "
-                "or stopped by something else than end tokens and length, so nothing can be proved"
+                f"{reason} (sentence {sentence}), so nothing can be proved; exact_search(model, inputs) gives a proof"
             )
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from ...model.state import is_sparse, sparse_config
 from ..inputs import check_one_sentence
-from .exact_search import ExactSearchOutput, exact_decoding, exact_search
+from .exact_search import exact_search
 from .result import SearchResult
 
 # Prefixes expanded in one forward pass: more are no faster.
@@ -49,10 +48,13 @@ def enumerate_support(
     max_hypotheses: int = 1000,
     max_new_tokens: int = 64,
     min_probability: float = 0.0,
+    *,
+    constrained: bool = False,
+    **generate_options: Any,
 ) -> SupportSet:
     """Every string to which ``model`` gives nonzero probability, by exhaustive search of its sparse lattice.
 
-    The model's own distribution is enumerated: constraints of the generation config do not apply.
+    The model's own distribution is enumerated: constraints of the generation config do not apply, unless asked for.
 
     ``complete`` is a fact about the strings, not about the search: it is true if and only if at most
     ``max_hypotheses`` strings have nonzero probability and none has more than ``max_new_tokens`` tokens. But float32
@@ -67,13 +69,17 @@ def enumerate_support(
         max_hypotheses: most strings kept, finished or not; beyond it the least likely are dropped.
         max_new_tokens: longest string, in tokens.
         min_probability: strings less likely than this are left out.
+        constrained: whether the constraints of the generation config, and of ``generate_options``, take strings away;
+            they leave the probabilities of the others.
+        **generate_options: for ``model.generate``: ``language`` and ``task`` of a speech model, ``use_cache``, ...
 
     Returns:
         A ``SupportSet``.
 
     Raises:
         TypeError: ``inputs`` is not a mapping to tensors.
-        ValueError: a dense head and no ``min_probability``, more than one sentence, no end token, or a budget below 1.
+        ValueError: a dense head and no ``min_probability``, more than one sentence, no end token, a budget below 1, or
+            a constraint among the options without ``constrained=True``.
 
     Cost: that of ``exact_search``: one token's forward pass for each prefix of nonzero probability.
     """
@@ -88,6 +94,8 @@ def enumerate_support(
         raise ValueError(
             f"max_hypotheses and max_new_tokens must be at least 1, were {max_hypotheses} and {max_new_tokens}"
         )
+    if not constrained:
+        _check_unconstrained(generate_options)
     (found,) = exact_search(
         model,
         inputs,
@@ -97,7 +105,8 @@ def enumerate_support(
         width=WIDTH,
         max_open=max_hypotheses,
         max_expanded=max_hypotheses * max_new_tokens,
-        custom_generate=_unconstrained,
+        constrained=constrained,
+        **generate_options,
     )
     return _support_set(found, max_hypotheses, min_probability)
 
@@ -120,8 +129,13 @@ def _support_set(found: SearchResult, max_hypotheses: int, min_probability: floa
     )
 
 
-@functools.wraps(exact_decoding)  # generate reads the names of the search's arguments off the signature
-def _unconstrained(
-    model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList, **options: Any
-) -> ExactSearchOutput | Tensor:
-    return exact_decoding(model, input_ids, LogitsProcessorList(), **options)
+def _check_unconstrained(generate_options: Mapping[str, object]) -> None:
+    """Refuse options that act through the constraints, which are left out."""
+    free = [name for name in vars(GenerationConfig()) if name.endswith("_token_id") and not name.startswith("forced_")]
+    settings = {*vars(GenerationConfig()), "logits_processor", "prefix_allowed_tokens_fn"} - {*free, "use_cache"}
+    given = sorted(settings & set(generate_options))
+    if given:
+        raise ValueError(
+            f"{', '.join(given)}: the support is enumerated without constraints; pass constrained=True to have these, "
+            "and those of the generation config"
+        )

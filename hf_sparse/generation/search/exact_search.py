@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,9 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from ..inputs import num_sentences
+from ..inputs import check_one_segment, cuts_outputs, num_sentences
+from ..inside_generate import inside_generate
+from ._constraints import Constraints
 from ._lattice import Lattice
 from ._sweeps import Sweeps
 from .result import Hypothesis, SearchResult
@@ -53,7 +56,7 @@ def exact_search(
     max_expanded: int = 10_000,
     max_seconds: float | None = None,
     progress: bool = False,
-    **generate_options: object,
+    **generate_options: Any,
 ) -> list[SearchResult]:
     """The likeliest strings of each sentence, with a proof that they are, or the gap that the budgets left.
 
@@ -76,8 +79,9 @@ def exact_search(
         max_seconds: time for all sentences; the forward pass under way is finished. None for no limit.
         progress: whether to show a progress bar, one step per finished sentence.
         **generate_options: for ``model.generate``: ``logits_processor``, ``prefix_allowed_tokens_fn``,
-            ``suppress_tokens``, ``use_cache``, ... Constraints set a probability to 0 and leave the others, as in
-            beam search; so do those of the generation config.
+            ``suppress_tokens``, ``use_cache``, ``language``, ... Constraints set a probability to 0 and leave the
+            others, as in beam search; so do those of the generation config. Processors see one row per sentence, as
+            in greedy decoding, so that ``prefix_allowed_tokens_fn`` is given the number of the sentence.
 
     Returns:
         One ``SearchResult`` per sentence, in order.
@@ -85,7 +89,8 @@ def exact_search(
     Raises:
         TypeError: ``inputs`` is not a mapping to tensors.
         ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
-            processor that makes a string likelier than its prefix, sampling, beams, or another stopping criterion.
+            processor that makes a string likelier than its prefix or remembers the step before, sampling, beams,
+            another stopping criterion, or speech of more than one segment (Whisper's 30 seconds).
 
     Source: the certificates are those of Peters et al. 2019, Section 4.1, and Stahlberg and Byrne 2019; the order of
     search is that of cyclic best-first search (Kao et al. 2009).
@@ -108,10 +113,13 @@ def exact_search(
     ('bound', 2, 39)
     """
     num_sentences(inputs)
+    check_one_segment(model, inputs)
     # These override the model's generation config, and the user's options override them and may be refused.
-    mode = {"custom_generate": exact_decoding, "num_beams": 1, "do_sample": False, "num_return_sequences": 1}
-    output = model.generate(
-        **inputs,
+    mode = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
+    results: list[SearchResult] = inside_generate(
+        model,
+        inputs,
+        search_strings,
         num_hypotheses=num_hypotheses,
         max_new_tokens=max_new_tokens,
         min_probability=min_probability,
@@ -120,10 +128,9 @@ def exact_search(
         max_expanded=max_expanded,
         max_seconds=max_seconds,
         progress=progress,
-        return_dict_in_generate=True,
         **mode | generate_options,
     )
-    return output.results
+    return results
 
 
 @torch.no_grad()
@@ -141,7 +148,7 @@ def exact_decoding(
     max_expanded: int = 10_000,
     max_seconds: float | None = None,
     progress: bool = False,
-    **model_kwargs: object,
+    **model_kwargs: Any,
 ) -> ExactSearchOutput | Tensor:
     """``exact_search`` as a way of decoding: ``model.generate(**inputs, custom_generate=exact_decoding)``.
 
@@ -169,18 +176,26 @@ def exact_decoding(
     Raises:
         ValueError: see ``exact_search``.
     """
-    _check_mode(generation_config, stopping_criteria)
-    if len(input_ids) == 0:
-        raise ValueError("the batch is empty: give at least one sentence")
-    budgets = {"num_hypotheses": num_hypotheses, "width": width, "max_open": max_open, "max_expanded": max_expanded}
-    max_new_tokens = generation_config.max_length - input_ids.shape[1]
-    _check_budgets({**budgets, "max_new_tokens": max_new_tokens}, min_probability, max_seconds)
-    ends = generation_config._eos_token_tensor
-    if ends is None:
-        raise ValueError("generation_config.eos_token_id is None: no string ever ends; set it to the end token")
-    lattice = Lattice(model, input_ids, logits_processor, model_kwargs, max_new_tokens)
-    search = Sweeps(lattice, ends.cpu(), max_new_tokens, min_probability=min_probability, **budgets)
-    results = search.run(max_seconds, progress)
+    if cuts_outputs(model):
+        raise ValueError(
+            f"generate of {type(model).__name__} cuts what decoding returns and would lose the results; call "
+            "exact_search(model, inputs, ...), which returns them"
+        )
+    results = search_strings(
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        num_hypotheses=num_hypotheses,
+        min_probability=min_probability,
+        width=width,
+        max_open=max_open,
+        max_expanded=max_expanded,
+        max_seconds=max_seconds,
+        progress=progress,
+        **model_kwargs,
+    )
     output = _as_sequences(results, input_ids, num_hypotheses, generation_config._pad_token_tensor)
     if generation_config.return_dict_in_generate:
         return output
@@ -192,6 +207,45 @@ def exact_decoding(
             stacklevel=2,
         )
     return output.sequences
+
+
+@torch.no_grad()
+def search_strings(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    *,
+    num_hypotheses: int = 1,
+    min_probability: float = 0.0,
+    width: int = 16,
+    max_open: int = 100_000,
+    max_expanded: int = 10_000,
+    max_seconds: float | None = None,
+    progress: bool = False,
+    constrained: bool = True,
+    **model_kwargs: Any,
+) -> list[SearchResult]:
+    """The search itself, inside ``generate``.
+
+    Arguments are those of ``exact_decoding``, and ``constrained``: whether ``logits_processor`` applies.
+    """
+    _check_mode(generation_config, stopping_criteria)
+    if len(input_ids) == 0:
+        raise ValueError("the batch is empty: give at least one sentence")
+    budgets = {"num_hypotheses": num_hypotheses, "width": width, "max_open": max_open, "max_expanded": max_expanded}
+    max_new_tokens = generation_config.max_length - input_ids.shape[1]
+    _check_budgets({**budgets, "max_new_tokens": max_new_tokens}, min_probability, max_seconds)
+    ends = generation_config._eos_token_tensor
+    if ends is None:
+        raise ValueError("generation_config.eos_token_id is None: no string ever ends; set it to the end token")
+    pad = generation_config._pad_token_tensor
+    processors = logits_processor if constrained else LogitsProcessorList()
+    constraints = Constraints(processors, input_ids, int(ends[0]), int(ends[0] if pad is None else pad))
+    lattice = Lattice(model, input_ids, constraints, model_kwargs, max_new_tokens)
+    search = Sweeps(lattice, ends.cpu(), max_new_tokens, min_probability=min_probability, **budgets)
+    return search.run(max_seconds, progress)
 
 
 def _check_mode(generation_config: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> None:

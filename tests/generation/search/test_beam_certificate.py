@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from hf_sparse import beam_certificate
+from hf_sparse import CoveragePenalty, beam_certificate
 from tests.enumeration import all_strings, ended, model_and_inputs
 from tests.tiny_models import EOS, PAD
+from tests.tiny_whisper import tiny_whisper
 
 SETTINGS = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True}
 
@@ -100,14 +101,20 @@ def test_refuses_what_is_not_a_beam_search():
     with pytest.raises(ValueError, match="output has no beam scores"):
         beam_certificate(model, greedy, 1)
     output = model.generate(**inputs, max_new_tokens=3, num_beams=4, **SETTINGS)
-    with pytest.raises(ValueError, match="for 4 beams in all: that is not num_beams=3"):
+    with pytest.raises(ValueError, match="num_beams was 3, and the search had 4 beams per sentence"):
         beam_certificate(model, output, 3)
     torch.manual_seed(0)
     sampled = model.generate(
         **inputs, max_new_tokens=6, num_beams=2, temperature=4.0, top_k=0, **SETTINGS | {"do_sample": True}
     )
-    with pytest.raises(ValueError, match="they were sampled"):
+    with pytest.raises(ValueError, match="the beams were sampled"):
         beam_certificate(model, sampled, 2)
+    stopped = model.generate(**inputs, max_new_tokens=6, num_beams=2, max_time=60.0, **SETTINGS)
+    with pytest.raises(ValueError, match="the beams were stopped by MaxTimeCriteria"):
+        beam_certificate(model, stopped, 2)
+    other = type(output)(**output)
+    with pytest.raises(ValueError, match="does not come from T5ForConditionalGeneration's beam search as it was"):
+        beam_certificate(model, other, 4)
     output.scores[1][0, 0] = math.nan
     with pytest.raises(ValueError, match="NaN"):
         beam_certificate(model, output, 4)
@@ -115,5 +122,66 @@ def test_refuses_what_is_not_a_beam_search():
     with pytest.raises(ValueError, match="above 1"):
         beam_certificate(model, output, 4)
     model.generation_config.eos_token_id = None
+    endless = model.generate(**inputs, max_new_tokens=3, num_beams=4, **SETTINGS)
     with pytest.raises(ValueError, match="no string ever ends; set it to the end token"):
-        beam_certificate(model, output, 4)
+        beam_certificate(model, endless, 4)
+
+
+@pytest.mark.parametrize("head", ["entmax15", None])
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_end_tokens_given_in_the_call_end_strings_in_the_proof(name, head):
+    """By enumeration, with ends that the generation config does not name."""
+    ends = [EOS, 3]
+    for seed in range(6):
+        model, inputs = model_and_inputs(name, head, seed=seed)
+        model.double()
+        everything = all_strings(model, inputs, 4)
+        table = {}
+        for string, p in everything.items():
+            length = next((k for k, token in enumerate(string) if token in ends), len(string) - 1) + 1
+            table[string[:length]] = table.get(string[:length], 0.0) + p
+        _, (result,) = search(model, inputs, 3, max_new_tokens=4, early_stopping="never", eos_token_id=ends)
+        seen = {tuple(h.tokens): h.probability for h in result.hypotheses}
+        assert seen == {string: pytest.approx(table[string], rel=1e-5) for string in seen}
+        missed = [p for string, p in table.items() if string not in seen and string[-1] in ends]
+        assert max(missed, default=0) <= math.exp(result.log_bound) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("head", ["entmax15", None])
+def test_tied_tokens_are_replayed(head):
+    for seed in range(4):
+        model, inputs = model_and_inputs("llama", head, seed=seed)
+        with torch.no_grad():
+            for weight in (model.lm_head.weight, model.model.embed_tokens.weight):
+                weight[4] = weight[5]
+        for num_beams in (2, 3):  # cut at the longest length, where any of the tied strings is returned
+            search(model, inputs, num_beams, max_new_tokens=3, num_return_sequences=num_beams)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([0.4, 0.15, 0.15, 0.15, 0.1, 0.05], "two continuations had exactly the same score"),
+        ([0.4, 0.2, 0.15, 0.1, 0.09, 0.06], "are not those of a beam search over these scores"),
+    ],
+)
+def test_a_string_that_the_replay_does_not_keep_is_refused_and_a_tie_named(weights, message):
+    model, inputs = model_and_inputs("llama", "entmax15")
+    output = model.generate(**inputs, **SETTINGS, num_beams=2, max_new_tokens=1)
+    output.scores = (torch.tensor([weights, weights]).log(),)
+    output.sequences = torch.tensor([[3, 5, 4, 6, 4]])
+    with pytest.raises(ValueError, match=message):
+        beam_certificate(model, output, 2)
+
+
+def test_scores_that_whispers_generate_cuts_or_a_penalty_changes_are_refused():
+    model, inputs = tiny_whisper(head="entmax15")
+    output = model.generate(**inputs, max_new_tokens=4, num_beams=3, **SETTINGS)
+    with pytest.raises(ValueError, match="Whisper's generate cuts the scores"):
+        beam_certificate(model, output, 3)
+    model, inputs = model_and_inputs("bart", "entmax15")
+    output = model.generate(
+        **inputs, max_new_tokens=4, num_beams=3, custom_generate=CoveragePenalty(alpha=0.5), **SETTINGS
+    )
+    with pytest.raises(ValueError, match="CoveragePenalty changes them"):
+        beam_certificate(model, output, 3)

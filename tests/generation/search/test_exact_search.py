@@ -5,9 +5,17 @@ import warnings
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, MambaConfig, MambaForCausalLM, MaxTimeCriteria
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MambaConfig,
+    MambaForCausalLM,
+    MaxTimeCriteria,
+    SynthIDTextWatermarkingConfig,
+)
 
 from hf_sparse import exact_decoding, exact_search
+from hf_sparse.generation.search._lattice import _select
 from hf_sparse.generation.search._prefix_tree import PrefixCache
 from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
 from tests.tiny_models import EOS, PAD, TOKENS
@@ -250,6 +258,75 @@ def test_constraints_set_probabilities_to_zero_and_leave_the_others():
     assert result.best.probability == pytest.approx(longer[0][0], rel=1e-9)
 
 
+def batch_and_alone(model, sources):
+    """Inputs for several sentences together, padded where the model pads, and for each alone."""
+    length, left = max(map(len, sources)), not model.config.is_encoder_decoder
+    rows = [[PAD] * (length - len(s)) * left + list(s) + [PAD] * (length - len(s)) * (not left) for s in sources]
+    ids = torch.tensor(rows)
+    together = {"input_ids": ids, "attention_mask": (ids != PAD).long()}
+    return together, [
+        {"input_ids": torch.tensor([s]), "attention_mask": torch.ones(1, len(s)).long()} for s in sources
+    ]
+
+
+@pytest.mark.parametrize("head", ["entmax15", None])
+@pytest.mark.parametrize("width", [1, 4])
+def test_the_function_of_allowed_tokens_is_given_the_number_of_the_sentence(width, head):
+    """By enumeration: each sentence is held to its own constraint, also when the others are finished."""
+    model, _ = in_double("t5", head)
+    together, alone = batch_and_alone(model, [(3, 5, 4, 6), (4, 4), (6, 3)])
+    forbidden = ({3, 5}, {4}, {6, 1})
+    asked = set()
+
+    def allowed(sentence, ids):
+        asked.add(sentence)
+        return [token for token in range(VOCAB) if token not in forbidden[sentence]]
+
+    results = exact_search(model, together, 3, max_new_tokens=STEPS, width=width, prefix_allowed_tokens_fn=allowed)
+    assert asked == {0, 1, 2}
+    for inputs, tokens, result in zip(alone, forbidden, results):
+        table = [(p, s) for p, s in ended(all_strings(model, inputs, STEPS)) if not tokens & set(s)]
+        assert [h.probability for h in result.hypotheses] == pytest.approx([p for p, _ in table[:3]], rel=1e-9)
+        assert all(not tokens & set(h.tokens) for h in result.hypotheses)
+
+
+class OwnToken(LogitsProcessor):
+    """Forbids one token in each row of a batch."""
+
+    def __init__(self, tokens):
+        self.tokens = torch.tensor(tokens)
+
+    def __call__(self, input_ids, scores):
+        return scores.scatter(1, self.tokens[:, None], -math.inf)
+
+
+ROW_READERS = {
+    "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 2},
+    "encoder_repetition_penalty": {"encoder_repetition_penalty": 0.5},
+    "repetition_penalty": {"repetition_penalty": 1.3},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "own": lambda i: {"logits_processor": LogitsProcessorList([OwnToken([3, 4] if i is None else [[3, 4][i]])])},
+}
+
+
+@pytest.mark.parametrize("width", [1, 5])
+@pytest.mark.parametrize("option", ROW_READERS)
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_processors_that_look_at_their_row_act_on_each_sentence_as_alone(name, option, width):
+    model, _ = in_double(name, "entmax15", seed=2)
+    together, alone = batch_and_alone(model, [(3, 5, 4, 6), (4, 6, 4, 4)])
+    options = ROW_READERS[option] if callable(ROW_READERS[option]) else lambda _: ROW_READERS[option]
+    results = exact_search(model, together, 30, max_new_tokens=4, width=width, **options(None))
+    free = exact_search(model, together, 30, max_new_tokens=4, width=width)
+    assert [r.hypotheses for r in results] != [r.hypotheses for r in free]
+    for i, (inputs, result) in enumerate(zip(alone, results)):
+        (expected,) = exact_search(model, inputs, 30, max_new_tokens=4, width=3, **options(i))
+        assert [h.tokens for h in result.hypotheses] == [h.tokens for h in expected.hypotheses]
+        assert [h.log_probability for h in result.hypotheses] == pytest.approx(
+            [h.log_probability for h in expected.hypotheses], rel=1e-9
+        )
+
+
 def test_progress_is_shown_on_request_only(capfd):
     model, inputs = in_double("bart", "entmax15")
     exact_search(model, inputs)
@@ -259,6 +336,9 @@ def test_progress_is_shown_on_request_only(capfd):
 
 
 # --- refusals ---
+
+
+WATERMARK = SynthIDTextWatermarkingConfig(ngram_len=2, keys=[1, 2])
 
 
 class Replace(LogitsProcessor):
@@ -287,6 +367,7 @@ class Replace(LogitsProcessor):
         ({"logits_processor": LogitsProcessorList([Replace(math.nan)])}, "NaN after the tokens"),
         ({"logits_processor": LogitsProcessorList([Replace(0.5)])}, "raised a probability above 1"),
         ({"cache_implementation": "static"}, "layers of type StaticLayer"),
+        ({"watermarking_config": WATERMARK}, "SynthIDTextWatermarkLogitsProcessor keeps a memory of the steps before"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -294,6 +375,12 @@ def test_refuses_what_it_cannot_answer(options, message):
     model, inputs = model_and_inputs("gpt2", "sparsemax")
     with pytest.raises(ValueError, match=message):
         exact_search(model, inputs, **options)
+
+
+def test_guidance_of_a_dense_model_is_refused_by_name():
+    model, inputs = model_and_inputs("gpt2", None)
+    with pytest.raises(ValueError, match="UnbatchedClassifierFreeGuidanceLogitsProcessor keeps a memory"):
+        exact_search(model, inputs, guidance_scale=1.5)
 
 
 def test_refuses_an_empty_batch():
@@ -336,3 +423,13 @@ def test_peft_models_are_searched_too():
     found = exact_search(lora, inputs, max_new_tokens=5)
     assert found[0].best.tokens == expected[0].best.tokens
     assert found[0].best.probability == pytest.approx(expected[0].best.probability, rel=1e-5)
+
+
+def test_arguments_with_other_rows_than_sentences_are_refused_where_they_would_be_read_again():
+    ids = torch.tensor([[3, 5], [4, 4]])
+    options = {"token_type_ids": torch.zeros(3, 2, dtype=torch.long)}
+    rows = torch.tensor([1, 1])
+    assert torch.equal(_select({"input_ids": ids}, rows, 2, False)["input_ids"], ids[rows])
+    assert _select(options, rows, 2, True) == options
+    with pytest.raises(ValueError, match="token_type_ids has 3 rows for 2 sentences"):
+        _select(options, rows, 2, False)

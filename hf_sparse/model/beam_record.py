@@ -1,0 +1,68 @@
+"""The settings of a beam search, kept with its output, which does not say itself which tokens ended a string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, PreTrainedModel, StoppingCriteriaList
+from transformers.utils import ModelOutput
+
+_RECORD = "_hf_sparse_beam_search"
+
+
+@dataclass(frozen=True)
+class BeamRecord:
+    """The settings of one beam search.
+
+    Attributes:
+        ends: the tokens that ended a string.
+        num_beams: beams per sentence.
+        sampled: whether beams were drawn.
+        stopped_by: the names of stopping criteria other than end tokens and length.
+    """
+
+    ends: tuple[int, ...]
+    num_beams: int
+    sampled: bool
+    stopped_by: tuple[str, ...]
+
+
+def record_of(output: ModelOutput) -> BeamRecord | None:
+    """The record of the search that returned ``output``, if it has one."""
+    return getattr(output, "__dict__", {}).get(_RECORD)
+
+
+def forget(output: Tensor | ModelOutput) -> Tensor | ModelOutput:
+    """``output`` without a record, for a search whose scores are no log-probabilities."""
+    getattr(output, "__dict__", {}).pop(_RECORD, None)
+    return output
+
+
+def recorded_beam_search(
+    original: Callable[..., Any],
+    self: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: Any,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    **model_kwargs: Any,
+) -> Any:
+    """``GenerationMixin._beam_search``, with a record on its output."""
+    output = original(self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs)
+    if isinstance(output, ModelOutput):
+        ends = getattr(generation_config, "_eos_token_tensor", None)
+        vars(output)[_RECORD] = BeamRecord(
+            ends=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
+            num_beams=generation_config.num_beams or 1,
+            sampled=bool(generation_config.do_sample),
+            stopped_by=tuple(
+                type(each).__name__
+                for each in stopping_criteria
+                if not isinstance(each, EosTokenCriteria | MaxLengthCriteria)
+            ),
+        )
+    return output
