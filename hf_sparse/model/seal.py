@@ -41,7 +41,7 @@ def sealed_field(cls: Any, record: dict[str, Any]) -> str:
     Such a field is always saved, and no reader of the file does without it. The few classes that check no types have
     their labels sealed, whose names have to be numbers.
     """
-    own = [name for name in cls.__validators__ if name not in PreTrainedConfig.__validators__]  # type: ignore[attr-defined]
+    own = [name for name in cls.__validators__ if name not in PreTrainedConfig.__validators__]
     return next((name for name in own if _refuses(cls.__validators__[name], record)), "id2label")
 
 

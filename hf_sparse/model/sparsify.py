@@ -208,13 +208,17 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
             f"{name} takes no arguments but its own, and so no fertility and no mask of its target, which bounds and "
             "coverage need; pass attn=None, or a map without them"
         )
-    if any(getattr(vars(module).get("config"), "output_attentions", False) for module in model.modules()):
-        yield (
-            f"the configuration of {name} has output_attentions=True, with which Transformers would not save sparse "
-            "attention; set it to False, and ask for weights by model(..., output_attentions=True)"
-        )
+    yield from _saving_problems(model)
     yield from kind_problems(model, config)
     yield from layer_problems(model, config)
+
+
+def _saving_problems(model: PreTrainedModel) -> Iterator[str]:
+    if any(getattr(vars(module).get("config"), "output_attentions", False) for module in model.modules()):
+        yield (
+            f"the configuration of {type(model).__name__} has output_attentions=True, with which Transformers would not "
+            "save sparse attention; set it to False, and ask for weights by model(..., output_attentions=True)"
+        )
 
 
 def kind_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
