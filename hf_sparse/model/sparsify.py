@@ -216,8 +216,8 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
 def _saving_problems(model: PreTrainedModel) -> Iterator[str]:
     if any(getattr(vars(module).get("config"), "output_attentions", False) for module in model.modules()):
         yield (
-            f"the configuration of {type(model).__name__} has output_attentions=True, with which Transformers would not "
-            "save sparse attention; set it to False, and ask for weights by model(..., output_attentions=True)"
+            f"the configuration of {type(model).__name__} has output_attentions=True, with which Transformers would "
+            "not save sparse attention; set it to False, and ask for weights by model(..., output_attentions=True)"
         )
 
 
