@@ -5,6 +5,7 @@ Besides, Transformers' registries know the attention ``"hf_sparse"`` and its mas
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,16 +13,19 @@ from transformers import FillMaskPipeline, PreTrainedModel
 
 from .attention.find import through_interface
 from .attention.interface import NAME
-from .hub import attach_as_saved, check_adapter
+from .hub import attach_as_saved, check_adapter, check_parts
 from .model.beam_record import recorded_beam_search
 from .model.patch import Patch
+from .model.seal import read_sealed, write_sealed
 from .model.state import state_of
-from .model.trainer_guard import EVALUATION
+from .model.trainer_guard import LATE, install_late
 
 
 def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:
     original(self)
     attach_as_saved(self)
+    if "transformers.trainer" in sys.modules:
+        install_late()
 
 
 def _check_and_adjust_attn_implementation(
@@ -46,6 +50,11 @@ def _load_adapter(
 ) -> Any:
     check_adapter(self, peft_model_id, **(kwargs.get("adapter_kwargs") or {}))
     return original(self, peft_model_id, *args, **kwargs)
+
+
+def _save_pretrained(original: Callable[..., None], self: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
+    check_parts(self)
+    original(self, *args, **kwargs)
 
 
 def _fill_mask(
@@ -78,6 +87,24 @@ PATCHES = (
         reason="An adapter that was trained in a sparse model is not loaded into another.",
     ),
     Patch(
+        "transformers:PreTrainedModel",
+        "save_pretrained",
+        _save_pretrained,
+        reason="A model with a part that is sparse by itself would be saved as a dense one.",
+    ),
+    Patch(
+        "transformers:PreTrainedConfig",
+        "to_json_file",
+        write_sealed,
+        reason="A sparse checkpoint is refused, with this package's name, by all that opens it without this package.",
+    ),
+    Patch(
+        "transformers:PreTrainedConfig",
+        "_dict_from_json_file",
+        read_sealed,
+        reason="With this package it opens.",
+    ),
+    Patch(
         "transformers:FillMaskPipeline",
         "_forward",
         _fill_mask,
@@ -90,14 +117,14 @@ PATCHES = (
         reason="Its output does not say which tokens ended a string, without which beam_certificate would prove what "
         "is false.",
     ),
-    EVALUATION,
+    *LATE,
 )
 
 
 def install() -> None:
     """Install every patch whose trigger is the import of this package."""
     for patch in PATCHES:
-        if patch is not EVALUATION:
+        if patch not in LATE:
             patch.install()
 
 

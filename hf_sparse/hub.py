@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -11,10 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import transformers
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import cached_file
 
-from .attention.find import through_interface
+from .attention.find import find_sites, through_interface
 from .attention.interface import NAME
 from .config import SparseConfig
 from .fertility.source import SOURCE_FILES, load_source, saved_source
@@ -22,7 +24,7 @@ from .model.attach import attach
 from .model.model_card import update_card
 from .model.saved_config import ADAPTER_SETTINGS, block_of, marked_part, save_adapter_settings
 from .model.sparse_model import SparseModel
-from .model.sparsify import layer_problems, sparsify
+from .model.sparsify import kind_problems, layer_problems, sparsify
 from .model.state import is_sparse, sparse_config, sparse_state, state_of, transformers_model
 
 __all__ = ["from_pretrained", "save_pretrained"]
@@ -41,8 +43,12 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
         The sparse model; for an adapter the ``PeftModel`` around its sparse base.
 
     Raises:
-        ValueError: the checkpoint is not sparse, its settings cannot be read, or its class is not known.
+        ValueError: the checkpoint is not sparse, its settings cannot be read, or its class is not known;
+            ``output_attentions=True``, which belongs into a call of the model.
+        TypeError: ``auto_class`` is not a class.
     """
+    if kwargs.get("output_attentions"):
+        raise ValueError("output_attentions=True goes with a call of the model: model(..., output_attentions=True)")
     if cached_file(path, "adapter_config.json", **_absent_is_none(kwargs)) is not None:
         return _adapter_from_pretrained(path, auto_class, **kwargs)
     config = AutoConfig.from_pretrained(path, **_where(kwargs))
@@ -51,7 +57,7 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
         raise ValueError(f"{path} is not a sparse checkpoint; load it with Transformers and call sparsify(model, ...)")
     if SparseConfig.from_dict(block).attn:
         kwargs.setdefault("attn_implementation", NAME)
-    model = (auto_class or _class_of(config)).from_pretrained(path, **kwargs)
+    model = _loading_class(auto_class, config).from_pretrained(path, **kwargs)
     if not isinstance(model, SparseModel):
         raise RuntimeError(f"{path} was saved sparse but loaded dense as {type(model).__name__}; please report this")
     return model
@@ -64,20 +70,24 @@ def save_pretrained(
 
     Args:
         model: a sparse model or a ``PeftModel`` around one.
-        path: the folder to write. What was there stays untouched until the new files are complete, then goes, except
-            for the model card (``README.md``), in which only the section on sparsity is new.
+        path: the folder to write. What is there stays untouched until the new files are complete. They then take the
+            places of those of their names, and of the weights saved before; all else stays. In the model card
+            (``README.md``) only the section on sparsity is new.
         figures: measured sparsity for that section, as ``SparseTrainer.evaluate`` returns it; None takes what the
             last such evaluation measured, if there was one.
         **kwargs: as for the model's own ``save_pretrained``.
 
     Raises:
-        ValueError: the model is not sparse.
+        ValueError: the model is not sparse, or ``path`` is a file.
     """
     config = sparse_config(model)
     if figures is None:
         figures = sparse_state(model).figures
-    with fresh_folder(Path(path)) as folder:
-        card = Path(path, "README.md")
+    target = Path(path)
+    if kwargs.get("push_to_hub"):
+        kwargs.setdefault("repo_id", target.name)
+    with complete_files(target) as folder:
+        card = target / "README.md"
         if card.exists():
             shutil.copy(card, folder)
         model.save_pretrained(folder, **kwargs)
@@ -86,16 +96,41 @@ def save_pretrained(
 
 
 @contextmanager
-def fresh_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which takes the place of ``path`` once the block has run through, and only then."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
-        folder = Path(temporary, "new")
-        folder.mkdir()
+def complete_files(path: Path) -> Iterator[Path]:
+    """A folder to fill, whose files are moved into ``path`` once the block has run through, and only then.
+
+    Args:
+        path: a folder, or a link to one; made where there is none. Its own files stay, but for those of the same
+            names and the weights that the new ones replace: a reader would take old shards for a part of the model.
+
+    Raises:
+        ValueError: ``path`` is a file.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{path} is a file; give the path of a folder to save the model in")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+        folder = Path(temporary)
         yield folder
-        if path.exists():
-            path.rename(Path(temporary, "old"))
-        folder.rename(path)
+        written = [file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file()]
+        target.mkdir(exist_ok=True)
+        for name in written:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(folder / name, target / name)
+        for stale in _stale_weights(target, {name.name for name in written if name.parent == Path()}):
+            stale.unlink()
+
+
+# model.safetensors, model-00001-of-00002.safetensors and model.safetensors.index.json are weights of one model.
+_WEIGHTS = re.compile(r"(.+?)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+
+
+def _stale_weights(folder: Path, written: set[str]) -> list[Path]:
+    """Files of an earlier save whose weights those in ``written`` replace."""
+    replaced = {found[1] for found in map(_WEIGHTS.fullmatch, written) if found}
+    names = {file.name: _WEIGHTS.fullmatch(file.name) for file in folder.iterdir() if file.is_file()}
+    return [folder / name for name, found in names.items() if found and found[1] in replaced and name not in written]
 
 
 def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> Any:
@@ -112,7 +147,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     base_config = AutoConfig.from_pretrained(base_path)
     if config.attn and block_of(base_config) is not None:
         kwargs.setdefault("attn_implementation", NAME)
-    base = (auto_class or _class_of(base_config)).from_pretrained(base_path, **kwargs)
+    base = _loading_class(auto_class, base_config).from_pretrained(base_path, **kwargs)
     if not is_sparse(base):
         source = load_source(*(cached_file(path, name, **_absent_is_none(kwargs)) for name in SOURCE_FILES))
         settings = {role: map_config for role, map_config in config.to_dict().items() if role != "version"}
@@ -151,10 +186,37 @@ def check_adapter(model: PreTrainedModel, path: str | Path | None, **where: Any)
         )
 
 
-def _class_of(config: Any) -> Any:
-    names = config.architectures or []
-    found = getattr(transformers, names[0], None) if names else None
-    if found is None:
+def check_parts(model: PreTrainedModel) -> None:
+    """Refuse to save a model with a part that was made sparse by itself: its settings would not be saved.
+
+    Raises:
+        ValueError: there is such a part.
+    """
+    state = state_of(model)
+    if state is not None and state.whole is not None:  # a part itself, with parts that its whole knows
+        return
+    known = [] if state is None else [id(part) for part in state.parts]
+    for path, part in model.named_modules():
+        if part is not model and isinstance(part, SparseModel) and id(state_of(part)) not in known:
+            raise ValueError(
+                f"{path!r} in this {type(model).__name__} is sparse by itself, and the saved model would come back "
+                f"dense there: settings = sparse_config(model.{path}).to_dict(); unsparsify(model.{path}); then "
+                "sparsify the whole model with these settings, and save it"
+            )
+
+
+def _loading_class(given: Any, config: PreTrainedConfig) -> Any:
+    """The class to load with: the one given, else the one that the checkpoint names."""
+    if given is not None:
+        if not isinstance(given, type) or not hasattr(given, "from_pretrained"):
+            raise TypeError(
+                f"auto_class must be a class with from_pretrained, as transformers.AutoModelForCausalLM; was {given!r}"
+            )
+        return given
+    names = config.architectures
+    named = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    found = getattr(transformers, named, None)
+    if not isinstance(found, type) or not issubclass(found, PreTrainedModel):
         raise ValueError(f"the checkpoint's class {names} is not one of Transformers'; pass auto_class")
     return found
 
@@ -167,6 +229,21 @@ def _where(kwargs: dict[str, Any]) -> dict[str, Any]:
 def _absent_is_none(kwargs: dict[str, Any]) -> dict[str, Any]:
     quiet = ("_raise_exceptions_for_gated_repo", "_raise_exceptions_for_missing_entries")
     return {**_where(kwargs), **dict.fromkeys((*quiet, "_raise_exceptions_for_connection_errors"), False)}
+
+
+def _saved_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
+    """Reasons why layers would be dense that the saved settings mean to be sparse.
+
+    The stacks inside an encoder-decoder have settings for the whole, and may lack some of its kinds of attention.
+    """
+    is_saved_class = type(model).__name__ in (model.config.architectures or ())
+    is_stack = type(model.config).is_encoder_decoder and not is_saved_class
+    if model.config.sub_configs or not is_stack:
+        yield from layer_problems(model, config)
+    if is_saved_class and not type(model.config).is_encoder_decoder:
+        sites = find_sites(model, config, model.config.is_encoder_decoder) if config.attn else []
+        if all(site.map_config is None for site in sites):
+            yield from kind_problems(model, config)
 
 
 def attach_as_saved(model: PreTrainedModel) -> None:
@@ -183,9 +260,8 @@ def attach_as_saved(model: PreTrainedModel) -> None:
     if block is None:
         return
     config = SparseConfig.from_dict(block)
-    if model.config.sub_configs:
-        for problem in layer_problems(model, config):  # some of the parts alone, with settings for all of them
-            raise ValueError(problem)
+    for problem in _saved_problems(model, config):
+        raise ValueError(f"this checkpoint is not for this model: {problem}")
     asked = model.config._attn_implementation
     if config.attn and asked != NAME and through_interface(cast(Any, type(model))):
         raise ValueError(

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import types
 from dataclasses import replace
 
@@ -21,6 +19,7 @@ from transformers import (
     GenerationConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    T5EncoderModel,
 )
 
 import hf_sparse
@@ -108,15 +107,6 @@ def test_a_loaded_model_can_be_made_dense_again(tmp_path):
     assert not is_sparse(AutoModelForCausalLM.from_pretrained(tmp_path / "dense"))
 
 
-@pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"head": "entmax15"}], ids=["attn", "head"])
-def test_without_the_package_a_sparse_checkpoint_refuses_to_load(settings, tmp_path):
-    sparsify(tiny_model("llama"), **settings).save_pretrained(tmp_path)
-    program = f"from transformers import AutoModelForCausalLM; AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.returncode != 0
-    assert 'attn_implementation="hf_sparse"` is not supported' in run.stderr
-
-
 def test_asking_for_dense_attention_of_a_sparse_checkpoint_is_refused(tmp_path):
     sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="would be dense with attn_implementation='sdpa'"):
@@ -168,6 +158,77 @@ def test_dense_and_unknown_checkpoints_are_refused_by_our_loader(tmp_path):
     assert is_sparse(from_pretrained(tmp_path, auto_class=AutoModelForCausalLM))
 
 
+@pytest.mark.parametrize("names", [["AutoModel"], ["logging"], [], None, [3], "LlamaForCausalLM", ["pipeline"]])
+def test_architectures_that_are_no_class_are_refused(names, tmp_path):
+    sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": names}))
+    with pytest.raises(ValueError, match="is not one of Transformers'; pass auto_class"):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("given", ["LlamaForCausalLM", 3, AutoModelForCausalLM.from_pretrained, dict])
+def test_an_auto_class_that_is_no_class_is_refused(given, tmp_path):
+    sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
+    with pytest.raises(TypeError, match="auto_class must be a class with from_pretrained, as transformers"):
+        from_pretrained(tmp_path, auto_class=given)
+
+
+LISTED = [{"decoder": ["entmax15", "sparsemax"]}, {"decoder": ["entmax15", None]}]
+
+
+@pytest.mark.parametrize("attn", LISTED, ids=["all", "some"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_list_of_maps_is_not_loaded_into_a_model_with_another_number_of_layers(attn, layers, tmp_path):
+    sparsify(tiny_model("llama"), attn=attn).save_pretrained(tmp_path)
+    for load in (from_pretrained, AutoModelForCausalLM.from_pretrained, AutoModel.from_pretrained):
+        with pytest.raises(ValueError, match=rf"this model: attn\['decoder'\] lists 2 layers, .* has {layers}"):
+            load(tmp_path, num_hidden_layers=layers)
+        assert is_sparse(load(tmp_path))
+
+
+def test_a_kind_of_attention_that_the_model_lacks_is_not_loaded(tmp_path):
+    sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["hf_sparse"]["attn"] = {"cross": {"name": "entmax15"}}
+    path.write_text(json.dumps(config))
+    for load in (from_pretrained, AutoModelForCausalLM.from_pretrained):
+        with pytest.raises(ValueError, match="LlamaForCausalLM has no cross attention; it has: 'decoder'"):
+            load(tmp_path)
+
+
+def test_the_parts_of_an_encoder_decoder_are_loaded_without_the_kinds_they_lack(tmp_path):
+    model = sparsify(tiny_model("t5"), attn={"encoder": ["entmax15", None], "cross": "sparsemax"}, head="entmax15")
+    model.save_pretrained(tmp_path)
+    encoder = T5EncoderModel.from_pretrained(tmp_path)
+    assert is_sparse(encoder)
+    assert torch.equal(encoder(tokens()).last_hidden_state, model.encoder(tokens()).last_hidden_state)
+
+
+@pytest.mark.parametrize("where", ["put in", "in place"])
+def test_a_whole_around_a_part_that_is_sparse_by_itself_is_not_saved_as_dense(where, tmp_path):
+    whole = tiny_model("llama")
+    if where == "put in":
+        whole.model = sparsify(tiny_model("llama").model, attn="entmax15")
+    else:
+        sparsify(whole.model, attn="entmax15")
+    with pytest.raises(ValueError, match=r"'model' in this LlamaForCausalLM is sparse by itself, .* sparsify the "):
+        whole.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    expected, settings = whole(tokens()).logits, sparse_config(whole.model).to_dict()
+    unsparsify(whole.model)
+    sparsify(whole, attn=settings["attn"]).save_pretrained(tmp_path / "model")
+    assert torch.equal(from_pretrained(tmp_path / "model")(tokens()).logits, expected)
+
+
+def test_a_part_of_another_sparse_model_is_not_saved_as_dense_either(tmp_path):
+    whole = tiny_model("llama")
+    whole.model = sparsify(tiny_model("llama"), attn="entmax15").model
+    with pytest.raises(ValueError, match="'model' in this LlamaForCausalLM is sparse by itself"):
+        whole.save_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("base_is_sparse", [True, False])
 @torch.no_grad()
 def test_an_adapter_comes_back_around_a_sparse_base(base_is_sparse, tmp_path):
@@ -215,6 +276,42 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     with pytest.raises(ValueError, match="is not sparse"):
         save_pretrained(tiny_model("llama"), tmp_path / "dense")
+
+
+def test_saving_deletes_nothing_but_the_weights_it_replaces(tmp_path):
+    folder = tmp_path / "output"
+    (folder / "checkpoint-1").mkdir(parents=True)
+    for name in ("notes.txt", "checkpoint-1/model.safetensors", "other-00001-of-00002.safetensors", "trainer.json"):
+        (folder / name).write_text(name)
+    model = sparsify(tiny_model("llama"), head="sparsemax")
+    others = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    (folder / "link.txt").symlink_to(folder / "notes.txt")
+    for options in ({"max_shard_size": "20KB"}, {}, {"max_shard_size": "30KB"}):
+        save_pretrained(model, folder, **options)
+        assert all(path.read_bytes() == before for path, before in others.items())
+        assert (folder / "link.txt").is_symlink()
+        shards = list(folder.glob("model-*"))
+        assert len(shards) == (int(shards[0].stem[-5:]) if shards else 0)
+        assert (folder / "model.safetensors").exists() == (not shards)
+        assert (folder / "model.safetensors.index.json").exists() == bool(shards)
+        assert torch.equal(from_pretrained(folder)(tokens()).logits, model(tokens()).logits)
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+
+
+def test_saving_to_a_file_is_refused_and_a_link_to_a_folder_followed(tmp_path):
+    model = sparsify(tiny_model("llama"), head="sparsemax")
+    file, link, folder = tmp_path / "file", tmp_path / "link", tmp_path / "elsewhere" / "folder"
+    file.write_text("mine")
+    with pytest.raises(ValueError, match="file is a file; give the path of a folder"):
+        save_pretrained(model, file)
+    assert file.read_text() == "mine"
+    folder.mkdir(parents=True)
+    link.symlink_to(folder)
+    save_pretrained(model, link)
+    assert link.is_symlink()
+    assert is_sparse(from_pretrained(folder))
+    save_pretrained(model, tmp_path / "new" / "folders")
+    assert is_sparse(from_pretrained(tmp_path / "new" / "folders"))
 
 
 def test_sharded_files_load(tmp_path):

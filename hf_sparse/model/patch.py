@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,12 +14,12 @@ _ORIGINAL = "_hf_sparse_original"
 
 @dataclass(frozen=True)
 class Patch:
-    """One method of another library that this package wraps.
+    """One method of another library that this package wraps, a class method too.
 
     Attributes:
         owner: its class, as ``"module:Class"``; imported when the patch is installed.
         name: the method's name.
-        replacement: called as the method is, with the original before the other arguments.
+        replacement: called as the method is, with the original (a plain function) before the other arguments.
         reason: a sentence for readers of ``hf_sparse.hooks``.
         trigger: the moment the patch is installed.
     """
@@ -32,7 +33,9 @@ class Patch:
     def install(self) -> None:
         """Put the replacement in the method's place, once."""
         owner = self._owner()
-        original = getattr(owner, self.name)
+        found = inspect.getattr_static(owner, self.name)
+        of_class = isinstance(found, classmethod)
+        original = found.__func__ if of_class else found
         if hasattr(original, _ORIGINAL):
             return
         replacement = self.replacement
@@ -41,14 +44,15 @@ class Patch:
         def method(*args: object, **kwargs: object) -> Any:
             return replacement(original, *args, **kwargs)
 
-        setattr(method, _ORIGINAL, original)
-        setattr(owner, self.name, method)
+        setattr(method, _ORIGINAL, found)
+        setattr(owner, self.name, classmethod(method) if of_class else method)
 
     def uninstall(self) -> None:
         """Put the original back, if it was replaced."""
         owner = self._owner()
-        method = getattr(owner, self.name)
-        setattr(owner, self.name, getattr(method, _ORIGINAL, method))
+        found = inspect.getattr_static(owner, self.name)
+        method = found.__func__ if isinstance(found, classmethod) else found
+        setattr(owner, self.name, getattr(method, _ORIGINAL, found))
 
     def _owner(self) -> Any:
         module, _, name = self.owner.partition(":")

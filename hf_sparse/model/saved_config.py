@@ -1,7 +1,8 @@
 """The settings of a sparse model in its files.
 
-They are saved in four places: the block in ``config.json`` and the name of the attention beside it (``mark``); for an
-adapter without its base ``hf_sparse.json`` (``save_adapter_settings``); the record of a source of fertilities in both
+They are saved in four places: the block in ``config.json`` and the name of the attention beside it (``mark``; in the
+file one more field is sealed, see ``seal``); for an adapter without its base ``hf_sparse.json``
+(``save_adapter_settings``); the record of a source of fertilities in both
 (``fertility.source``); and, for people, the model card (``model_card``).
 """
 
@@ -93,7 +94,8 @@ def _write(config: Any, settings: SparseConfig) -> None:
 
 def part_settings(config: SparseConfig, sites: list[AttentionSite]) -> SparseConfig:
     """The settings for a part of a model that holds these sites: rules of single layers for its own layers alone."""
-    rules = [rule for rule in config.attn if rule.layer is None] if sites else []
+    is_sparse = any(site.map_config is not None for site in sites)
+    rules = [rule for rule in config.attn if rule.layer is None] if is_sparse else []
     for kind in filter(config.layers_listed, KINDS):
         own = [config.rule(kind, site.layer) for site in sites if site.kind == kind]
         if any(rule.map is not None for rule in own):

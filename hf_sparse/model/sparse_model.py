@@ -25,7 +25,7 @@ from .head_loss import HeadLoss, check_asked
 from .model_card import update_card
 from .saved_config import save_adapter_settings
 from .state import DENSE_AGAIN, SparseState, sparse_state
-from .trainer_guard import EVALUATION
+from .trainer_guard import install_late
 from .visible_loss import visible_methods, with_visible_loss
 
 _ANOTHER_FORWARD = (
@@ -55,9 +55,9 @@ class SparseModel:
     def accepts_loss_kwargs(self) -> bool:
         """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches.
 
-        The first Trainer that asks is also the moment to guard its evaluation; see ``hf_sparse.hooks``.
+        The first Trainer that asks is also the moment to guard it; see ``hf_sparse.hooks``.
         """
-        EVALUATION.install()
+        install_late()
         return self.get_output_embeddings() is not None
 
     def __call__(self, *args: object, **kwargs: object) -> Any:

@@ -208,11 +208,26 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
             f"{name} takes no arguments but its own, and so no fertility and no mask of its target, which bounds and "
             "coverage need; pass attn=None, or a map without them"
         )
+    yield from _saving_problems(model)
+    yield from kind_problems(model, config)
+    yield from layer_problems(model, config)
+
+
+def _saving_problems(model: PreTrainedModel) -> Iterator[str]:
+    if any(getattr(vars(module).get("config"), "output_attentions", False) for module in model.modules()):
+        yield (
+            f"the configuration of {type(model).__name__} has output_attentions=True, with which Transformers would "
+            "not save sparse attention; set it to False, and ask for weights by model(..., output_attentions=True)"
+        )
+
+
+def kind_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
+    """Kinds of attention with rules of their own that the model lacks."""
+    sites = find_sites(model, config, model.config.is_encoder_decoder)
     found = [kind for kind in KINDS if any(site.kind == kind for site in sites)]
     for kind in config.kinds:
         if kind not in found:
-            yield f"{name} has no {kind} attention; it has: {', '.join(map(repr, found))}"
-    yield from layer_problems(model, config)
+            yield f"{type(model).__name__} has no {kind} attention; it has: {', '.join(map(repr, found))}"
 
 
 def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:

@@ -1,17 +1,26 @@
-"""The stock ``Trainer`` beside a sparse head: an evaluation loss that it would compute by itself is refused."""
+"""The stock ``Trainer`` beside sparse models: a loss or a resumed run that would be of another model is refused."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers.utils import CONFIG_NAME
 
+from ..config import SparseConfig
 from .patch import Patch
+from .saved_config import ADAPTER_SETTINGS, BLOCK
 from .state import state_of
 
+_TRIGGER = (
+    "a Trainer first asks a sparse model whether it accepts loss keywords, or any model is built after "
+    "transformers.trainer was imported: Trainer is slow to import"
+)
 
-def _evaluation_loop(original: Callable[..., Any], self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
+
+def _evaluation_loop(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:
     states = [state_of(module) for module in self.model.modules()]
     if self.label_smoother is not None and any(state is not None and state.config.head for state in states):
         raise ValueError(
@@ -21,11 +30,50 @@ def _evaluation_loop(original: Callable[..., Any], self: PreTrainedModel, *args:
     return original(self, *args, **kwargs)
 
 
-EVALUATION = Patch(
-    "transformers:Trainer",
-    "evaluation_loop",
-    _evaluation_loop,
-    reason="Its label smoothing is that of softmax. In training the model notices that the labels were taken away; in "
-    "evaluation nothing tells it.",
-    trigger="a Trainer first asks a sparse model whether it accepts loss keywords: Trainer is slow to import",
+def _load_from_checkpoint(
+    original: Callable[..., None], self: Any, resume_from_checkpoint: str, *args: object, **kwargs: object
+) -> None:
+    trained = _trained_settings(Path(resume_from_checkpoint))
+    state = state_of(self.model)
+    annealed = any(getattr(callback, "changes_maps", False) for callback in self.callback_handler.callbacks)
+    if trained is not None and not annealed and (state is None or state.config != trained):
+        found = "is dense" if state is None else f"has {state.config.to_dict()}"
+        raise ValueError(
+            f"{resume_from_checkpoint} was trained with {trained.to_dict()}, and this {type(self.model).__name__} "
+            f"{found}: give the trainer hf_sparse.from_pretrained(checkpoint), or begin a new run"
+        )
+    original(self, resume_from_checkpoint, *args, **kwargs)
+
+
+def _trained_settings(checkpoint: Path) -> SparseConfig | None:
+    """The settings of the model that a checkpoint was saved from; None where it was dense, or says nothing."""
+    config, adapter = checkpoint / CONFIG_NAME, checkpoint / ADAPTER_SETTINGS
+    block = json.loads(config.read_text(encoding="utf-8")).get(BLOCK) if config.exists() else None
+    if block is None and adapter.exists():
+        block = json.loads(adapter.read_text(encoding="utf-8"))
+    return None if block is None else SparseConfig.from_dict(block)
+
+
+LATE = (
+    Patch(
+        "transformers:Trainer",
+        "evaluation_loop",
+        _evaluation_loop,
+        reason="Its label smoothing is that of softmax. In training the model notices that the labels were taken "
+        "away; in evaluation nothing tells it.",
+        trigger=_TRIGGER,
+    ),
+    Patch(
+        "transformers:Trainer",
+        "_load_from_checkpoint",
+        _load_from_checkpoint,
+        reason="Weights that were trained under other maps are not brought back into a model.",
+        trigger=_TRIGGER,
+    ),
 )
+
+
+def install_late() -> None:
+    """Install the patches of ``Trainer``."""
+    for patch in LATE:
+        patch.install()

@@ -58,6 +58,8 @@ class AnnealingCallback(TrainerCallback, ExportableState):
     0.5
     """
 
+    changes_maps = True  # a run resumed with it goes on from the settings of its checkpoint; read by trainer_guard
+
     def __init__(
         self,
         over: float = 0.5,

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
-from transformers.utils import CONFIG_NAME
 
 from ..attention import observe
-from ..config import MapConfig, SparseConfig
+from ..config import MapConfig
 from ..model.distribution import distribution
 from ..model.model_card import update_card
-from ..model.saved_config import BLOCK
 from ..model.state import is_sparse, sparse_config, sparse_state
-from .annealing import AnnealingCallback
 from .distillation import Distillation
 
 
@@ -132,19 +127,6 @@ class SparseTrainer(Trainer):
         total, rows = float(support.sum()), support.numel()
         self._sparsity.add("head_support", total, rows)
         self._sparsity.add("head_zero_rate", rows * logits.shape[-1] - total, rows * logits.shape[-1])
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: object, **kwargs: object) -> None:
-        """Trainer's own, which brings weights back: refused where they were trained under other settings."""
-        file = Path(resume_from_checkpoint, CONFIG_NAME)
-        block = json.loads(file.read_text(encoding="utf-8")).get(BLOCK) if file.exists() else None
-        annealed = any(isinstance(callback, AnnealingCallback) for callback in self.callback_handler.callbacks)
-        own = sparse_config(self.model)
-        if block is not None and not annealed and SparseConfig.from_dict(block) != own:
-            raise ValueError(
-                f"{resume_from_checkpoint} was trained with {SparseConfig.from_dict(block).to_dict()}, and this model "
-                f"has {own.to_dict()}: give the trainer hf_sparse.from_pretrained(checkpoint), or begin a new run"
-            )
-        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
         """Log, with the sparsity seen since the last training log."""

@@ -6,12 +6,14 @@ import pickle
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import BertConfig, BertForSequenceClassification, MambaConfig, MambaForCausalLM
+from transformers import BertConfig, BertForSequenceClassification, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 import hf_sparse.functional as F
-from hf_sparse import is_sparse, sparse_config, sparsify, unsparsify
+from hf_sparse import from_pretrained, is_sparse, sparse_config, sparsify, unsparsify
 from hf_sparse.attention.interface import NAME
 from hf_sparse.attention.site import attention_sites, observe
+from hf_sparse.config import SparseConfig
+from hf_sparse.model.attach import change_settings
 from tests.tiny_models import ARCHITECTURES, CAUSAL, PAD, SEQ2SEQS, attentions, labelled, tiny_model, tokens
 
 SETTINGS = [
@@ -350,3 +352,75 @@ def test_head_map_is_the_one_asked_for():
     torch.testing.assert_close(
         model(tokens(), log_probs=True).logits.exp(), F.entmax(logits, 1.7), atol=1e-6, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"attn": "entmax15", "head": "entmax15"}])
+def test_a_configuration_that_asks_for_attention_weights_is_refused_before_training(settings):
+    model = tiny_model("llama", attn_implementation="eager", output_attentions=True)
+    before = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"has output_attentions=True, with .*set it to False"):
+        sparsify(model, **settings)
+    assert torch.equal(model(tokens()).logits, before)
+    model.config.output_attentions = False
+    sparsify(model, **settings)
+    with pytest.raises(ValueError, match="output_attentions"):
+        model.config.output_attentions = True
+
+
+def test_attention_weights_asked_for_in_the_configuration_beside_a_sparse_head_alone_are_saved(tmp_path):
+    model = tiny_model("llama", attn_implementation="eager", output_attentions=True)
+    sparsify(model, head="entmax15").save_pretrained(tmp_path)
+    assert model.config.output_attentions
+    again = from_pretrained(tmp_path)
+    torch.testing.assert_close(again(tokens()).logits, model(tokens()).logits)
+    with pytest.raises(ValueError, match="output_attentions=True goes with a call of the model"):
+        from_pretrained(tmp_path, output_attentions=True)
+    with pytest.raises(Exception, match="output_attentions"):
+        LlamaForCausalLM.from_pretrained(tmp_path, output_attentions=True)
+
+
+def two_of_one_configuration():
+    config = tiny_model("llama").config
+    return LlamaForCausalLM(config).eval(), LlamaForCausalLM(config).eval()
+
+
+def check_comes_back(model, folder):
+    model.save_pretrained(folder)
+    again = LlamaForCausalLM.from_pretrained(folder)
+    assert is_sparse(again) == is_sparse(model)
+    assert torch.equal(again(tokens()).logits, model(tokens()).logits)
+    assert torch.equal(again(tokens(), labels=tokens()).loss, model(tokens(), labels=tokens()).loss)
+
+
+def test_two_sparse_models_of_one_configuration_keep_their_own_settings(tmp_path):
+    a, b = two_of_one_configuration()
+    sparsify(a, attn="entmax15", head="entmax15")
+    sparsify(b, attn="sparsemax")
+    check_comes_back(a, tmp_path / "a")
+    check_comes_back(b, tmp_path / "b")
+
+
+def test_a_dense_model_of_the_configuration_of_a_sparse_one_stays_dense(tmp_path):
+    a, b = two_of_one_configuration()
+    sparsify(a, head="entmax15")
+    check_comes_back(b, tmp_path / "b")
+    sparsify(b, head="sparsemax")
+    unsparsify(b)
+    check_comes_back(a, tmp_path / "a")
+
+
+@pytest.mark.parametrize("change", ["unsparsify", "change_settings", "anew"])
+def test_two_models_built_from_one_sparse_configuration_do_not_change_each_other(change, tmp_path):
+    config = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15").config
+    a, b = LlamaForCausalLM(config).eval(), LlamaForCausalLM(config).eval()
+    settings = sparse_config(b)
+    if change == "change_settings":
+        change_settings(a, SparseConfig.parse(attn="sparsemax", head="sparsemax"))
+    else:
+        unsparsify(a)
+    if change == "anew":
+        sparsify(a, attn="sparsemax")
+    assert sparse_config(b) == settings
+    check_comes_back(b, tmp_path / "b")
+    check_comes_back(a, tmp_path / "a")
+    check_comes_back(LlamaForCausalLM(config).eval(), tmp_path / "c")

@@ -234,17 +234,38 @@ def test_the_stock_trainer_does_not_evaluate_a_sparse_head_with_smoothing_of_its
     assert evaluated(sparsify(tiny_model(name), attn="softmax"), 0.1)["eval_loss"] == pytest.approx(dense, rel=1e-5)
 
 
-def test_a_run_is_not_resumed_under_other_settings(tmp_path):
+def test_the_stock_trainer_does_not_resume_a_sparse_run_with_a_dense_model(tmp_path):
+    args = arguments(tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
+    Trainer(sparsify(tiny_model("llama"), attn="entmax15"), args, train_dataset=rows_of_uneven_length()).train()
+    dense = Trainer(tiny_model("llama"), args, train_dataset=rows_of_uneven_length())
+    with pytest.raises(ValueError, match=r"was trained with .*entmax15.*, and this LlamaForCausalLM is dense: give"):
+        dense.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+
+
+def test_the_stock_trainer_does_not_resume_an_adapter_under_other_settings(tmp_path):
+    def trainer(**settings):
+        model = sparsify(tiny_model("llama"), **settings)
+        model.add_adapter(LoraConfig(target_modules=["q_proj"]))
+        args = arguments(tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
+        return Trainer(model, args, train_dataset=rows_of_uneven_length())
+
+    trainer(attn="entmax15").train()
+    with pytest.raises(ValueError, match=r"was trained with .*entmax15.*, and this LlamaForCausalLM has .*sparsemax"):
+        trainer(attn="sparsemax").train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+
+
+@pytest.mark.parametrize("trainer_class", [SparseTrainer, Trainer])
+def test_a_run_is_not_resumed_under_other_settings(trainer_class, tmp_path):
     def run(settings, steps, **options):
         model = sparsify(tiny_model("llama"), **settings)
         args = arguments(tmp_path, max_steps=steps, save_strategy="steps", save_steps=1)
-        trainer = SparseTrainer(model, args, train_dataset=rows_of_uneven_length())
+        trainer = trainer_class(model, args, train_dataset=rows_of_uneven_length())
         trainer.train(**options)
         return model
 
     settings = {"attn": {"name": "entmax", "alpha": "learned"}, "head": {"name": "alpha_relu", "tau": "auto"}}
     whole = run(settings, 2)
     for other in ({**settings, "head": {"name": "alpha_relu", "tau": 0.5}}, {"head": "entmax15"}):
-        with pytest.raises(ValueError, match=r"checkpoint-1 was trained with .*alpha_relu.*, and this model has"):
+        with pytest.raises(ValueError, match=r"checkpoint-1 was trained with .*alpha_relu.*this LlamaForCausalLM has"):
             run(other, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     assert largest_change(run(settings, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-1")), whole) == 0

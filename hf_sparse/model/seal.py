@@ -1,0 +1,86 @@
+"""The seal on ``config.json``: one field that this package alone reads, so that no sparse checkpoint opens as dense.
+
+Transformers takes ``attn_implementation`` from a caller in the place of the one that was saved, and servers have an
+attention of their own. What all of them read are the fields of the model's class, by their types. In the files of a
+sparse model one of those fields holds a record in its place: a sentence that names this package, and the value.
+Configurations in memory are never sealed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from .saved_config import BLOCK, block_of
+
+SENTENCE = "the attention or the head of this checkpoint is sparse: import hf_sparse before you load it"
+_VALUE = "value"
+
+
+def write_sealed(original: Callable[..., None], self: PreTrainedConfig, path: Any, *args: Any, **kwargs: Any) -> None:
+    """``PreTrainedConfig.to_json_file`` that seals the settings of sparse models, and of the parts inside."""
+    original(self, path, *args, **kwargs)
+    file = Path(path)
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    if _seal(self, saved):
+        file.write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_sealed(original: Callable[..., dict[str, Any]], cls: type[PreTrainedConfig], path: Any) -> dict[str, Any]:
+    """``PreTrainedConfig._dict_from_json_file`` that gives sealed fields their values back."""
+    return _unsealed(original(cls, path))
+
+
+def sealed_field(cls: Any, record: dict[str, Any]) -> str:
+    """The field of a configuration's class to seal: the first of its own that refuses a record by its type.
+
+    Such a field is always saved, and no reader of the file does without it. The few classes that check no types have
+    their labels sealed, whose names have to be numbers.
+    """
+    own = [name for name in cls.__validators__ if name not in PreTrainedConfig.__validators__]
+    return next((name for name in own if _refuses(cls.__validators__[name], record)), "id2label")
+
+
+def _refuses(validators: list[Callable[[Any], None]], value: Any) -> bool:
+    try:
+        for validate in validators:
+            validate(value)
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def _seal(config: PreTrainedConfig, saved: dict[str, Any]) -> bool:
+    """Seal what was saved of a configuration and its parts, where they are sparse; whether any was."""
+    parts = {name: getattr(config, name, None) for name in config.sub_configs}
+    sealed = [
+        _seal(part, saved[name])
+        for name, part in parts.items()
+        if isinstance(part, PreTrainedConfig) and isinstance(saved.get(name), dict)
+    ]
+    if block_of(config) is None:
+        return any(sealed)
+    # Transformers reads no configuration that asks for weights of another attention than its own eager one.
+    saved.pop("output_attentions", None)
+    record: dict[str, Any] = {BLOCK: SENTENCE}
+    name = sealed_field(type(config), record)
+    if name in saved:
+        record[_VALUE] = saved[name]
+    saved[name] = record
+    return True
+
+
+def _unsealed(saved: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in saved.items():
+        if not isinstance(value, dict):
+            values[name] = value
+        elif not isinstance(value.get(BLOCK), str):
+            values[name] = _unsealed(value)
+        elif _VALUE in value:
+            values[name] = value[_VALUE]
+    return values

@@ -1,0 +1,148 @@
+"""A sparse checkpoint is refused by all that opens it without this package; this package reads it as before."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, VideoPrismConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparsify
+from hf_sparse.hooks import install, uninstall
+from hf_sparse.model.seal import SENTENCE, sealed_field
+from tests.tiny_models import tiny_model, tokens
+
+RECORD = {"hf_sparse": SENTENCE, "value": 1}
+WAYS = [
+    "AutoModelForCausalLM.from_pretrained(path)",
+    "AutoModelForCausalLM.from_pretrained(path, attn_implementation='sdpa')",
+    "AutoModelForCausalLM.from_pretrained(path, attn_implementation='eager', vocab_size=23)",
+    "AutoModel.from_pretrained(path, attn_implementation='sdpa')",
+    "LlamaForCausalLM.from_pretrained(path, attn_implementation='sdpa')",
+    "LlamaForCausalLM.from_pretrained(path, attn_implementation='eager', experts_implementation='eager')",
+    "AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), attn_implementation='sdpa')",
+    "LlamaForCausalLM(LlamaConfig.from_json_file(path + '/config.json'))",
+    "LlamaForCausalLM(LlamaConfig(**{**json.load(open(path + '/config.json')), 'attn_implementation': 'sdpa'}))",
+    "pipeline('text-generation', path, tokenizer=object(), model_kwargs={'attn_implementation': 'sdpa'})",
+]
+WITHOUT_THE_PACKAGE = """
+import json
+import sys
+from transformers import (
+    AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, pipeline
+)
+path, *ways = sys.argv[1:]
+answers = []
+for way in ways:
+    try:
+        exec(way)
+        answers.append("loaded")
+    except Exception as error:
+        answers.append(str(error) + str(error.__cause__))
+assert "hf_sparse" not in sys.modules
+print(json.dumps(answers))
+"""
+
+
+def answers_without_the_package(path, ways):
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(path), *ways]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"head": "entmax15"}], ids=["attn", "head"])
+def test_without_the_package_no_way_of_loading_makes_a_sparse_checkpoint_dense(settings, tmp_path):
+    model = sparsify(tiny_model("llama"), **settings)
+    model.save_pretrained(tmp_path / "by the model")
+    save_pretrained(model, tmp_path / "by the package")
+    for folder in ("by the model", "by the package"):
+        for way, answer in zip(WAYS, answers_without_the_package(tmp_path / folder, WAYS), strict=True):
+            assert SENTENCE in answer, way
+
+
+def test_without_the_package_an_adapter_around_a_sparse_base_is_refused(tmp_path):
+    sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path / "base")
+    model = get_peft_model(from_pretrained(tmp_path / "base"), LoraConfig(target_modules=["q_proj"]))
+    model.save_pretrained(tmp_path / "adapter")
+    ways = ["__import__('peft').AutoPeftModelForCausalLM.from_pretrained(path, attn_implementation='sdpa')"]
+    assert SENTENCE in answers_without_the_package(tmp_path / "adapter", ways)[0]
+
+
+@torch.no_grad()
+def test_a_checkpoint_that_was_made_dense_again_loads_without_the_package(tmp_path):
+    from hf_sparse import unsparsify
+
+    unsparsify(sparsify(tiny_model("llama"), attn="entmax15")).save_pretrained(tmp_path)
+    assert SENTENCE not in (tmp_path / "config.json").read_text()
+    assert answers_without_the_package(tmp_path, WAYS[:1]) == ["loaded"]
+
+
+def test_without_the_hooks_a_sparse_checkpoint_is_refused(tmp_path):
+    sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
+    try:
+        uninstall()
+        with pytest.raises(Exception, match=SENTENCE):
+            AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
+    finally:
+        install()
+    assert is_sparse(AutoModelForCausalLM.from_pretrained(tmp_path))
+
+
+def test_only_files_are_sealed_and_configurations_go_round_as_before(tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="sparsemax")
+    model.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["vocab_size"] == {"hf_sparse": SENTENCE, "value": 23}
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.vocab_size == model.config.vocab_size == 23
+    assert config.hf_sparse == model.config.hf_sparse
+    for again in (
+        copy.deepcopy(config),
+        LlamaConfig.from_dict(config.to_dict()),
+        LlamaConfig(**config.to_dict()),
+        LlamaConfig.from_json_file(tmp_path / "config.json"),
+    ):
+        assert SENTENCE not in again.to_json_string()
+        assert again.to_diff_dict() == config.to_diff_dict()
+    config.save_pretrained(tmp_path / "alone")
+    assert json.loads((tmp_path / "alone" / "config.json").read_text())["vocab_size"] == RECORD | {"value": 23}
+
+
+def test_every_type_of_model_has_a_field_that_refuses_the_seal():
+    refused = 0
+    for model_type in CONFIG_MAPPING:
+        cls = CONFIG_MAPPING[model_type]
+        name = sealed_field(cls, RECORD)
+        if model_type in ("timm_wrapper", "gemma3n_vision", "nougat"):  # read with timm, or not without their parts
+            continue
+        with pytest.raises(Exception, match=f"{SENTENCE}|'hf_sparse'"):
+            cls.from_dict({name: RECORD, "model_type": model_type})
+        refused += 1
+    assert refused > 400
+
+
+def test_a_class_that_checks_no_types_has_its_labels_sealed(tmp_path):
+    config = VideoPrismConfig()
+    vars(config)["hf_sparse"] = {"version": 1, "attn": {"name": "entmax15"}, "head": None, "fused_loss": False}
+    config.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["id2label"]["hf_sparse"] == SENTENCE
+    assert VideoPrismConfig.from_pretrained(tmp_path).id2label == config.id2label
+    assert PreTrainedConfig.get_config_dict(tmp_path)[0]["hf_sparse"] == config.hf_sparse
+    try:
+        uninstall()
+        with pytest.raises(ValueError, match="'hf_sparse'"):
+            VideoPrismConfig.from_pretrained(tmp_path)
+    finally:
+        install()
+
+
+@torch.no_grad()
+def test_weights_and_settings_come_back_through_a_sealed_file(tmp_path):
+    model = sparsify(tiny_model("bart"), attn="entmax15", head="sparsemax")
+    model.save_pretrained(tmp_path)
+    inputs = {"input_ids": tokens(), "decoder_input_ids": tokens(seed=2)}
+    assert torch.equal(from_pretrained(tmp_path)(**inputs).logits, model(**inputs).logits)
