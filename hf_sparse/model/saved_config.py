@@ -20,7 +20,7 @@ from ..attention.interface import NAME
 from ..attention.site import AttentionSite, attention_sites
 from ..config import KINDS, AttentionRule, SparseConfig
 from ..fertility.source import save_source
-from .state import sparse_config
+from .state import sparse_config, state_of
 
 BLOCK = "hf_sparse"
 ADAPTER_SETTINGS = "hf_sparse.json"
@@ -32,7 +32,7 @@ def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
 
 
 def mark(model: PreTrainedModel, config: SparseConfig) -> None:
-    """Write the settings into a model's configuration, and into those of its parts, which may be loaded alone.
+    """Write the settings into a model's configuration, and into those of its parts, which may be used alone.
 
     The plain attribute ``attn_implementation`` ends up in ``config.json``, where stock Transformers reads a name it
     does not know and refuses to load: without this package no sparse checkpoint comes back dense in silence.
@@ -46,15 +46,20 @@ def mark(model: PreTrainedModel, config: SparseConfig) -> None:
     parts = {id(part) for part in _parts(model.config)}
     sites = [site for _, site in attention_sites(model)]
     for path, module in model.named_modules():
-        if isinstance(module, PreTrainedModel) and id(module.config) in parts and block_of(module.config) is None:
+        if not isinstance(module, PreTrainedModel) or block_of(module.config) is not None:
+            continue
+        if id(module.config) in parts or state_of(module) is not None:
             of_part = part_settings(config, [site for site in sites if site.path.startswith(f"{path}.")])
+            if module.get_output_embeddings() not in (None, model.get_output_embeddings()):  # a head of its own
+                of_part = replace(of_part, head=None, fused_loss=False)
             if of_part.attn or of_part.head is not None:
                 _write(module.config, of_part)
 
 
 def unmark(model: PreTrainedModel) -> None:
     """Undo ``mark``."""
-    for config in (model.config, *_parts(model.config)):
+    of_modules = (module.config for module in model.modules() if isinstance(module, PreTrainedModel))
+    for config in (*of_modules, *_parts(model.config)):
         vars(config).pop(BLOCK, None)
         vars(config).pop("attn_implementation", None)
 

@@ -1,6 +1,6 @@
 """Run the sweep over Transformers' mappings and write docs/support.json and docs/support.md.
 
-``python -m tests.sweep`` runs everything (about five minutes on one core), ``--mapping`` and ``--type`` a part,
+``python -m tests.sweep`` runs everything (half an hour on one core), ``--mapping`` and ``--type`` a part,
 ``--slice 2/8`` every eighth entry from the second. Entries that were not run keep what an earlier run wrote.
 ``--table`` only writes the table anew.
 """
@@ -17,10 +17,10 @@ import warnings
 import transformers
 
 from tests.sweep.architectures import MAPPINGS, entries
-from tests.sweep.support import read, write
+from tests.sweep.support import FURTHER, read, write
 from tests.sweep.verdict import verdict
 
-SECONDS_PER_MODEL = 60
+SECONDS_PER_MODEL = 180
 
 
 def _late(*_: object) -> None:
@@ -56,7 +56,8 @@ def main() -> None:
         signal.alarm(0)
         known[mapping, kind, name] = found
         print(
-            f"{time.time() - start:5.1f} s  {mapping} {kind} {name}: {found['result']} {found.get('reason', '')}",
+            f"{time.time() - start:5.1f} s  {mapping} {kind} {name}: {found['result']} {found.get('reason', '')}; "
+            + "; ".join(f"{check} {found[check]}" for check in FURTHER if check in found),
             flush=True,
         )
         write(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -22,6 +23,15 @@ def noise(*shape: int) -> Tensor:
 
 def ones(*shape: int) -> Tensor:
     return torch.ones(shape, dtype=torch.long)
+
+
+def as_passed(value: Any) -> Any:
+    """Arguments of a call to be made once more: copies of caches, which a call changes, and the tensors themselves."""
+    if torch.is_tensor(value):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(as_passed, value))
+    return {name: as_passed(entry) for name, entry in value.items()} if type(value) is dict else copy.deepcopy(value)
 
 
 def number(config: Any, *names: str, default: Any) -> Any:

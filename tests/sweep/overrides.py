@@ -49,6 +49,8 @@ VOCABULARY = {"<image>": 98, **{f"IMGIMG{chr(65 + i)}Z": 88 + i for i in range(8
 # What a model type needs on top of the general rule; a function builds the whole configuration.
 OVERRIDES: dict[str, Any] = {
     "exaone4_5": {"vision_config": {"window_size": 32}},
+    "xlm": {"mask_token_id": 5},
+    "flaubert": {"mask_token_id": 5},
     "gemma3": {"mm_tokens_per_image": 4},
     "hyperclovax_vision_v2": {"vision_config": {"window_size": 32}},
     "paddleocr_vl": {"text_config": {"rope_parameters": MROPE}},

@@ -21,6 +21,17 @@ LISTS = {
     "without zeros": "Modules in which no weight became zero.",
     "not reached": "Modules that ran in no call.",
 }
+FURTHER = {
+    "head": 'Loss and log-probabilities with `head="entmax15"`, for language models.',
+    "generate": "Greedy decoding with a sparse head: the scores of every step are held to the sparse distribution of "
+    "one forward call on the returned sequence, or *step by step* of every call made once more, and have its zeros. "
+    "*By its ...*: an inner model decodes. A class without a result does not generate, or has no head that the package "
+    "knows of.",
+    "saved": "Two models of one configuration object, with different maps, are saved and loaded; each has its own.",
+    "inside": "Models inside the model, sparse by themselves where they have sparse attention or the head: they "
+    "refuse to be made dense, also when they are called alone, and come back sparse when they are saved alone.",
+}
+NOTHING = ("does not generate", "no language-model head", "nothing to make sparse", "no models inside")
 Found = dict[tuple[str, str, str], dict[str, Any]]
 
 
@@ -62,26 +73,39 @@ def table() -> str:
         of = Counter(entry["result"] for entry in entries if entry["mapping"] == mapping)
         counts = " | ".join(str(of[result]) for result in RESULTS)
         lines.append(f"| {mapping} | {of.total()} | {counts} |")
-    for result in RESULTS:
+    lines += _table_of_classes(entries)
+    for result in RESULTS[3:]:
         chosen = [entry for entry in entries if entry["result"] == result]
-        if not chosen:
-            continue
-        lines += ["", f"## {result}", ""]
-        if "reason" in chosen[0]:
+        if chosen:
             classes: dict[str, str] = {entry["class"]: entry["reason"] for entry in chosen}
-            lines += ["| class | reason |", "|---|---|"]
+            lines += ["", f"## {result}", "", "| class | reason |", "|---|---|"]
             lines += [f"| {name} | {reason.replace('|', ' ')} |" for name, reason in sorted(classes.items())]
-        else:
-            lines.append(", ".join(sorted({entry["class"] for entry in chosen})))
     for key, text in LISTS.items():
         rows = sorted({(entry["class"], ", ".join(entry[key])) for entry in entries if entry.get(key)})
         if rows:
             lines += ["", f"## {key.capitalize()}", "", text, "", f"| class | {key} |", "|---|---|"]
             lines += [f"| {name} | {modules} |" for name, modules in rows]
-    heads = Counter(entry["head"].partition(" (")[0].partition(":")[0] for entry in entries if "head" in entry)
-    lines += ["", "## Heads", "", 'Loss and log-probabilities with `head="entmax15"`, for language models.', ""]
-    lines += ["| result | entries |", "|---|---|"]
-    lines += [f"| {head} | {count} |" for head, count in heads.most_common()]
-    failed = sorted({(e["class"], e["head"]) for e in entries if e.get("head", "").startswith("FAILED")})
-    lines += [f"- {name}: {reason}" for name, reason in failed]
+    for check, text in FURTHER.items():
+        results = Counter(_outcome(entry[check]) for entry in entries if check in entry)
+        lines += ["", f"## {check.capitalize()}", "", text, "", "| result | entries |", "|---|---|"]
+        lines += [f"| {result} | {count} |" for result, count in results.most_common()]
+        failed = sorted({(e["class"], e[check]) for e in entries if e.get(check, "").startswith("FAILED")})
+        lines += ["", *(f"- {name}: {reason}" for name, reason in failed)] if failed else []
     return "\n".join(lines) + "\n"
+
+
+def _table_of_classes(entries: list[dict[str, Any]]) -> list[str]:
+    """A row per class, with what became of its attention and of every further check."""
+    lines = ["", "## Classes", "", "| class | attention | " + " | ".join(FURTHER) + " |"]
+    lines.append("|---|---|" + "---|" * len(FURTHER))
+    by_class = {entry["class"]: entry for entry in entries if not entry["result"].startswith("cannot")}
+    for name, entry in sorted(by_class.items()):
+        further = " | ".join(_outcome(entry.get(check, "")) for check in FURTHER)
+        lines.append(f"| {name} | {entry['result']} | {further} |")
+    return lines
+
+
+def _outcome(result: str) -> str:
+    """The result of a check without its reason and its numbers; nothing where there is nothing to check."""
+    short = result.partition(" (")[0].partition(":")[0]
+    return "" if short in NOTHING else short

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,8 +10,11 @@ import torch
 from hf_sparse import is_sparse, unsparsify
 from tests.sweep.architectures import build, calibrate
 from tests.sweep.checks import CheckFailed, check_attention, run
+from tests.sweep.generating import check_generate
 from tests.sweep.head import HEADS, check_head
 from tests.sweep.inputs import inputs_for
+from tests.sweep.inside import check_inside
+from tests.sweep.saving import check_twins
 
 
 def _short(error: BaseException) -> str:
@@ -42,11 +46,26 @@ def verdict(mapping: str, kind: str, name: str) -> dict[str, Any]:
         found = {"result": "FAILED", "reason": _short(error)}
     if is_sparse(model):
         unsparsify(model)
+    attention = found["result"] in ("interface", "inline", "mixed")
+    head = mapping in HEADS and model.get_output_embeddings() is not None
     if mapping in HEADS:
-        try:
-            found["head"] = check_head(model, inputs)
-        except ValueError as error:
-            found["head"] = f"refused: {error}" if "head=None" in str(error) else f"FAILED: {_short(error)}"
-        except Exception as error:  # noqa: BLE001
-            found["head"] = f"FAILED: {_short(error)}"
-    return found
+        found["head"] = outcome(model, lambda: check_head(model, inputs))
+    further: dict[str, Callable[[], str]] = {
+        "generate": lambda: check_generate(model, inputs),
+        "saved": lambda: check_twins(model, inputs, attention, head),
+        "inside": lambda: check_inside(model, inputs, attention, head),
+    }
+    return found | {name: outcome(model, check) for name, check in further.items()}
+
+
+def outcome(model: Any, check: Callable[[], str]) -> str:
+    """What a check found, in a line; the model is dense afterwards."""
+    try:
+        return check()
+    except ValueError as error:
+        return f"refused: {error}" if "head=None" in str(error) else f"FAILED: {_short(error)}"
+    except Exception as error:  # noqa: BLE001
+        return f"FAILED: {_short(error)}"
+    finally:
+        if is_sparse(model):
+            unsparsify(model)
