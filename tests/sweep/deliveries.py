@@ -26,9 +26,9 @@ def ones(*shape: int) -> Tensor:
 
 
 def as_passed(value: Any) -> Any:
-    """Arguments of a call to be made once more: copies of caches, which a call changes, and the tensors themselves."""
-    if torch.is_tensor(value):
-        return value
+    """Copies of the arguments of a call to be made once more; of caches and states too, which a call changes."""
+    if torch.is_tensor(value):  # a mask may be of a class that is not copied
+        return value.clone() if type(value) is Tensor else value
     if type(value) in (list, tuple):
         return type(value)(map(as_passed, value))
     return {name: as_passed(entry) for name, entry in value.items()} if type(value) is dict else copy.deepcopy(value)

@@ -25,8 +25,7 @@ FURTHER = {
     "head": 'Loss and log-probabilities with `head="entmax15"`, for language models.',
     "generate": "Greedy decoding with a sparse head: the scores of every step are held to the sparse distribution of "
     "one forward call on the returned sequence, or *step by step* of every call made once more, and have its zeros. "
-    "*By its ...*: an inner model decodes. A class without a result does not generate, or has no head that the package "
-    "knows of.",
+    "*By its ...*: an inner model decodes. A class without a result does not generate, or shows no head.",
     "saved": "Two models of one configuration object, with different maps, are saved and loaded; each has its own.",
     "inside": "Models inside the model, sparse by themselves where they have sparse attention or the head: they "
     "refuse to be made dense, also when they are called alone, and come back sparse when they are saved alone.",
