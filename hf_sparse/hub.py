@@ -47,6 +47,7 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
             ``output_attentions=True``, which belongs into a call of the model.
         TypeError: ``auto_class`` is not a class.
     """
+    _check_path(path)
     if kwargs.get("output_attentions"):
         raise ValueError("output_attentions=True goes with a call of the model: model(..., output_attentions=True)")
     if cached_file(path, "adapter_config.json", **_absent_is_none(kwargs)) is not None:
@@ -81,6 +82,7 @@ def save_pretrained(
         ValueError: the model is not sparse, or ``path`` is a file.
     """
     config = sparse_config(model)
+    _check_path(path)
     if figures is None:
         figures = sparse_state(model).figures
     target = Path(path)
@@ -203,6 +205,11 @@ def check_parts(model: PreTrainedModel) -> None:
                 f"dense there: settings = sparse_config(model.{path}).to_dict(); unsparsify(model.{path}); then "
                 "sparsify the whole model with these settings, and save it"
             )
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise TypeError(f"path must be that of a folder, or a Hub id, was {path!r}")
 
 
 def _loading_class(given: Any, config: PreTrainedConfig) -> Any:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from ..arguments import check_count
 from ..functional.rows import upcast
 from ..model.state import dense_head
 
@@ -27,10 +29,12 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None) -> list[Bat
 
     Raises:
         ValueError: no batch, one without labels, or no label that counts.
-        TypeError: batches that are not mappings.
+        TypeError: nothing that yields batches, batches that are not mappings, or a count that is none.
     """
-    if max_batches is not None and max_batches < 1:
-        raise ValueError(f"max_batches must be at least 1, or None for all, was {max_batches}")
+    if max_batches is not None:
+        check_count("max_batches", max_batches)
+    if not isinstance(dataloader, Iterable):
+        raise TypeError(f"dataloader must yield batches, was {dataloader!r}")
     batches: list[Batch] = []
     for batch in islice(dataloader, max_batches):
         if not isinstance(batch, Mapping):
@@ -43,6 +47,8 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None) -> list[Bat
                 f"batch {len(batches)} of the loader has no labels (it has: {', '.join(map(repr, batch))}); for a "
                 "causal language model copy input_ids to labels, or use DataCollatorForLanguageModeling(mlm=False)"
             )
+        if not isinstance(batch["labels"], Tensor | list | tuple | np.ndarray):
+            raise TypeError(f"labels of the loader's batches must be a tensor, was {batch['labels']!r}")
         batches.append(dict(batch))
     if not batches:
         raise ValueError("the loader is empty; it must yield at least one batch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,6 +13,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from ..arguments import check_flag, check_number
 from ..attention import attention_sites
 from ..config import MapConfig, SparseConfig
 from ..model.attach import change_settings
@@ -69,8 +71,8 @@ def calibrate(
     sparse = transformers_model(model)
     if not is_sparse(model):
         raise ValueError(f"this {type(sparse).__name__} is dense; call sparsify(model, ...) before calibrate")
-    if not eps > 0:
-        raise ValueError(f"eps must be > 0, was {eps}")
+    check_number("eps", eps, "a finite number > 0", lambda eps: 0 < eps < math.inf)
+    check_flag("per_head", per_head)
     config = sparse_config(model)
     if any("temperature" in map_config.learned for map_config in config.attention_maps):
         raise ValueError('a temperature of attention is learned; make the model sparse without temperature="learned"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from ..arguments import check_number
 from ..attention import attention_sites
 from ..config import MapConfig, SparseConfig
 from ..model.dry_run import quiet_evaluation
@@ -68,10 +70,8 @@ def compare(
     dense_model: Any = transformers_model(model)
     if isinstance(dense_model, SparseModel):
         raise ValueError(f"this {type(dense_model).__name__} is sparse already; call unsparsify(model) first")
-    if not budget >= 0:
-        raise ValueError(f"budget must be >= 0, was {budget}")
-    if not eps > 0:
-        raise ValueError(f"eps must be > 0, was {eps}")
+    check_number("budget", budget, "a number >= 0", lambda budget: budget >= 0)
+    check_number("eps", eps, "a finite number > 0", lambda eps: 0 < eps < math.inf)
     batches = read_batches(dataloader, max_batches)
     sparsify(dense_model, attn, head, example=on_device(dense_model, batches[0]))
     try:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ..arguments import check_tensor
 from .counts import check_counts
 
 _FILE = "guided_fertility.safetensors"
@@ -41,6 +42,7 @@ class GuidedFertility(nn.Module):
 
     def __init__(self, table: Tensor) -> None:
         super().__init__()
+        check_tensor("table", table)
         if table.dim() != 1 or len(table) == 0:
             raise ValueError(f"table must be (vocabulary,), was {tuple(table.shape)}")
         if not (table.isfinite() & (table >= 1)).all():

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_count, check_number
 from ._entmax_support import entmax_threshold
 
 ROWS = 2000
@@ -106,6 +107,7 @@ def estimate_tau(alpha: float, vocab_size: int, std: float, mean: float = 0.0) -
 
     Raises:
         ValueError: an argument out of range.
+        TypeError: one that is no number.
 
     Source: Tezekbayev et al. 2022, Section 3.1 and Appendix B.2, generalized from alpha = 1.5 to any alpha.
     Cost: milliseconds; tenths of a second where rows are drawn and alpha is close to 1.
@@ -113,6 +115,9 @@ def estimate_tau(alpha: float, vocab_size: int, std: float, mean: float = 0.0) -
     >>> round(estimate_tau(1.5, 50257, 0.554), 2)
     0.81
     """
+    check_count("vocab_size", vocab_size)
+    for name, value in {"alpha": alpha, "std": std, "mean": mean}.items():
+        check_number(name, value, "a number", lambda _: True)
     if not (1 < alpha < math.inf and vocab_size >= 1 and 0 < std < math.inf and math.isfinite(mean)):
         raise ValueError(
             "estimate_tau needs alpha > 1, vocab_size >= 1, a finite std > 0 and a finite mean, "

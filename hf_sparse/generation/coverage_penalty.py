@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
+from ..arguments import check_number
 from ..attention import SupportCount, attention_sites
 from ..model.beam_record import forget
 
@@ -46,10 +48,8 @@ class CoveragePenalty:
 
     def __post_init__(self) -> None:
         for name in ("beta", "alpha"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0, was {getattr(self, name)}")
-        if not 0 < self.epsilon <= 1:
-            raise ValueError(f"epsilon must be in (0, 1], was {self.epsilon}")
+            check_number(name, getattr(self, name), "finite and at least 0", lambda number: 0 <= number < math.inf)
+        check_number("epsilon", self.epsilon, "in (0, 1]", lambda epsilon: 0 < epsilon <= 1)
 
     def length_penalty(self, length: int) -> float:
         """``lp`` of a hypothesis of ``length`` tokens."""

@@ -81,6 +81,8 @@ class Ensemble(PreTrainedModel, GenerationMixin):
     def __init__(
         self, members: Sequence[nn.Module], tokenizers: Sequence[PreTrainedTokenizerBase] | None = None
     ) -> None:
+        if not isinstance(members, Iterable):
+            raise TypeError(f"members must be models, was {members!r}")
         models = [transformers_model(member) for member in members]
         check_members(models)
         if tokenizers is not None:

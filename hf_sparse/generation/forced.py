@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from numbers import Integral
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from ..arguments import check_tensor
 from ..model.distribution import distribution
 from .inputs import (
     check_logits,
@@ -67,6 +69,7 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
     """
     map_config = head_map(model)
     check_one_sentence(inputs)
+    _check_string(tokens, model.config.get_text_config(decoder=True).vocab_size)
     start = beginning(model, inputs, 1)
     string = torch.tensor([list(tokens)], dtype=torch.long, device=start.device)
     _, _, logits = forced_output(model, inputs, torch.cat([start, string], dim=1))
@@ -75,6 +78,16 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
         order = p.argsort(descending=True, stable=True)[: int((p > 0).sum())]
         steps.append(StepSupport(int(token), order.tolist(), p[order].tolist()))
     return steps
+
+
+def _check_string(tokens: Sequence[int], vocab_size: int) -> None:
+    if not isinstance(tokens, Iterable) or not all(isinstance(token, Integral) for token in tokens):
+        raise TypeError(f"tokens must be whole numbers, the ids of a string, was {tokens!r}")
+    if len(tokens) == 0:
+        raise ValueError("tokens must hold at least one more token than the beginning")
+    outside = [token for token in tokens if not 0 <= token < vocab_size]
+    if outside:
+        raise ValueError(f"tokens must be ids in [0, {vocab_size}), was {outside[0]}")
 
 
 def forced_output(
@@ -99,6 +112,7 @@ def forced_output(
             the start token or the prompt, no token is left to score, or a logit is NaN.
     """
     rows = num_sentences(inputs)
+    check_tensor("sequences", sequences)
     if len(sequences) == 0 or len(sequences) % rows:
         raise ValueError(f"sequences must be a multiple of the {rows} inputs, were {len(sequences)}")
     rows_of_inputs = repeated(inputs, len(sequences) // rows)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from ..arguments import check_number
 from ..config import MapConfig
 from ..model.distribution import OFF_SUPPORT, log_distribution
 
@@ -116,8 +117,7 @@ class TopHLogitsProcessor(LogitsProcessor):
     """
 
     def __init__(self, alpha: float = 0.4) -> None:
-        if not 0 < alpha <= 1:
-            raise ValueError(f"alpha must be in (0, 1], was {alpha}")
+        check_number("alpha", alpha, "in (0, 1]", lambda share: 0 < share <= 1)
         self._alpha = alpha
 
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:

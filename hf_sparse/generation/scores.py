@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..arguments import check_count
 from ..config import MapConfig
 from ..model.distribution import distribution
 from ..model.state import is_sparse, sparse_config
@@ -131,11 +132,12 @@ def compare_with_empty(
 
     Raises:
         TypeError: ``inputs`` is not a mapping to tensors.
-        ValueError: no end token, or NaN in the logits.
+        ValueError: no end token, NaN in the logits, or less than one beam.
 
     Source: Stahlberg and Byrne 2019; Tezekbayev et al. 2022, Section 4.1 and Table 2.
     Cost: a beam search and two forward passes.
     """
+    check_count("num_beams", num_beams)
     ends = end_tokens(model, cast(Any, generate_options.get("eos_token_id")))
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options, "return_dict_in_generate": True}
     num_sentences(inputs)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from ..arguments import check_number
 from .labels import percent, token_labels
 
 
@@ -50,7 +51,9 @@ def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[
         The root.
 
     Raises:
-        ValueError: no hypotheses, another number of probabilities, or a hypothesis that is the beginning of another.
+        TypeError: no lists, or a probability that is no number.
+        ValueError: no hypotheses, a probability outside [0, 1], another number of probabilities, or a hypothesis that
+            is the beginning of another.
 
     Source: Peters et al. 2019, Figure 1.
 
@@ -58,6 +61,10 @@ def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[
     >>> tree.tokens, [(branch.tokens, branch.probability) for branch in tree.children]
     ((5,), [((7, 2), 0.75), ((8, 9, 2), 0.25)])
     """
+    if not isinstance(sequences, Sized) or not isinstance(probabilities, Sized):
+        raise TypeError(f"a tree needs lists of sequences and probabilities, was {sequences!r}, {probabilities!r}")
+    for probability in probabilities:
+        check_number("a probability", probability, "in [0, 1]", lambda p: 0 <= p <= 1 + 1e-6)
     if len(sequences) == 0 or len(sequences) != len(probabilities):
         raise ValueError(
             "a tree needs at least one hypothesis, and a probability for each; "

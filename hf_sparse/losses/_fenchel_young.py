@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..arguments import check_tensor
 from ..functional.rows import accumulation_dtype
 from ._dispatch import checked_settings, loss_map, row_losses
 from ._targets import (
@@ -77,6 +78,7 @@ def fenchel_young_loss(
     """
     check_options(reduction, num_items, label_smoothing)
     check_logits(logits, weight)
+    check_tensor("target", target)
     num_classes = logits.shape[-1]
     soft = target.is_floating_point()
     y, counted = soft_targets(logits, target) if soft else class_targets(logits, target, ignore_index)

@@ -8,6 +8,7 @@ from typing import TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
+from ..arguments import check_items, check_number, check_tensor
 from ..functional.rows import accumulation_dtype, in_graph
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.
@@ -36,14 +37,17 @@ def check_options(reduction: str, num_items: int | Tensor | None = None, label_s
     """Refuse options that no loss takes.
 
     Raises:
-        ValueError: an unknown reduction, a count with a reduction that does not divide, smoothing outside [0, 1].
+        ValueError: an unknown reduction, a count with a reduction that does not divide or below 0, smoothing outside
+            [0, 1].
+        TypeError: a count or smoothing that is no number.
     """
     if reduction not in _REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, was {reduction!r}")
+    if num_items is not None:
+        check_items("num_items", num_items)
     if num_items is not None and reduction != "mean":
         raise ValueError(f'num_items divides the sum and needs reduction="mean", was given with {reduction!r}')
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be in [0, 1], was {label_smoothing}")
+    check_number("label_smoothing", label_smoothing, "in [0, 1]", lambda share: 0 <= share <= 1)
 
 
 def check_logits(logits: Tensor, weight: Tensor | None = None) -> None:
@@ -53,6 +57,9 @@ def check_logits(logits: Tensor, weight: Tensor | None = None) -> None:
         TypeError: logits that are not floating-point.
         ValueError: logits without a class, or a weight that is not (V,).
     """
+    check_tensor("logits", logits)
+    if weight is not None:
+        check_tensor("weight", weight)
     if not logits.is_floating_point():
         raise TypeError(f"logits must be floating-point, were {logits.dtype}")
     if logits.dim() == 0 or logits.shape[-1] == 0:
@@ -79,6 +86,8 @@ def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
         ValueError: shapes that do not fit.
         IndexError: a target outside [0, V).
     """
+    if type(ignore_index) is not int:
+        raise TypeError(f"ignore_index must be a whole number, was {ignore_index!r}")
     if target.dtype == torch.bool:
         raise TypeError("target must hold class indices (int64) or probabilities (floating-point), was torch.bool")
     if logits.shape[:-1] != target.shape:

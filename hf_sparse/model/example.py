@@ -64,11 +64,11 @@ def first_run(
         The input, and the record of the run.
 
     Raises:
-        NoExampleError: no input can be made up, or the model does not run on it. What a model raises on the user's
-            own example is left as it is.
+        NoExampleError: no input can be made up, or the model does not run on it, or on the user's own example.
+        TypeError: an example that is no mapping from names.
     """
     if example is not None:
-        return example, dry_run(model, example)
+        return example, _run_on(model, example)
     inputs: dict[str, Tensor] = {}
     try:
         inputs = example_inputs(model, length)
@@ -108,6 +108,18 @@ def _fit_to_task(model: PreTrainedModel, inputs: dict[str, Tensor], length: int,
         inputs["input_ids"] = inputs["input_ids"][:, None]
     elif model.config.is_encoder_decoder and "decoder_input_ids" in takes:
         inputs["decoder_input_ids"] = _tokens(model, length)
+
+
+def _run_on(model: PreTrainedModel, example: Mapping[str, Any]) -> DryRun:
+    if not isinstance(example, Mapping) or not all(isinstance(name, str) for name in example):
+        raise TypeError(f"example must map names of arguments to their values, for one forward call, was {example!r}")
+    try:
+        return dry_run(model, example)
+    except _FAILURES as error:
+        raise NoExampleError(
+            f"{type(model).__name__} does not run on example={{{', '.join(map(repr, example))}}}: "
+            f"{type(error).__name__}, {error}"
+        ) from error
 
 
 def _cannot(model: PreTrainedModel, main: str) -> NoExampleError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, l
 
     Raises:
         ValueError: the metadata of the card that is there cannot be read.
+        TypeError: figures that are not names and numbers.
     """
+    _check_figures(figures)
     path = Path(folder, "README.md")
     card = ModelCard(path.read_text(encoding="utf-8") if path.exists() else NEW_CARD)
     metadata: Any = card.data
@@ -72,6 +75,14 @@ def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, l
     metadata.tags = [*tags, *(tag for tag in ("hf_sparse", *config.map_names) if tag not in tags)]
     card.text = text if found else f"{text.rstrip()}\n\n{section}\n"
     card.save(path)
+
+
+def _check_figures(figures: object) -> None:
+    entries = figures.items() if isinstance(figures, Mapping) else [figures]
+    if figures is not None and not all(
+        isinstance(entry, tuple) and isinstance(entry[0], str) and isinstance(entry[1], Real) for entry in entries
+    ):
+        raise TypeError(f"figures must map names to numbers, was {figures!r}")
 
 
 def _places(config: SparseConfig) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from typing import Any, SupportsIndex, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..arguments import check_flag, check_items, check_number
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
 from .distribution import log_distribution
@@ -146,10 +147,12 @@ def sparse_forward(
         ValueError: ``label_smoothing`` for a model without a language-model head; ``num_items_in_batch`` without
             labels where the head is sparse; fertilities that are negative or NaN, or for a model without constrained
             attention; packed sequences that are told by ``cu_seq_lens`` alone.
-        TypeError: fertilities that are no numbers.
+        TypeError: fertilities that are no numbers, or another argument of the wrong type.
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
     """
     state = sparse_state(self)
+    if log_probs is not None:
+        check_flag("log_probs", log_probs)
     check_packed(self, args, kwargs)
     kwargs |= sequential_arguments(self, fertility, args, kwargs)
     has_labels = len(args) > 1 or any(value is not None for name, value in kwargs.items() if "labels" in name)
@@ -186,6 +189,9 @@ def _returns_tuple(model: PreTrainedModel, kwargs: dict[str, Any]) -> bool:
 def _check_loss(
     model: PreTrainedModel, state: SparseState, label_smoothing: float, num_items: Any, has_labels: bool
 ) -> None:
+    check_number("label_smoothing", label_smoothing, "in [0, 1]", lambda share: 0 <= share <= 1)
+    if num_items is not None:
+        check_items("num_items_in_batch", num_items)
     if label_smoothing and model.get_output_embeddings() is None:
         raise ValueError(
             f"label_smoothing is for language models; {type(model).__name__} has no head over a vocabulary"

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention.inline import divert, restore
 from ..config import MapConfig, SparseConfig
+from ..functional.rows import check_scores
 from .distribution import distribution
 
 _STATE = "_sparse_state"
@@ -204,9 +205,11 @@ def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
 
     Raises:
         ValueError: the model is not sparse.
-        TypeError: not a Transformers model.
+        TypeError: not a Transformers model, or logits that are no floating-point tensor.
     """
-    return distribution(sparse_state(model).head, logits)
+    state = sparse_state(model)
+    check_scores(logits, -1)
+    return distribution(state.head, logits)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         stages: int = 5,
     ) -> None:
         _check_over(over)
-        if schedule not in SCHEDULES:
+        if not isinstance(schedule, str) or schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, was {schedule!r}")
         if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
             raise ValueError(f"stages must be a whole number >= 1, was {stages!r}")
@@ -192,6 +192,8 @@ def _check_starts(role: str, starts: object) -> None:
     for name, start in starts.items():
         if isinstance(start, bool) or not isinstance(start, int | float):
             raise TypeError(f"{role}: {name} must start at a number, was {start!r}")
+        if not math.isfinite(start):
+            raise ValueError(f"{role}: {name} must start at a finite number, was {start}")
 
 
 def _moved(

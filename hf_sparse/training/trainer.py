@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
+from ..arguments import check_flag, check_number
 from ..attention import observe
 from ..config import MapConfig
 from ..model.distribution import distribution
@@ -32,6 +33,12 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
     log_sparsity: bool = field(
         default=True, metadata={"help": "Log support sizes and zero rates of head and attention."}
     )
+
+    def __post_init__(self) -> None:
+        for name in ("sparse_label_smoothing", "distillation_weight"):
+            check_number(name, getattr(self, name), "a number in [0, 1]", lambda number: 0 <= number <= 1)
+        check_flag("log_sparsity", self.log_sparsity)
+        super().__post_init__()
 
 
 class _Sparsity:

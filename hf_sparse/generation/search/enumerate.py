@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from ...arguments import check_count
 from ...model.state import is_sparse, sparse_config
 from ..inputs import check_one_sentence
 from .exact_search import exact_search
@@ -90,10 +91,8 @@ def enumerate_support(
             "the model's head is dense: every string has nonzero probability; sparsify(model, head=...), or give a "
             "min_probability above 0"
         )
-    if max_hypotheses < 1 or max_new_tokens < 1:
-        raise ValueError(
-            f"max_hypotheses and max_new_tokens must be at least 1, were {max_hypotheses} and {max_new_tokens}"
-        )
+    check_count("max_hypotheses", max_hypotheses)
+    check_count("max_new_tokens", max_new_tokens)
     if not constrained:
         _check_unconstrained(generate_options)
     (found,) = exact_search(

@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
+from ...arguments import check_count, check_number
 from ..inputs import check_one_segment, cuts_outputs, num_sentences
 from ..inside_generate import inside_generate
 from ._constraints import Constraints
@@ -87,7 +88,7 @@ def exact_search(
         One ``SearchResult`` per sentence, in order.
 
     Raises:
-        TypeError: ``inputs`` is not a mapping to tensors.
+        TypeError: ``inputs`` is not a mapping to tensors, or a budget no number.
         ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
             processor that makes a string likelier than its prefix or remembers the step before, sampling, beams,
             another stopping criterion, or speech of more than one segment (Whisper's 30 seconds).
@@ -114,6 +115,7 @@ def exact_search(
     """
     num_sentences(inputs)
     check_one_segment(model, inputs)
+    check_count("max_new_tokens", max_new_tokens)
     # These override the model's generation config, and the user's options override them and may be refused.
     mode = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
     results: list[SearchResult] = inside_generate(
@@ -264,12 +266,10 @@ def _check_mode(generation_config: GenerationConfig, stopping_criteria: Stopping
 
 def _check_budgets(budgets: dict[str, int], min_probability: float, max_seconds: float | None) -> None:
     for name, value in budgets.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, was {value}")
-    if not 0 <= min_probability <= 1:
-        raise ValueError(f"min_probability must be in [0, 1], was {min_probability}")
-    if max_seconds is not None and not max_seconds > 0:
-        raise ValueError(f"max_seconds must be above 0, or None, was {max_seconds}")
+        check_count(name, value)
+    check_number("min_probability", min_probability, "in [0, 1]", lambda p: 0 <= p <= 1)
+    if max_seconds is not None:
+        check_number("max_seconds", max_seconds, "above 0, or None", lambda seconds: seconds > 0)
 
 
 def _as_sequences(

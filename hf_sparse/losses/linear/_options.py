@@ -6,6 +6,7 @@ import math
 
 from torch import Tensor
 
+from ...arguments import check_count, check_number, check_tensor
 from .._targets import SharedOptions, check_options
 
 
@@ -29,28 +30,33 @@ def check_linear_options(
 
     Raises:
         ValueError: an option out of range, or label smoothing together with a softcap.
+        TypeError: an option of the wrong type.
     """
     check_options(reduction, num_items, label_smoothing)
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(f"softcap must be > 0 and finite, or None, was {softcap}")
+    if softcap is not None:
+        check_number("softcap", softcap, "> 0 and finite, or None", lambda cap: 0 < cap < math.inf)
     if softcap is not None and label_smoothing > 0:
         raise ValueError(
             "label_smoothing of soft-capped logits needs all of them, which a fused loss never has; "
             "use softcap=None, label_smoothing=0.0, or the loss of the logits"
         )
-    if not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, was {scale}")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, or None, was {chunk_size}")
+    check_number("scale", scale, "finite", math.isfinite)
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size)
 
 
 def check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> None:
     """Refuse a linear layer whose parts do not fit, and targets that are no classes.
 
     Raises:
-        TypeError: floating-point targets.
+        TypeError: floating-point targets, or hidden states that are not floating-point.
         ValueError: shapes that do not fit.
     """
+    given = {"hidden": hidden, "weight": weight, "target": target, **({} if bias is None else {"bias": bias})}
+    for name, tensor in given.items():
+        check_tensor(name, tensor)
+    if not hidden.is_floating_point():
+        raise TypeError(f"hidden must be floating-point, was {hidden.dtype}")
     if target.is_floating_point():
         raise TypeError(
             f"target must hold class indices (int64), was {target.dtype}; a fused loss takes no soft targets"

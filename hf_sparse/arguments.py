@@ -1,0 +1,80 @@
+"""Checks of arguments: counts, numbers, flags and tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+
+import torch
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Refuse what is no whole number of at least ``least``.
+
+    >>> check_count("width", 0)
+    Traceback (most recent call last):
+    ...
+    ValueError: width must be at least 1, was 0
+
+    Raises:
+        TypeError: not a whole number.
+        ValueError: one below ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, was {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, was {value}")
+
+
+def check_number(name: str, value: object, allowed: str, holds: Callable[[float], bool]) -> None:
+    """Refuse what is no number, or one out of range.
+
+    Args:
+        name: how errors call it.
+        value: what was given.
+        allowed: the range in words, as it appears in errors ("must be ``allowed``").
+        holds: tells whether a number lies in that range; false for NaN.
+
+    Raises:
+        TypeError: not a number.
+        ValueError: one out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be {allowed}, was {value!r}")
+    if not holds(float(value)):
+        raise ValueError(f"{name} must be {allowed}, was {value}")
+
+
+def check_items(name: str, value: object) -> None:
+    """Refuse what no sum of losses can be divided by: a count below 0, NaN. A tensor is read on the CPU alone.
+
+    Raises:
+        TypeError: neither a number nor a tensor with one.
+        ValueError: a number below 0, or not finite.
+    """
+    if torch.is_tensor(value):
+        if value.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        value = value.item() if value.numel() == 1 else value
+    check_number(name, value, "a finite number >= 0", lambda number: 0 <= number < math.inf)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, was {value!r}")
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Refuse what is no tensor.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if not torch.is_tensor(value):
+        raise TypeError(f"{name} must be a tensor, was {value!r}")
