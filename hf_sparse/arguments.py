@@ -9,8 +9,8 @@ from numbers import Integral, Real
 import torch
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is no whole number of at least ``least``.
+def check_count(name: str, value: object, otherwise: str = "") -> None:
+    """Refuse what is no whole number of at least 1; ``otherwise`` says what else may be given, as ", or None".
 
     >>> check_count("width", 0)
     Traceback (most recent call last):
@@ -19,12 +19,12 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 
     Raises:
         TypeError: not a whole number.
-        ValueError: one below ``least``.
+        ValueError: one below 1.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be a whole number, was {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, was {value}")
+        raise TypeError(f"{name} must be a whole number{otherwise}, was {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1{otherwise}, was {value}")
 
 
 def check_number(name: str, value: object, allowed: str, holds: Callable[[float], bool]) -> None:

@@ -32,7 +32,7 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None) -> list[Bat
         TypeError: nothing that yields batches, batches that are not mappings, or a count that is none.
     """
     if max_batches is not None:
-        check_count("max_batches", max_batches)
+        check_count("max_batches", max_batches, ", or None for all")
     if not isinstance(dataloader, Iterable):
         raise TypeError(f"dataloader must yield batches, was {dataloader!r}")
     batches: list[Batch] = []

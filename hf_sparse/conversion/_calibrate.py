@@ -71,7 +71,7 @@ def calibrate(
     sparse = transformers_model(model)
     if not is_sparse(model):
         raise ValueError(f"this {type(sparse).__name__} is dense; call sparsify(model, ...) before calibrate")
-    check_number("eps", eps, "a finite number > 0", lambda eps: 0 < eps < math.inf)
+    check_number("eps", eps, "> 0 and finite", lambda eps: 0 < eps < math.inf)
     check_flag("per_head", per_head)
     config = sparse_config(model)
     if any("temperature" in map_config.learned for map_config in config.attention_maps):

@@ -70,8 +70,8 @@ def compare(
     dense_model: Any = transformers_model(model)
     if isinstance(dense_model, SparseModel):
         raise ValueError(f"this {type(dense_model).__name__} is sparse already; call unsparsify(model) first")
-    check_number("budget", budget, "a number >= 0", lambda budget: budget >= 0)
-    check_number("eps", eps, "a finite number > 0", lambda eps: 0 < eps < math.inf)
+    check_number("budget", budget, ">= 0", lambda budget: budget >= 0)
+    check_number("eps", eps, "> 0 and finite", lambda eps: 0 < eps < math.inf)
     batches = read_batches(dataloader, max_batches)
     sparsify(dense_model, attn, head, example=on_device(dense_model, batches[0]))
     try:

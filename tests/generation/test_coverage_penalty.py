@@ -136,8 +136,8 @@ def test_models_without_cross_attention_sites_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beta": -1}, "beta must be at least 0, was -1"),
-        ({"alpha": math.nan}, "alpha must be at least 0, was nan"),
+        ({"beta": -1}, "beta must be finite and at least 0, was -1"),
+        ({"alpha": math.nan}, "alpha must be finite and at least 0, was nan"),
         ({"epsilon": 0.0}, r"epsilon must be in \(0, 1\], was 0.0"),
     ],
 )

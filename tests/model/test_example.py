@@ -13,7 +13,7 @@ from transformers import (
 
 from hf_sparse import doctor, is_sparse, sparsify
 from hf_sparse.attention import observe
-from hf_sparse.model.example import example_inputs
+from hf_sparse.model.example import NoExampleError, example_inputs
 from tests.sweep.architectures import build
 from tests.tiny_models import DECODER, tiny_model, tokens
 
@@ -86,8 +86,8 @@ def test_a_model_that_cannot_read_what_is_made_up_asks_for_an_example(examine):
     examine(model, attn="entmax15", example={"input_ids": tokens(), "boxes": tokens()})
 
 
-def test_failures_that_are_not_the_made_up_inputs_are_left_as_they_are():
+def test_failures_on_the_users_own_example_name_it():
     with pytest.raises(ValueError, match=r"given for 3 heads, but scores are of shape .* as many heads$"):
         sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": [1.5, 1.5, 1.5]})
-    with pytest.raises(AttributeError, match="'NoneType'"):
+    with pytest.raises(NoExampleError, match="ReadsBoxes does not run on example={'input_ids'}: AttributeError"):
         sparsify(ReadsBoxes(BertConfig(vocab_size=23, **DECODER)), attn="entmax15", example={"input_ids": tokens()})

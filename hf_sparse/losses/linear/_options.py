@@ -42,7 +42,7 @@ def check_linear_options(
         )
     check_number("scale", scale, "finite", math.isfinite)
     if chunk_size is not None:
-        check_count("chunk_size", chunk_size)
+        check_count("chunk_size", chunk_size, ", or None")
 
 
 def check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> None:

@@ -46,7 +46,7 @@ def test_enumerate_support_refuses_what_it_cannot_answer():
     model, inputs = model_and_inputs("llama", "sparsemax")
     with pytest.raises(ValueError, match="inputs must be for one sentence, were for 2"):
         enumerate_support(model, {"input_ids": torch.ones(2, 3, dtype=torch.long)})
-    with pytest.raises(ValueError, match="must be at least 1, were 0 and 64"):
+    with pytest.raises(ValueError, match="max_hypotheses must be at least 1, was 0"):
         enumerate_support(model, inputs, max_hypotheses=0)
     model.generation_config.eos_token_id = None
     with pytest.raises(ValueError, match="no string ever ends"):
