@@ -36,7 +36,7 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         for name in ("sparse_label_smoothing", "distillation_weight"):
-            check_number(name, getattr(self, name), "a number in [0, 1]", lambda number: 0 <= number <= 1)
+            check_number(name, getattr(self, name), "in [0, 1]", lambda share: 0 <= share <= 1)
         check_flag("log_sparsity", self.log_sparsity)
         super().__post_init__()
 
