@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from hf_sparse import sparsify, unsparsify
 from hf_sparse.functional import entmax15
-from hf_sparse.model.state import state_of
+from hf_sparse.model import sparse_model
+from hf_sparse.model.state import sparse_state, state_of
 from tests.sweep.checks import ABSENT, CheckFailed
 from tests.sweep.deliveries import Arguments, as_passed
 
@@ -41,31 +43,27 @@ class Step:
 def recorded(model: nn.Module) -> Iterator[list[Step]]:
     """Every call whose logits are decoded from a sparse head, by whichever model inside ``model`` decodes."""
     steps: list[Step] = []
+    plain = sparse_model.sparse_forward
 
-    def before(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        state = state_of(module)
-        if state is not None and state.decoding and state.config.head is not None and not state.inside:
-            steps.append(Step(module, args, kwargs))
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state = sparse_state(self)
+        if not state.decoding or state.config.head is None:
+            return plain(self, *args, **kwargs)
+        steps.append(Step(self, args, kwargs))
+        output = plain(self, *args, **kwargs)
+        steps[-1].logits = output.logits[:, -1]
+        return output
 
-    def after(module: nn.Module, args: tuple, output: Any) -> None:
-        if steps and steps[-1].model is module and steps[-1].logits is None:
-            steps[-1].logits = output.logits[:, -1]
-
-    parts = [part for part in model.modules() if state_of(part) is not None]
-    hooks = [part.register_forward_pre_hook(before, with_kwargs=True) for part in parts]
-    hooks += [part.register_forward_hook(after) for part in parts]
-    try:
+    with patch.object(sparse_model, "sparse_forward", forward):  # hooks do not see a generate that calls forward
         yield steps
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager
 def plain_decoding(model: nn.Module) -> Iterator[None]:
     """Without the processors that the configuration of some models asks for; both models inside others too."""
     configs = {id(c): c for part in model.modules() if (c := getattr(part, "generation_config", None)) is not None}
-    before = [(config, name, getattr(config, name)) for config in configs.values() for name in OWN_PROCESSORS]
+    own = [(config, name) for config in configs.values() for name in OWN_PROCESSORS if hasattr(config, name)]
+    before = [(config, name, getattr(config, name)) for config, name in own]
     for config, name, _ in before:
         setattr(config, name, None)
     try:
