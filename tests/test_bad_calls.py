@@ -587,7 +587,7 @@ def tampered_files(rng: random.Random, world: World) -> BadCall:
     folder = world.folder / f"tampered-{rng.randrange(10**9)}"
     shutil.copytree(world.saved, folder)
     config = json.loads((folder / "config.json").read_text())
-    kind = rng.choice(("block", "block", "block", "block", "no block", "class", "json", "gone"))
+    kind = rng.choice(("block", "block", "block", "block", "no block", "class", "layers", "json", "gone"))
     named: tuple[str, ...] = ()
     if kind == "block":
         config["hf_sparse"], named = tampered_block(rng, config["hf_sparse"])
@@ -596,8 +596,13 @@ def tampered_files(rng: random.Random, world: World) -> BadCall:
         del config["hf_sparse"]
         named = ("not a sparse checkpoint", "hf_sparse")
     elif kind == "class":
-        config["architectures"] = rng.choice(([word(rng)], [], None, ["PreTrainedModel"], "Llama"))
+        config["architectures"] = rng.choice(
+            ([word(rng)], [], None, ["LlamaConfig"], [3], "Llama")
+        )
         named = ("class", *spelled(config["architectures"]))
+    elif kind == "layers":
+        config["hf_sparse"]["attn"] = {"decoder": [{"name": "entmax15"}] * rng.choice((1, 3, 7))}
+        named = ("decoder",)
     text = json.dumps(config)
     if kind == "json":
         text, named = text[: len(text) // 2], ("config.json",)
@@ -613,6 +618,7 @@ def tampered_files(rng: random.Random, world: World) -> BadCall:
 def loading(rng: random.Random, world: World) -> BadCall:
     name, value = rng.choice((
         ("path", str(world.folder / "nowhere")), ("path", None), ("path", 3), ("path", ""),
+        ("auto_class", "AutoModelForCausalLM"), ("auto_class", 3), ("auto_class", torch.nn.Linear),
         ("attn_implementation", "eager"), ("attn_implementation", "sdpa"),
     ))  # fmt: skip
     return bad_call(hf_sparse.from_pretrained, {"path": world.saved}, name, value)

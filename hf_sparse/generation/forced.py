@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
