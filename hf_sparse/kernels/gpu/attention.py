@@ -70,8 +70,7 @@ def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> di
         "BIAS": pair_tensor(scores.bias), "MASK": pair_tensor(mask), "group": q.shape[1] // k.shape[1],
         "CAUSAL": scores.causal, "EXPONENT": whole(scores.exponent),
         "head_dim": q.shape[3], "value_dim": v.shape[3], "QUERIES": tiles.queries, "KEYS": tiles.keys,
-        "HEAD": padded(q.shape[3]), "VALUE": padded(v.shape[3]),
-        "num_warps": tiles.num_warps,
+        "HEAD": padded(q.shape[3]), "VALUE": padded(v.shape[3]), "num_warps": tiles.num_warps,
     }  # fmt: skip
 
 
@@ -84,7 +83,7 @@ def attention_forward(
         q: (batch, heads, queries, head_dim), any strides.
         k: (batch, key_heads, keys, head_dim), heads a multiple of key_heads.
         v: (batch, key_heads, keys, value_dim), all three of one dtype: float32, bfloat16 or float16.
-        scores: how scores come about.
+        scores: what the scores are made of, and the alpha that maps them.
         tiles: their sizes; None for ``tiles_for``.
 
     Returns:

@@ -25,12 +25,11 @@ _ENTRIES, _COLUMNS, _STEPS = 8, 512, 32
 @triton.jit(do_not_specialize=["num_blocks", "first_row"])
 def list_rows(
     Z, SOLUTION, PEAKS, COUNT, START, ROW, COLUMN, VALUE, stride, length, num_blocks, first_row, alpha, exponent,
-    softcap, factor, CAPPED: tl.constexpr, EXPONENT: tl.constexpr, BLOCK: tl.constexpr,
+    softcap, factor, EXPONENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row per program: its COUNT entries from START on, in the order of columns; a negative START lists none.
 
-    VALUE is ``factor p``, times ``1 - (z / softcap)^2`` where the scores are CAPPED. A row without a solution is one
-    NaN.
+    VALUE is ``factor p``, times ``1 - (z / softcap)^2`` where there is a softcap. A row without a solution is one NaN.
     """
     row = tl.program_id(0).to(tl.int64)
     start = tl.load(START + row)
@@ -49,7 +48,7 @@ def list_rows(
                     z = row_scores(Z + row * stride, block, length, BLOCK)
                     u = tl.maximum((z - base) * (alpha - 1) + shift, 0.0)
                     value = slope_power(u, exponent, EXPONENT) * u / mass * factor
-                    if CAPPED:
+                    if softcap is not None:
                         value *= 1 - (z / softcap) * (z / softcap)
                     found = u > 0
                     place = start + tl.cumsum(found.to(tl.int32), 0) - 1
@@ -121,7 +120,7 @@ def list_support(
         list_rows[(num_rows,)](
             z, solutions.solution, solutions.peaks, solutions.support_size, start, listing.row, listing.column,
             listing.value, z.stride(0), length, num_blocks(length), first_row, alpha, exponent,
-            softcap or 1.0, factor, CAPPED=softcap is not None, EXPONENT=whole(exponent), BLOCK=block_size(length),
+            softcap, factor, EXPONENT=whole(exponent), BLOCK=block_size(length),
         )  # fmt: skip
 
 
