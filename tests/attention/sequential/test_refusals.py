@@ -33,7 +33,7 @@ REFUSED = [
     ("llama", {"attn": {"cross": CSPARSEMAX}}, ValueError, "LlamaForCausalLM has no cross attention"),
     ("llama", {"attn": {**CSPARSEMAX, "fertility": "given"}}, ValueError, 'fertility="given" is for cross-attention'),
     ("gemma2", {"attn": CSPARSEMAX}, ValueError, "Gemma2Attention was given one of DynamicSlidingWindowLayer"),
-    ("bart", {"head": "csparsemax"}, ValueError, "'csparsemax' needs bounds on its weights, so that it has no Fench"),
+    ("bart", {"head": "csparsemax"}, ValueError, "'csparsemax' needs bounds on its weights, so it has no Fench"),
     ("bart", csoftmax(fertility=-1), ValueError, '>= 0 or "given" or'),
     ("bart", csoftmax(fertility=float("nan")), ValueError, "was nan"),
     ("bart", csoftmax(fertility="guessed"), TypeError, "was 'guessed'"),
