@@ -596,9 +596,7 @@ def tampered_files(rng: random.Random, world: World) -> BadCall:
         del config["hf_sparse"]
         named = ("not a sparse checkpoint", "hf_sparse")
     elif kind == "class":
-        config["architectures"] = rng.choice(
-            ([word(rng)], [], None, ["LlamaConfig"], [3], "Llama")
-        )
+        config["architectures"] = rng.choice(([word(rng)], [], None, ["LlamaConfig"], [3], "Llama"))
         named = ("class", *spelled(config["architectures"]))
     elif kind == "layers":
         config["hf_sparse"]["attn"] = {"decoder": [{"name": "entmax15"}] * rng.choice((1, 3, 7))}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from ..arguments import check_count
+from ..functional.arguments import check_count
 from ..functional.rows import upcast
 from ..model.state import dense_head
 

@@ -13,9 +13,9 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..arguments import check_flag, check_number
 from ..attention import attention_sites
 from ..config import MapConfig, SparseConfig
+from ..functional.arguments import check_flag, check_number
 from ..model.attach import change_settings
 from ..model.audit import audit
 from ..model.dry_run import quiet_evaluation

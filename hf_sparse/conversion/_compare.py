@@ -11,9 +11,9 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..arguments import check_number
 from ..attention import attention_sites
 from ..config import MapConfig, SparseConfig
+from ..functional.arguments import check_number
 from ..model.dry_run import quiet_evaluation
 from ..model.sparse_model import SparseModel
 from ..model.sparsify import sparsify, unsparsify

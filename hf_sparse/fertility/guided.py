@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..arguments import check_tensor
+from ..functional.arguments import check_tensor
 from .counts import check_counts
 
 _FILE = "guided_fertility.safetensors"

@@ -8,8 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_count, check_number
 from ._entmax_support import entmax_threshold
+from .arguments import check_count, check_number
 
 ROWS = 2000
 # With fewer classes than this above the threshold, row sums vary too much for their mean to stand for them.

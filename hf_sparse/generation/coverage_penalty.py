@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
-from ..arguments import check_number
 from ..attention import SupportCount, attention_sites
+from ..functional.arguments import check_number
 from ..model.beam_record import forget
 
 

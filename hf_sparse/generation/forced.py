@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from ..arguments import check_tensor
+from ..functional.arguments import check_tensor
 from ..model.distribution import distribution
 from .inputs import (
     check_logits,

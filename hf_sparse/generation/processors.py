@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from ..arguments import check_number
 from ..config import MapConfig
+from ..functional.arguments import check_number
 from ..model.distribution import OFF_SUPPORT, log_distribution
 
 

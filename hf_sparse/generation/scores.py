@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..arguments import check_count
 from ..config import MapConfig
+from ..functional.arguments import check_count
 from ..model.distribution import distribution
 from ..model.state import is_sparse, sparse_config
 from .forced import beginning, forced_output

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from ..arguments import check_number
+from ..functional.arguments import check_number
 from .labels import percent, token_labels
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..arguments import check_tensor
+from ..functional.arguments import check_tensor
 from ..functional.rows import accumulation_dtype
 from ._dispatch import checked_settings, loss_map, row_losses
 from ._targets import (

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
-from ..arguments import check_items, check_number, check_tensor
+from ..functional.arguments import check_items, check_number, check_tensor
 from ..functional.rows import accumulation_dtype, in_graph
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.

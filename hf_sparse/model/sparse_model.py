@@ -17,7 +17,7 @@ from typing import Any, SupportsIndex, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..arguments import check_flag, check_items, check_number
+from ..functional.arguments import check_flag, check_items, check_number
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
 from .distribution import log_distribution

@@ -10,9 +10,9 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
-from ..arguments import check_flag, check_number
 from ..attention import observe
 from ..config import MapConfig
+from ..functional.arguments import check_flag, check_number
 from ..model.distribution import distribution
 from ..model.model_card import update_card
 from ..model.state import is_sparse, sparse_config, sparse_state

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from ...arguments import check_count
+from ...functional.arguments import check_count
 from ...model.state import is_sparse, sparse_config
 from ..inputs import check_one_sentence
 from .exact_search import exact_search

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from ...arguments import check_count, check_number
+from ...functional.arguments import check_count, check_number
 from ..inputs import check_one_segment, cuts_outputs, num_sentences
 from ..inside_generate import inside_generate
 from ._constraints import Constraints

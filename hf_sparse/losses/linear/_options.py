@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from ...arguments import check_count, check_number, check_tensor
+from ...functional.arguments import check_count, check_number, check_tensor
 from .._targets import SharedOptions, check_options
 
 
