@@ -87,7 +87,7 @@ class MapConfig:
 
     @property
     def temperature(self) -> Any:
-        """What scores are divided by: a number, or a tuple with one per head (where each starts, if learned)."""
+        """The divisor of scores: a number, or a tuple with one per head (the start of each, if learned)."""
         value = self.value("temperature")
         return value.plain() if isinstance(value, Fixed) else value.numbers
 
@@ -307,7 +307,7 @@ def _parse_head(value: object) -> MapConfig:
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """Where a model is sparse, and how.
+    """The maps that a model has in the place of softmax.
 
     Attributes:
         attn: the rules for attention: one for all of it, or for some kinds one for all layers or one per layer. Empty

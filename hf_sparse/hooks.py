@@ -1,7 +1,4 @@
-"""All that this package changes in other libraries: the methods of ``PATCHES``, which leave dense models as they are.
-
-Besides, Transformers' registries know the attention ``"hf_sparse"`` and its mask, by their own ``register``.
-"""
+"""All that this package changes in other libraries, in ``PATCHES``; dense models stay as they are."""
 
 from __future__ import annotations
 
@@ -12,10 +9,11 @@ from typing import Any, cast
 from transformers import FillMaskPipeline, PreTrainedModel
 
 from .attention.find import through_interface
-from .attention.interface import NAME
+from .attention.interface import NAME, sparse_attention
+from .attention.mask import pattern_mask
 from .hub import attach_as_saved, check_adapter, check_parts
 from .model.beam_record import recorded_beam_search
-from .model.patch import Patch
+from .model.patch import Patch, Registration
 from .model.seal import read_sealed, write_sealed
 from .model.state import state_of
 from .model.trainer_guard import LATE, install_late
@@ -66,7 +64,20 @@ def _fill_mask(
     return original(self, model_inputs, *args, **kwargs)
 
 
-PATCHES = (
+PATCHES: tuple[Patch | Registration, ...] = (
+    Registration(
+        "transformers:AttentionInterface",
+        NAME,
+        sparse_attention,
+        reason="Attention modules that ask Transformers for an implementation by name find the sparse one.",
+    ),
+    Registration(
+        "transformers:AttentionMaskInterface",
+        NAME,
+        pattern_mask,
+        reason="Without a mask function of the same name models would be called with no mask at all: no causality, no "
+        "padding.",
+    ),
     Patch(
         "transformers:PreTrainedModel",
         "post_init",

@@ -79,7 +79,7 @@ class Learned:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Where each head starts."""
+        """The start of each head."""
         return self.initial
 
     def plain(self) -> Plain:

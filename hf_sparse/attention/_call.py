@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from ._mask import PatternMask
+from .mask import PatternMask
 
 # Arguments of a model that this package does not know by name.
 Arguments: TypeAlias = Mapping[str, Any]

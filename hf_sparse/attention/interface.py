@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from ._call import Arguments, AttentionCall
-from ._mask import pattern_mask
 from ._scores import grouped, scores_of_call
 from .backends import output_without_weights
 from .sequential import sequential_weights
@@ -113,8 +111,3 @@ def _wants_weights(module: nn.Module, others: Arguments) -> bool:
     """Whether the call, or else the configuration, asks for the weights."""
     configured = getattr(getattr(module, "config", None), "output_attentions", False)
     return bool(others.get("output_attentions", configured))
-
-
-AttentionInterface.register(NAME, sparse_attention)
-# Without a mask function of the same name models would be called with no mask at all: no causality, no padding.
-AttentionMaskInterface.register(NAME, pattern_mask)

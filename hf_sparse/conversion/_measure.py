@@ -1,4 +1,4 @@
-"""What a model loses when it becomes sparse, measured next to itself when it is dense."""
+"""The loss of quality when a model becomes sparse, measured next to itself when it is dense."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class SparseHead:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What ``compare`` found. Printing it gives tables and a call to ``sparsify``.
+    """The findings of ``compare``. Printing it gives tables and a call to ``sparsify``.
 
     Attributes:
         model: the model's class.
@@ -143,7 +143,7 @@ class CalibratedLayer:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What ``calibrate`` found. Printing it gives tables.
+    """The findings of ``calibrate``. Printing it gives tables.
 
     Attributes:
         model: the model's class.

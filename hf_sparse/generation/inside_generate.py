@@ -20,7 +20,7 @@ class _Done(Exception):
 def inside_generate(
     model: PreTrainedModel, inputs: Mapping[str, Any], decode: Callable[..., Any], **options: Any
 ) -> Any:
-    """What ``decode`` returns when ``model.generate`` calls it as its method of decoding.
+    """The result of ``decode``, called by ``model.generate`` as its method of decoding.
 
     ``generate`` is left from there: what follows in the generate of some models (Whisper cuts sequences and scores and
     asks for more segments) is for tokens, not for other results.

@@ -26,7 +26,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torc
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What ``doctor`` found.
+    """The findings of ``doctor``.
 
     Attributes:
         model: the model's class.
@@ -189,7 +189,7 @@ def _tokens(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[str, int
 
 
 def causality(model: PreTrainedModel, inputs: Mapping[str, Any]) -> float | None:
-    """How far earlier logits move when the last two tokens change places.
+    """The largest move of earlier logits when the last two tokens change places.
 
     Args:
         model: any model.
@@ -220,7 +220,7 @@ def _without_last_two(inputs: Mapping[str, Any], key: str, length: int) -> dict[
 
 
 def cache_difference(model: PreTrainedModel, inputs: Mapping[str, Any]) -> float | None:
-    """How far the logits of step-by-step decoding with a cache are from those of one call.
+    """The largest distance between logits of step-by-step decoding with a cache and those of one call.
 
     Args:
         model: any model.

@@ -88,7 +88,7 @@ def quiet_evaluation(model: nn.Module) -> Iterator[None]:
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """Where input for ``model`` goes; hooks of Accelerate, that keep its weights on disk, take it from anywhere."""
+    """The device of input for ``model``; Accelerate's hooks, which keep its weights on disk, take it from any."""
     is_offloaded = model.device.type == "meta" and hasattr(model, "_hf_hook")
     return torch.device("cpu") if is_offloaded else model.device
 

@@ -69,7 +69,7 @@ class HeadLoss(TorchFunctionMode):
         return output
 
     def cross_entropy(self, input: Any, target: Tensor, *args: object, **kwargs: object) -> Tensor:
-        """What ``torch.nn.functional.cross_entropy`` does inside the block."""
+        """Stand in for ``torch.nn.functional.cross_entropy`` inside the block."""
         call = _CROSS_ENTROPY.bind(input, target, *args, **kwargs)
         call.apply_defaults()
         options = call.arguments

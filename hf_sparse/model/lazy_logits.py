@@ -89,7 +89,7 @@ class LinearLogits:
 
     @property
     def device(self) -> torch.device:
-        """Where the hidden states are."""
+        """The device of the hidden states."""
         return self.hidden.device
 
     @property

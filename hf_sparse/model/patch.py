@@ -1,4 +1,4 @@
-"""A change to a method of another library that can be undone."""
+"""Changes to other libraries that can be undone: a method that is wrapped, an entry in a registry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Patch:
 
     def install(self) -> None:
         """Put the replacement in the method's place, once."""
-        owner = self._owner()
+        owner = _found(self.owner)
         found = inspect.getattr_static(owner, self.name)
         of_class = isinstance(found, classmethod)
         original = found.__func__ if of_class else found
@@ -49,11 +49,44 @@ class Patch:
 
     def uninstall(self) -> None:
         """Put the original back, if it was replaced."""
-        owner = self._owner()
+        owner = _found(self.owner)
         found = inspect.getattr_static(owner, self.name)
         method = found.__func__ if isinstance(found, classmethod) else found
-        setattr(owner, self.name, getattr(method, _ORIGINAL, found))
+        original = getattr(method, _ORIGINAL, None)
+        if original is None:
+            return
+        delattr(owner, self.name)
+        if inspect.getattr_static(owner, self.name, None) is not original:  # it was not inherited
+            setattr(owner, self.name, original)
 
-    def _owner(self) -> Any:
-        module, _, name = self.owner.partition(":")
-        return getattr(import_module(module), name)
+
+@dataclass(frozen=True)
+class Registration:
+    """One entry that this package adds to a registry of Transformers.
+
+    Attributes:
+        owner: the registry's class, as ``"module:Class"``, with a class method ``register``.
+        name: the key.
+        value: the entry.
+        reason: a sentence for readers of ``hf_sparse.hooks``.
+        trigger: the moment it is added.
+    """
+
+    owner: str
+    name: str
+    value: object
+    reason: str
+    trigger: str = "import of hf_sparse"
+
+    def install(self) -> None:
+        """Add the entry."""
+        _found(self.owner).register(self.name, self.value)
+
+    def uninstall(self) -> None:
+        """Take the entry away, if it is there."""
+        _found(self.owner)._global_mapping.pop(self.name, None)
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -24,7 +24,7 @@ DENSE_AGAIN = (
 
 @dataclass
 class PartAttention:
-    """How one configuration inside a model names the implementation of its attention.
+    """The names that one configuration inside a model gives the implementation of its attention.
 
     Attributes:
         config: read by some modules of the model.

@@ -161,7 +161,7 @@ class AnnealingCallback(TrainerCallback, ExportableState):
             state.log_history[-1]["annealed"] = logs["annealed"]
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the arguments, and the target."""
+        """The part of a checkpoint: the arguments, and the target."""
         names = ("over", "schedule", "attn", "head", "stages")
         return {"args": {name: getattr(self, name) for name in names}, "attributes": {"target": self.target}}
 

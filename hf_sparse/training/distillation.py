@@ -60,7 +60,7 @@ class Distillation:
         self.shifts_labels = shifts_labels
 
     def forward(self, model: PreTrainedModel, **inputs: Any) -> Any:
-        """What ``model(**inputs)`` returns, with the teacher's part in its loss.
+        """The output of ``model(**inputs)``, with the teacher's part in its loss.
 
         Args:
             model: the model that learns, wrapped as the trainer runs it.

@@ -16,8 +16,8 @@ from transformers.masking_utils import (
 
 from hf_sparse import sparsify
 from hf_sparse.attention import _mask, set_impl
-from hf_sparse.attention._mask import PatternMask
 from hf_sparse.attention.interface import NAME
+from hf_sparse.attention.mask import PatternMask
 from tests.kernels.devices import DEVICE, needs_triton
 from tests.tiny_models import labelled, tiny_model
 

@@ -18,7 +18,7 @@ CACHE = "key_cache"
 
 @dataclass(frozen=True)
 class Steps:
-    """Where the queries of one call stand among all steps of their sequences.
+    """The place of one call's queries among all steps of their sequences.
 
     Attributes:
         first: number of queries in earlier calls.

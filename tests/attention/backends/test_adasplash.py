@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from hf_sparse.attention._mask import pattern_mask
 from hf_sparse.attention.backends import _adasplash
 from hf_sparse.attention.interface import sparse_attention
+from hf_sparse.attention.mask import pattern_mask
 from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax
