@@ -50,7 +50,7 @@ def _load_adapter(
     return original(self, peft_model_id, *args, **kwargs)
 
 
-def _save_pretrained(original: Callable[..., None], self: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
+def _save_pretrained(original: Callable[..., None], self: PreTrainedModel, *args: object, **kwargs: Any) -> None:
     check_parts(self)
     original(self, *args, **kwargs)
 

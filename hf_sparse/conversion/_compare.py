@@ -30,7 +30,7 @@ _ALPHAS = (1.25, 1.5)
 
 def compare(
     model: nn.Module,
-    dataloader: Iterable[Any],
+    dataloader: Iterable[object],
     attn: Any = None,
     head: Any = None,
     *,

@@ -18,7 +18,7 @@ class _Done(Exception):
 
 
 def inside_generate(
-    model: PreTrainedModel, inputs: Mapping[str, Any], decode: Callable[..., Any], **options: Any
+    model: PreTrainedModel, inputs: Mapping[str, object], decode: Callable[..., object], **options: object
 ) -> Any:
     """The result of ``decode``, called by ``model.generate`` as its method of decoding.
 
@@ -36,7 +36,7 @@ def inside_generate(
     """
 
     @functools.wraps(decode)  # generate reads the names of its arguments off the signature
-    def leave(*args: Any, **kwargs: Any) -> Any:
+    def leave(*args: object, **kwargs: Any) -> Any:
         raise _Done(decode(*args, **kwargs))
 
     try:

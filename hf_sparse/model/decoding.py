@@ -72,7 +72,7 @@ def _maybe_prepare_encoder_kwargs_for_generation(
     inputs_tensor: Tensor,
     model_kwargs: dict[str, Any],
     model_input_name: str | None,
-    *args: Any,
+    *args: object,
 ) -> dict[str, Any]:
     """The model's own, with the bounds it works out from its source, once for all steps; beams repeat them."""
     reads_ids = model_input_name == "input_ids" and model_kwargs.get("encoder_outputs") is None
@@ -101,7 +101,7 @@ def init_continuous_batching(self: PreTrainedModel, *args: object, **kwargs: obj
 
 
 # What sparse classes of models that can generate define in the place of their own; some models lack some of them.
-OVERRIDES: tuple[Callable[..., Any], ...] = (
+OVERRIDES: tuple[Callable[..., object], ...] = (
     generate,
     _get_logits_processor,
     init_continuous_batching,

@@ -44,7 +44,7 @@ class DryRun:
     hidden_rms: float | None = None
 
 
-def dry_run(model: PreTrainedModel, inputs: Mapping[str, Any], *, training: bool = False) -> DryRun:
+def dry_run(model: PreTrainedModel, inputs: Mapping[str, object], *, training: bool = False) -> DryRun:
     """Run a model once in evaluation mode, without gradients, and record what happens. The model is left as it was.
 
     Args:
@@ -103,7 +103,7 @@ class _AttentionWatch(TorchFunctionMode):
         self.product: tuple[torch.Size, int] = torch.Size(), 0  # shape of the last product, length of what it summed
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         call = attention_call(func, args, kwargs or {})
         if call is not None:

@@ -51,8 +51,8 @@ def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]
 
 
 def first_run(
-    model: PreTrainedModel, example: Mapping[str, Any] | None, length: int = 5
-) -> tuple[Mapping[str, Any], DryRun]:
+    model: PreTrainedModel, example: Mapping[str, object] | None, length: int = 5
+) -> tuple[Mapping[str, object], DryRun]:
     """Run a dense model once, on the user's input or on made-up input.
 
     Args:
@@ -110,7 +110,7 @@ def _fit_to_task(model: PreTrainedModel, inputs: dict[str, Tensor], length: int,
         inputs["decoder_input_ids"] = _tokens(model, length)
 
 
-def _run_on(model: PreTrainedModel, example: Mapping[str, Any]) -> DryRun:
+def _run_on(model: PreTrainedModel, example: Mapping[str, object]) -> DryRun:
     if not isinstance(example, Mapping) or not all(isinstance(name, str) for name in example):
         raise TypeError(f"example must map names of arguments to their values, for one forward call, was {example!r}")
     try:

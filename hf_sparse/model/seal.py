@@ -21,7 +21,9 @@ SENTENCE = "the attention or the head of this checkpoint is sparse: import hf_sp
 _VALUE = "value"
 
 
-def write_sealed(original: Callable[..., None], self: PreTrainedConfig, path: Any, *args: Any, **kwargs: Any) -> None:
+def write_sealed(
+    original: Callable[..., None], self: PreTrainedConfig, path: str | Path, *args: object, **kwargs: Any
+) -> None:
     """``PreTrainedConfig.to_json_file`` that seals the settings of sparse models, and of the parts inside."""
     original(self, path, *args, **kwargs)
     file = Path(path)
@@ -30,7 +32,9 @@ def write_sealed(original: Callable[..., None], self: PreTrainedConfig, path: An
         file.write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def read_sealed(original: Callable[..., dict[str, Any]], cls: type[PreTrainedConfig], path: Any) -> dict[str, Any]:
+def read_sealed(
+    original: Callable[..., dict[str, Any]], cls: type[PreTrainedConfig], path: str | Path
+) -> dict[str, Any]:
     """``PreTrainedConfig._dict_from_json_file`` that gives sealed fields their values back."""
     return _unsealed(original(cls, path))
 

@@ -161,23 +161,30 @@ def sparse_forward(
     if not self._takes_any_keyword:
         kwargs.pop("num_items_in_batch", None)
     head = self.get_output_embeddings()
-    if log_probs is None:
-        log_probs = bool(state.decoding) and state.config.head is not None and not has_labels
+    log_probs = _decodes(state, has_labels) if log_probs is None else log_probs
     as_tuple = log_probs and _returns_tuple(self, kwargs)
     if as_tuple:
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
     if has_labels and head is not None:
         fused = self.training and state.config.fused_loss
         loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused)
-        with loss:
-            output = self._dense_forward(self, *args, **kwargs)
-        check_asked(loss, type(self).__name__, output, self._takes_any_keyword)
+        output = _forward_with_loss(self, loss, args, kwargs)
     else:
         output = self._dense_forward(self, *args, **kwargs)
     if log_probs:
         output.logits = log_distribution(state.head, output.logits)
-    if as_tuple:
-        return output.to_tuple()
+    return output.to_tuple() if as_tuple else output
+
+
+def _decodes(state: SparseState, has_labels: bool) -> bool:
+    """Whether a call is a step of ``generate`` that decodes from a sparse head."""
+    return bool(state.decoding) and state.config.head is not None and not has_labels
+
+
+def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:
+    with loss:
+        output = model._dense_forward(model, *args, **kwargs)
+    check_asked(loss, type(model).__name__, output, model._takes_any_keyword)
     return output
 
 

@@ -23,7 +23,7 @@ class WeightlessFrames(TorchFunctionMode):
         super().__init__()
         self._std: Tensor | None = None
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         if func in (torch.std, Tensor.std):
             self._std = output
@@ -45,7 +45,7 @@ def _from_neighbours(weights: Tensor, present: Tensor) -> Tensor:
 _DIVISIONS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
 
 
-def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
+def generate_with_fallback(self: Any, *args: object, **kwargs: Any) -> Any:
     """The model's own, after its attention got its name back: for times of words ``generate`` asks for eager.
 
     It does so for the weights, which sparse attention has to return too.
@@ -56,7 +56,7 @@ def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     return self._dense_class.generate_with_fallback(self, *args, **kwargs)
 
 
-def _extract_token_timestamps(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _extract_token_timestamps(self: Any, *args: object, **kwargs: Any) -> Any:
     """The model's own, in which frames without weight say nothing."""
     with WeightlessFrames():
         return self._dense_class._extract_token_timestamps(self, *args, **kwargs)

@@ -141,7 +141,7 @@ class SparseTrainer(Trainer):
             logs = logs | self._sparsity.take(self.accelerator)
         super().log(logs, *args, **kwargs)
 
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+    def evaluation_loop(self, *args: object, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate, with the sparsity on the evaluation data among the metrics."""
         self._sparsity.clear()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
