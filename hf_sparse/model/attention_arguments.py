@@ -29,7 +29,7 @@ def check_packed(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) ->
 
 
 def sequential_arguments(
-    model: PreTrainedModel, fertility: Any, args: tuple, kwargs: dict[str, Any]
+    model: PreTrainedModel, fertility: object, args: tuple, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """The arguments of sequential attention that the model hands down besides its own."""
     state = sparse_state(model)

@@ -89,7 +89,7 @@ def doctor(
     return found
 
 
-def _attention(model: PreTrainedModel, attn: Any, example: Mapping[str, Any] | None, found: Diagnosis) -> None:
+def _attention(model: PreTrainedModel, attn: object, example: Mapping[str, Any] | None, found: Diagnosis) -> None:
     measures: dict[str, Callable] = {"causal": causality, "cached equals uncached": cache_difference}
     # Before the dense model runs here: what is refused may be a model that running changes.
     with _sparse(model, found, attn=attn, example=example) as reached:
@@ -127,7 +127,7 @@ def _report_run(record: DryRun, found: Diagnosis) -> None:
     found.checks["keys with weight"] = f"{keys / max(rows, 1):.1f} per query, mean over the example"
 
 
-def _head(model: PreTrainedModel, head: Any, example: Mapping[str, Any] | None, found: Diagnosis) -> None:
+def _head(model: PreTrainedModel, head: object, example: Mapping[str, Any] | None, found: Diagnosis) -> None:
     with _sparse(model, found, head=head, example=example) as reached:
         if reached:
             inputs = example_inputs(model, length=8) if example is None else example

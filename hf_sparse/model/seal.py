@@ -39,7 +39,7 @@ def read_sealed(
     return _unsealed(original(cls, path))
 
 
-def sealed_field(cls: Any, record: dict[str, Any]) -> str:
+def sealed_field(cls: Any, record: dict[str, object]) -> str:
     """The field of a configuration's class to seal: the first of its own that refuses a record by its type.
 
     Such a field is always saved, and no reader of the file does without it. The few classes that check no types have
@@ -49,7 +49,7 @@ def sealed_field(cls: Any, record: dict[str, Any]) -> str:
     return next((name for name in own if _refuses(cls.__validators__[name], record)), "id2label")
 
 
-def _refuses(validators: list[Callable[[Any], None]], value: Any) -> bool:
+def _refuses(validators: list[Callable[[object], None]], value: object) -> bool:
     try:
         for validate in validators:
             validate(value)
@@ -70,7 +70,7 @@ def _seal(config: PreTrainedConfig, saved: dict[str, Any]) -> bool:
         return any(sealed)
     # Transformers reads no configuration that asks for weights of another attention than its own eager one.
     saved.pop("output_attentions", None)
-    record: dict[str, Any] = {BLOCK: SENTENCE}
+    record: dict[str, object] = {BLOCK: SENTENCE}
     name = sealed_field(type(config), record)
     if name in saved:
         record[_VALUE] = saved[name]
@@ -78,8 +78,8 @@ def _seal(config: PreTrainedConfig, saved: dict[str, Any]) -> bool:
     return True
 
 
-def _unsealed(saved: dict[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _unsealed(saved: dict[str, Any]) -> dict[str, object]:
+    values: dict[str, object] = {}
     for name, value in saved.items():
         if not isinstance(value, dict):
             values[name] = value

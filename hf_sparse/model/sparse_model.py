@@ -80,7 +80,7 @@ class SparseModel:
             raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
         super().__setattr__(name, value)
 
-    def set_attn_implementation(self, attn_implementation: Any, *args: object, **kwargs: object) -> None:
+    def set_attn_implementation(self, attn_implementation: object, *args: object, **kwargs: object) -> None:
         """The model's own where attention is dense; refused where it is sparse, for it would silently be dense."""
         if sparse_state(cast(Any, self)).config.attn:
             raise ValueError(DENSE_AGAIN.format(attn_implementation))
@@ -194,7 +194,7 @@ def _returns_tuple(model: PreTrainedModel, kwargs: dict[str, Any]) -> bool:
 
 
 def _check_loss(
-    model: PreTrainedModel, state: SparseState, label_smoothing: float, num_items: Any, has_labels: bool
+    model: PreTrainedModel, state: SparseState, label_smoothing: float, num_items: object, has_labels: bool
 ) -> None:
     check_number("label_smoothing", label_smoothing, "in [0, 1]", lambda share: 0 <= share <= 1)
     if num_items is not None:
