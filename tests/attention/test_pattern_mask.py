@@ -15,7 +15,8 @@ from transformers.masking_utils import (
 )
 
 from hf_sparse import sparsify
-from hf_sparse.attention import _mask, set_impl
+from hf_sparse.attention import mask as mask_module
+from hf_sparse.attention import set_impl
 from hf_sparse.attention.interface import NAME
 from hf_sparse.attention.mask import PatternMask
 from tests.kernels.devices import DEVICE, needs_triton
@@ -135,8 +136,8 @@ def test_chunks_are_not_taken_for_a_window(size, left):
 
     window = sliding_window_causal_mask_function(size)
     chunks = chunked_causal_mask_function(size, torch.tensor([left]))
-    assert _mask._slides(window, size, "cpu")
-    assert _mask._slides(chunks, size, "cpu") == (size == 1)  # where they are the same
+    assert mask_module._slides(window, size, "cpu")
+    assert mask_module._slides(chunks, size, "cpu") == (size == 1)  # where they are the same
 
 
 def causal_mask():
@@ -207,7 +208,7 @@ def test_kernels_materialize_no_mask(name):
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     inputs["attention_mask"][0, :2] = 0
     expected = model(**inputs).loss
-    with mock.patch.object(_mask, "eager_mask", side_effect=AssertionError("materialized")):
+    with mock.patch.object(mask_module, "eager_mask", side_effect=AssertionError("materialized")):
         set_impl(model, "triton")
         loss = model(**inputs).loss
         loss.backward()

@@ -2,8 +2,10 @@
 
 With ``w = p^(2 - alpha)`` and ``g_ij = <dO_i, v_j>`` the derivative in the scores of query i is
 ``w_ij (g_ij - delta_i)``, where ``delta_i = sum_j w_ij g_ij / sum_j w_ij`` (Peters et al. 2019, Proposition 2). The
-derivative in alpha is ``sum_j g_ij dp_ij/dalpha`` (Correia et al. 2019, Proposition 1), with ``h = -p log p`` and
-``dp/dalpha = (p - w / sum w) / (alpha - 1)^2 + (h - w sum h / sum w) / (alpha - 1)``.
+derivative in alpha is ``sum_j g_ij dp_ij/dalpha`` (Correia et al. 2019, Proposition 1). With ``p = w u`` and
+``f = u - u log u`` that is ``sum_j w_ij (g_ij - delta_i) (f_ij - mean_i) / (alpha - 1)^2``, where ``mean_i`` is the mean
+of f under the weights w: where all keys weigh alike, p and its log differ from their means by little, and differences
+of sums over them would have few digits.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from ._tiles import store_rows, tile_rows, tile_scores
 
 
 @triton.jit
-def _entropy(p, u, exponent):
-    """``-p log p``, with ``log p = P log u``."""
-    return tl.where(u > 0, -p * exponent * tl.log(tl.where(u > 0, u, 1.0)), 0.0)
+def _f(u):
+    """``u - u log u``, 0 at 0."""
+    return u - u * tl.log(tl.where(u > 0, u, 1.0))
 
 
 @triton.jit
@@ -49,9 +51,7 @@ def differentiate_queries(
 
     total = tl.zeros((QUERIES,), tl.float32)
     weighted = tl.zeros((QUERIES,), tl.float32)
-    of_p = tl.zeros((QUERIES,), tl.float32)
-    of_h = tl.zeros((QUERIES,), tl.float32)
-    entropy = tl.zeros((QUERIES,), tl.float32)
+    mean = tl.zeros((QUERIES,), tl.float32)
     for i in range(num_listed):
         key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
@@ -63,33 +63,34 @@ def differentiate_queries(
         total += tl.sum(w, 1)
         weighted += tl.sum(w * g, 1)
         if DALPHA is not None:
-            p = w * u
-            h = _entropy(p, u, exponent)
-            of_p += tl.sum(p * g, 1)
-            of_h += tl.sum(h * g, 1)
-            entropy += tl.sum(h, 1)
+            mean += tl.sum(w * _f(u), 1)
     if SINKS is not None:
         u_sink = tl.maximum(tl.load(SINKS + head).to(tl.float32) * scale - tau, 0.0)
         w_sink = slope_power(u_sink, exponent, EXPONENT)
         total += w_sink
-        entropy += _entropy(w_sink * u_sink, u_sink, exponent)
-    delta = weighted / tl.where(total > 0, total, 1.0)
+        mean += w_sink * _f(u_sink)
+    total = tl.where(total > 0, total, 1.0)
+    delta = weighted / total
+    mean = mean / total
     tl.store(DELTA + of_rows + query, delta, mask=query < num_queries)
-    if DALPHA is not None:
-        dalpha = ((of_p - delta) / scale + (of_h - delta * entropy)) / scale
-        tl.store(DALPHA + of_rows + query, dalpha, mask=query < num_queries)
-
+    dalpha = tl.zeros((QUERIES,), tl.float32)
+    if SINKS is not None:
+        dalpha -= w_sink * delta * (_f(u_sink) - mean)
     dq = tl.zeros((QUERIES, HEAD), tl.float32)
     for i in range(num_listed):
         key = tl.load(LIST + i) * KEYS + tl.arange(0, KEYS)
         k = tile_rows(K, batch, key_head, key, num_keys, head_dim, HEAD)
         v = tile_rows(V, batch, key_head, key, num_keys, value_dim, VALUE)
         scores, slope = tile_scores(q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL, QUERIES, KEYS)
-        w = slope_power(tl.maximum(scores * scale - tau[:, None], 0.0), exponent, EXPONENT)
-        g = tl.dot(dout, tl.trans(v), input_precision="ieee")
-        ds = w * (g - delta[:, None]) * slope
+        u = tl.maximum(scores * scale - tau[:, None], 0.0)
+        dp = slope_power(u, exponent, EXPONENT) * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
+        ds = dp * slope
+        if DALPHA is not None:
+            dalpha += tl.sum(dp * (_f(u) - mean[:, None]), 1)
         dq += tl.dot(ds.to(k.dtype), k, input_precision="ieee")
     store_rows(DQ, dq * rules.scaling, batch, head, query, num_queries, head_dim, HEAD)
+    if DALPHA is not None:
+        tl.store(DALPHA + of_rows + query, dalpha / (scale * scale), mask=query < num_queries)
 
 
 @triton.jit
