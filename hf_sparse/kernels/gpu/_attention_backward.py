@@ -3,9 +3,9 @@
 With ``w = p^(2 - alpha)`` and ``g_ij = <dO_i, v_j>`` the derivative in the scores of query i is
 ``w_ij (g_ij - delta_i)``, where ``delta_i = sum_j w_ij g_ij / sum_j w_ij`` (Peters et al. 2019, Proposition 2). The
 derivative in alpha is ``sum_j g_ij dp_ij/dalpha`` (Correia et al. 2019, Proposition 1). With ``p = w u`` and
-``f = u - u log u`` that is ``sum_j w_ij (g_ij - delta_i) (f_ij - mean_i) / (alpha - 1)^2``, where ``mean_i`` is the mean
-of f under the weights w: where all keys weigh alike, p and its log differ from their means by little, and differences
-of sums over them would have few digits.
+``f = u - u log u`` that is ``sum_j w_ij (g_ij - delta_i) (f_ij - mean_i) / (alpha - 1)^2``, where ``mean_i`` is the
+mean of f under the weights w. Differences from means keep their digits where all keys weigh nearly alike; differences
+of sums over p and ``p log p`` do not.
 """
 
 from __future__ import annotations
