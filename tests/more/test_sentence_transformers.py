@@ -1,0 +1,72 @@
+"""Sentence embeddings with sparse attention: encode, train, save and load by sentence-transformers itself."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
+from transformers import BertModel
+
+import hf_sparse
+from tests.tiny_models import tiny_model
+from tests.word_tokenizer import word_tokenizer
+
+SENTENCES = ["w5 w6 w7 w8 w9", "w10 w11", "w5 w12 w13"]
+
+
+def dense_folder(path):
+    model = tiny_model("bert").bert
+    model.save_pretrained(path)
+    word_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint of a sparse encoder, with its tokenizer."""
+    path = dense_folder(tmp_path / "encoder")
+    hf_sparse.sparsify(BertModel.from_pretrained(path), attn="entmax15").save_pretrained(path)
+    return path
+
+
+def by_hand(folder, sentence):
+    """Mean of the last hidden states of one sentence, by Transformers alone."""
+    model = hf_sparse.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return model(**word_tokenizer()(sentence, return_tensors="pt")).last_hidden_state.mean(1)[0].numpy()
+
+
+def test_embeddings_are_those_of_the_sparse_encoder_padded_or_not(folder, tmp_path):
+    embeddings = SentenceTransformer(str(folder), device="cpu").encode(SENTENCES, batch_size=3)
+    for sentence, embedding in zip(SENTENCES, embeddings):
+        np.testing.assert_allclose(embedding, by_hand(folder, sentence), atol=1e-5)
+    dense = SentenceTransformer(str(dense_folder(tmp_path / "dense")), device="cpu").encode(SENTENCES)
+    assert np.abs(dense - embeddings).max() > 0.01
+
+
+def test_a_loaded_sentence_transformer_can_be_made_sparse(folder, tmp_path):
+    model = SentenceTransformer(str(dense_folder(tmp_path / "dense")), device="cpu")
+    hf_sparse.sparsify(model[0].model, attn="entmax15")
+    sparse = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_array_equal(model.encode(SENTENCES), sparse.encode(SENTENCES))
+
+
+def test_training_changes_the_encoder_and_what_is_saved_comes_back_sparse(folder, tmp_path):
+    model = SentenceTransformer(str(folder), device="cpu")
+    before = model.encode(SENTENCES)
+    pairs = {"sentence1": SENTENCES[:2] * 4, "sentence2": SENTENCES[1:] * 4, "score": [0.9, 0.1] * 4}
+    arguments = SentenceTransformerTrainingArguments(
+        str(tmp_path / "run"), max_steps=2, learning_rate=1e-3, report_to=[], use_cpu=True, disable_tqdm=True
+    )
+    SentenceTransformerTrainer(
+        model, arguments, train_dataset=Dataset.from_dict(pairs), loss=CosineSimilarityLoss(model)
+    ).train()
+    after = model.encode(SENTENCES)
+    assert np.abs(after - before).max() > 1e-4
+    model.save(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    np.testing.assert_array_equal(again.encode(SENTENCES), after)
+    attentions = again[0].model(**again.preprocess(SENTENCES[:1]), output_attentions=True).attentions
+    assert all((weights == 0).any() for weights in attentions)
+    assert hf_sparse.is_sparse(again[0].model)
