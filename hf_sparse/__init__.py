@@ -1,7 +1,7 @@
 """Exact sparse alternatives to softmax for Hugging Face Transformers models.
 
-Importing this package teaches Transformers to bring sparse checkpoints back sparse and its fill-mask pipelines to read
-sparse heads; ``hf_sparse.hooks`` lists all it changes there.
+Importing this package teaches Transformers to bring sparse checkpoints back sparse; ``hf_sparse.hooks`` lists all it
+changes there.
 """
 
 from importlib import import_module

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, cast
 
-from transformers import FillMaskPipeline, PreTrainedModel
+from transformers import PreTrainedModel
 
 from .attention.find import through_interface
 from .attention.interface import NAME, sparse_attention
@@ -15,7 +15,6 @@ from .hub import attach_as_saved, check_adapter, check_parts
 from .model.beam_record import recorded_beam_search
 from .model.patch import Patch, Registration
 from .model.seal import read_sealed, write_sealed
-from .model.state import state_of
 from .model.trainer_guard import LATE, install_late
 
 
@@ -53,15 +52,6 @@ def _load_adapter(
 def _save_pretrained(original: Callable[..., None], self: PreTrainedModel, *args: object, **kwargs: Any) -> None:
     check_parts(self)
     original(self, *args, **kwargs)
-
-
-def _fill_mask(
-    original: Callable[..., Any], self: FillMaskPipeline, model_inputs: Any, *args: object, **kwargs: object
-) -> Any:
-    state = state_of(self.model)
-    if state is not None and state.config.head is not None:
-        model_inputs = {**model_inputs, "log_probs": True}
-    return original(self, model_inputs, *args, **kwargs)
 
 
 PATCHES: tuple[Patch | Registration, ...] = (
@@ -114,12 +104,6 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "_dict_from_json_file",
         read_sealed,
         reason="With this package it opens.",
-    ),
-    Patch(
-        "transformers:FillMaskPipeline",
-        "_forward",
-        _fill_mask,
-        reason="It takes softmax of logits, which gives the probabilities back where these are log-probabilities.",
     ),
     Patch(
         "transformers:GenerationMixin",

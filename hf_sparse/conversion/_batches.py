@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
@@ -15,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..functional.arguments import check_count
 from ..functional.rows import upcast
+from ..model.head_loss import CROSS_ENTROPY
 from ..model.state import dense_head
 
 Batch = dict[str, Any]
@@ -57,9 +57,6 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None) -> list[Bat
     return batches
 
 
-_CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
-
-
 class _CrossEntropyWatch(TorchFunctionMode):
     """Keeps what the model's own loss is computed from: logits and targets, shifted by the model's convention."""
 
@@ -70,7 +67,7 @@ class _CrossEntropyWatch(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is nn.functional.cross_entropy:
-            call = _CROSS_ENTROPY.bind(*args, **(kwargs or {}))
+            call = CROSS_ENTROPY.bind(*args, **(kwargs or {}))
             call.apply_defaults()
             self._keep(**call.arguments)
         return func(*args, **(kwargs or {}))

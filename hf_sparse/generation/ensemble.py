@@ -101,7 +101,7 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         # log p is a fixed point of log_softmax: softmax of our logits is the averaged distribution.
         sparse = all(is_sparse(model) and sparse_config(model).head is not None for model in models)
         config = SparseConfig(head=MapConfig("softmax") if sparse else None)
-        set_state(self, SparseState(config, config))
+        set_state(self, SparseState(config))
         self.eval()
 
     def forward(

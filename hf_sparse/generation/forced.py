@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -15,6 +16,7 @@ from transformers.utils import ModelOutput
 
 from ..functional.arguments import check_tensor
 from ..model.distribution import distribution
+from ..model.state import is_sparse, raw_scores
 from .inputs import (
     check_logits,
     check_one_segment,
@@ -103,8 +105,8 @@ def forced_output(
         **options: for the forward pass.
 
     Returns:
-        The model's output; the scored tokens (k B, S), those after the start token or the prompt; and the logits
-        (k B, S, V) that predict them.
+        The model's output; the scored tokens (k B, S), those after the start token or the prompt; and the raw
+        scores (k B, S, V) that predict them.
 
     Raises:
         TypeError: ``inputs`` is not a mapping to tensors.
@@ -122,7 +124,8 @@ def forced_output(
         raise ValueError(
             f"sequences must be {_expected(model, start)} and at least one more token, as generate returns them"
         )
-    output = model(**_forced_inputs(model, rows_of_inputs, sequences), **options)
+    with raw_scores(model) if is_sparse(model) else nullcontext():
+        output = model(**_forced_inputs(model, rows_of_inputs, sequences), **options)
     return output, sequences[:, length:], check_logits(output.logits[:, length - 1 : -1])
 
 

@@ -10,7 +10,8 @@ from transformers import LogitsProcessor
 
 from ..config import MapConfig
 from ..functional.arguments import check_number
-from ..model.distribution import OFF_SUPPORT, log_distribution
+from ..functional.log_zero import on_floor, sums_to_one
+from ..model.distribution import log_distribution
 
 
 class SparseLogitsProcessor(LogitsProcessor):
@@ -56,15 +57,14 @@ class SparseLogitsProcessor(LogitsProcessor):
         """
         if scores.isnan().any():
             raise ValueError("the scores hold NaN; look at the model's weights and inputs")
-        total = scores.logsumexp(-1)
-        if (total.abs() < 1e-3).all():
+        if sums_to_one(scores):
             if not self._map_config.map.shift_invariant:
                 raise ValueError(
                     f"{self._map_config.name} needs the logits themselves and got log-probabilities, which have lost "
                     "an additive constant: beam search gives them to every processor. Decode without beams, or with "
                     f"sparsify(model, head={self._map_config.to_dict()}), which works in every mode"
                 )
-            if ((scores < OFF_SUPPORT / 2) & (scores > 2 * OFF_SUPPORT)).any():
+            if on_floor(scores).any():
                 raise ValueError("the model's head is sparse already; decode without a sparse logits processor")
         return log_distribution(self._map_config, scores)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..config import MapConfig
-from ..functional.arguments import check_count
+from ..functional.arguments import check_count, check_number
 from ..model.distribution import distribution
 from ..model.state import is_sparse, sparse_config
 from .forced import beginning, forced_output
@@ -24,7 +24,7 @@ class SequenceScores:
 
     Attributes:
         normalized: (rows,) log-probability under the distribution that ``generate`` decodes from, which sums to one at
-            every step; -inf for a string of probability zero.
+            every step, mixed with the uniform one by ``eps``; -inf for a string of probability zero.
         unnormalized: (rows,) sum of the logarithms of the head's own weights. alpha-ReLU weights are not divided by
             their sum here, so this is no log-probability; for every other map it equals ``normalized``.
         sums: (rows, steps) sum of the head's own weights at every step, 1 for normalized maps; NaN after a string's
@@ -44,6 +44,8 @@ def score_sequences(
     inputs: Mapping[str, Tensor],
     sequences: Tensor,
     eos_token_id: int | list[int] | None = None,
+    *,
+    eps: float = 0.0,
 ) -> SequenceScores:
     """Score strings under a model, sparse or dense.
 
@@ -56,6 +58,9 @@ def score_sequences(
             keeps it with ``return_dict_in_generate=True``); tokens after the end token are ignored. Rows k b to
             k b + k - 1 belong to input b.
         eos_token_id: the end tokens, where ``generate`` was given others than those of the generation config.
+        eps: share of the uniform distribution over the vocabulary, in [0, 1], mixed into every step:
+            ``(1 - eps) p + eps / V``. With eps > 0 ``normalized`` is finite, as evaluators need it; compare models at
+            the same eps only.
 
     Returns:
         ``SequenceScores``, float64.
@@ -63,11 +68,13 @@ def score_sequences(
     Raises:
         TypeError: ``inputs`` is not a mapping to tensors.
         ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
-            the start token or the prompt, no token is left to score, no end token, or NaN in the logits.
+            the start token or the prompt, no token is left to score, no end token, NaN in the logits, or ``eps``
+            outside [0, 1].
 
     Source: Tezekbayev et al. 2022, Section 4 (self-normalization of alpha-ReLU).
     Cost: one forward pass.
     """
+    check_number("eps", eps, "in [0, 1]", lambda share: 0 <= share <= 1)
     _, targets, logits = forced_output(model, inputs, sequences)
     head = sparse_config(model).head if is_sparse(model) else None
     map_config = head or MapConfig("softmax")
@@ -76,12 +83,14 @@ def score_sequences(
     ended = torch.isin(targets, end)
     counted = ended.cumsum(-1) - ended.long() == 0
 
+    p = (1 - eps) * distribution(map_config, logits.double()) + eps / logits.shape[-1]
+
     def score(p: Tensor) -> Tensor:
         log_p = p.gather(-1, targets[..., None])[..., 0].log()
         return torch.where(counted, log_p, 0.0).sum(-1)
 
     return SequenceScores(
-        normalized=score(distribution(map_config, logits.double())),
+        normalized=score(p),
         unnormalized=score(weights),
         sums=torch.where(counted, weights.sum(-1), torch.nan),
         lengths=counted.sum(-1),

@@ -12,7 +12,7 @@ from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..fertility.source import source_bounds
-from ..model.distribution import distribution
+from ..model.state import probabilities
 from .inputs import check_logits, check_one_sentence, encode, end_tokens, head_map, start_token
 
 UNITS = ("token", "word")
@@ -230,7 +230,7 @@ class Continuations:
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Tensor], prefix: Tensor) -> None:
         self.model = model
-        self.map_config = head_map(model)
+        head_map(model)  # refuses a dense head
         check_one_sentence(inputs)
         if model.config.is_encoder_decoder:
             self.encoded = model.get_encoder()(**inputs).last_hidden_state
@@ -265,5 +265,5 @@ class Continuations:
         else:
             inputs["input_ids"] = tokens
         output = self.model(**inputs)
-        p = distribution(self.map_config, check_logits(output.logits[:, -1]))
+        p = probabilities(self.model, check_logits(output.logits[:, -1]))
         return p, output.past_key_values

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..functional.arguments import check_items, check_number, check_tensor
+from ..functional.log_zero import on_floor, sums_to_one
 from ..functional.rows import accumulation_dtype, in_graph
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.
@@ -55,7 +56,8 @@ def check_logits(logits: Tensor, weight: Tensor | None = None) -> None:
 
     Raises:
         TypeError: logits that are not floating-point.
-        ValueError: logits without a class, or a weight that is not (V,).
+        ValueError: logits without a class, a weight that is not (V,), or a first row of log-probabilities that have
+            zeros among them.
     """
     check_tensor("logits", logits)
     if weight is not None:
@@ -68,6 +70,14 @@ def check_logits(logits: Tensor, weight: Tensor | None = None) -> None:
         raise ValueError(
             f"weight must be of shape ({logits.shape[-1]},), one entry per class, was {tuple(weight.shape)}"
         )
+    if not in_graph() and logits.numel() > 0:
+        row = logits.detach().reshape(-1, logits.shape[-1])[:1]
+        if bool(on_floor(row).any()) and sums_to_one(row):
+            raise ValueError(
+                "logits are log-probabilities of a sparse distribution, from a call of a sparse model without labels; "
+                "pass labels to the model, which computes this loss, or take raw scores inside "
+                "hf_sparse.raw_scores(model)"
+            )
 
 
 def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:

@@ -2,13 +2,14 @@
 
 from .doctor import Diagnosis, doctor
 from .sparsify import sparsify, unsparsify
-from .state import is_sparse, probabilities, sparse_config
+from .state import is_sparse, probabilities, raw_scores, sparse_config
 
 __all__ = [
     "Diagnosis",
     "doctor",
     "is_sparse",
     "probabilities",
+    "raw_scores",
     "sparse_config",
     "sparsify",
     "unsparsify",

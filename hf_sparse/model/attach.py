@@ -37,7 +37,8 @@ def attach(
         model: a dense model.
         config: the maps, complete.
         source: the source of the bounds of its cross-attention, where the model keeps that itself.
-        saved: the settings to save with the model, where they are not ``config``; see ``SparseState``.
+        saved: the settings to save with the model, where they are not ``config``: a base model that was loaded from
+            the checkpoint of a language model shares its configuration with the whole, and keeps those of the whole.
     """
     dense: dict[int, str] = {}
     for part in model.modules():
@@ -57,11 +58,11 @@ def attach(
         follow_cache(module, site)
     divert(model)
     show_losses(model)
-    state = SparseState(config, saved or config)
+    state = SparseState(config)
     state.attention = [PartAttention(each, dense[id(each)], each._attn_implementation) for each in configs]
     _add_state(model, state, sites)
     _add_parts(model, state, sites)
-    mark(model, state.saved)
+    mark(model, saved or config)
     keep_source(model, source)
 
 
@@ -94,12 +95,12 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
     sites = [site for _, site in attention_sites(inner)]
     for site in sites:
         site.map_config = config.attention(site.kind, site.layer)
-    state.config = state.saved = config
+    state.config = config
     inner.model_tags = tags(state.dense_tags, config)
     for part, of_part, _ in _parts(inner, state, sites):
         own = state_of(part)
         assert own is not None
-        own.config = own.saved = of_part
+        own.config = of_part
         part.model_tags = tags(own.dense_tags, of_part)
     mark(inner, config)
 
@@ -168,7 +169,7 @@ def _add_parts(model: PreTrainedModel, state: SparseState, sites: list[Attention
     """Make every model inside ``model`` sparse by itself, with the rules and the head that are its own."""
     for part, config, own_sites in list(_parts(model, state, sites)):
         read = {id(each) for each in _configs(part)}
-        own = SparseState(config, config, [each for each in state.attention if id(each.config) in read])
+        own = SparseState(config, [each for each in state.attention if id(each.config) in read])
         own.whole = type(model).__name__
         _add_state(part, own, own_sites)
         state.parts.append(own)

@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList, PreTrainedModel
 from transformers.generation import logits_process
 
 from ..fertility.source import source_bounds
-from .distribution import OFF_SUPPORT
+from ..functional.log_zero import LOG_ZERO
 from .state import sparse_config, sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
 
@@ -43,7 +43,7 @@ class KeptSupport(LogitsProcessorList):
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         """The processed scores (rows, V); see above for those of probability zero."""
-        zero = scores < OFF_SUPPORT / 2
+        zero = scores < LOG_ZERO / 2
         for processor in self:
             processed = LogitsProcessorList([processor])(input_ids, scores.clone(), **kwargs)
             others_left = (~zero & (processed > -torch.inf)).any(-1, keepdim=True)
@@ -52,11 +52,7 @@ class KeptSupport(LogitsProcessorList):
 
 
 def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
-    """The model's own ``generate``, in which the logits of every forward call are log-probabilities.
-
-    The state says so, not an argument: whatever prepares the inputs of a step, the distribution that is decoded is
-    that of the head.
-    """
+    """The model's own ``generate``, in which a part that generates by itself decodes from its own head."""
     with sparse_state(self).generating():
         return self._dense_class.generate(self, *args, **kwargs)
 

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from ..config import MapConfig
+from ..functional.log_zero import log_or_floor
 from ..functional.rows import upcast
-
-# Below this exp underflows to exactly 0, yet when constraints empty the support the order of scores still decides.
-OFF_SUPPORT = -1e4
 
 
 def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
@@ -35,8 +33,6 @@ def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
 
 
 def log_distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
-    """log of ``distribution``; off the support ``-10,000 + z - max z``, whose exponential is exactly zero."""
+    """log of ``distribution``, with a finite floor off the support; see ``log_or_floor``."""
     z = upcast(logits)
-    p = distribution(map_config, z)
-    top = z.amax(-1, keepdim=True)
-    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), OFF_SUPPORT + z - top)
+    return log_or_floor(distribution(map_config, z), z)

@@ -77,7 +77,7 @@ def watch(model: PreTrainedModel) -> Iterator[DryRun]:
 def quiet_evaluation(model: nn.Module) -> Iterator[None]:
     """Run the block in evaluation mode without gradients; leave modes and random state as they were."""
     training = [(module, module.training) for module in model.modules()]
-    device = input_device(model) if isinstance(model, PreTrainedModel) else torch.device("cpu")
+    device = next(iter(model.parameters()), torch.empty(0)).device
     model.eval()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

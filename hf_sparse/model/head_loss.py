@@ -70,7 +70,7 @@ class HeadLoss(TorchFunctionMode):
 
     def cross_entropy(self, input: Any, target: Tensor, *args: object, **kwargs: object) -> Tensor:
         """Stand in for ``torch.nn.functional.cross_entropy`` inside the block."""
-        call = _CROSS_ENTROPY.bind(input, target, *args, **kwargs)
+        call = CROSS_ENTROPY.bind(input, target, *args, **kwargs)
         call.apply_defaults()
         options = call.arguments
         if input.shape[min(1, input.dim() - 1)] != len(cast(Tensor, self.head.weight)):
@@ -119,5 +119,5 @@ def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tens
     return map_config.loss()(input.movedim(1, -1) if input.dim() > 2 else input, target, weight=weight, **options)
 
 
-_CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
+CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
 _LOG_SOFTMAX = (nn.functional.log_softmax, torch.log_softmax, Tensor.log_softmax)

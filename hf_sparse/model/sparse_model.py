@@ -1,9 +1,9 @@
 """The class of sparse models: what logits mean, and a forward whose loss is that of the head's map.
 
-One rule: ``output.logits`` are the model's raw scores, in training and evaluation alike, and the loss is computed
-from them. Only inside ``generate``, and when asked with ``log_probs=True``, are they replaced by the logarithm of the
-sparse distribution. That is a fixed point of the log_softmax some decoding modes apply, so every
-mode reads the same distribution.
+Transformers' contract is that softmax of ``output.logits`` is the model's distribution, and whoever gets logits
+without a loss relies on it: ``generate``, evaluators, trainers for preferences, exported graphs. So in a call without
+labels the logits of a sparse head are the logarithm of its distribution, a fixed point of log_softmax, in training and
+evaluation alike. With labels the loss is the map's, and logits are the raw scores that it was made of.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class SparseModel:
 
     _dense_class: type[PreTrainedModel]
     _takes_any_keyword: bool
+    _arguments: tuple[str, ...]
     _dense_forward: Callable[..., Any]
     _constrained: frozenset[str]
     config: Any
@@ -133,8 +134,9 @@ def sparse_forward(
         self: the sparse model.
         *args: as the model takes them.
         label_smoothing: mixes the targets with the uniform distribution, in [0, 1].
-        log_probs: return log-probabilities (float32) of the head's distribution, softmax where the head is dense, in
-            ``output.logits`` in place of raw scores. None does so inside ``generate`` of a model with a sparse head.
+        log_probs: whether ``output.logits`` are log-probabilities of the head's distribution (float32; softmax's
+            where the head is dense) or raw scores. None: log-probabilities of a sparse head in calls without labels,
+            outside of ``raw_scores``.
         fertility: for constrained attention, in the place of the fertility it was made with: a number, or for
             cross-attention a tensor (batch, source length), ``inf`` for no bound. In target words per source word.
             Where it was made with ``"predicted"`` or ``"guided"``, None has the model work it out from ``input_ids``.
@@ -155,13 +157,15 @@ def sparse_forward(
         check_flag("log_probs", log_probs)
     check_packed(self, args, kwargs)
     kwargs |= sequential_arguments(self, fertility, args, kwargs)
-    has_labels = len(args) > 1 or any(value is not None for name, value in kwargs.items() if "labels" in name)
+    given = kwargs | dict(zip(self._arguments, args))
+    has_labels = any(value is not None for name, value in given.items() if "labels" in name)
     num_items = kwargs.get("num_items_in_batch")
     _check_loss(self, state, label_smoothing, num_items, has_labels)
     if not self._takes_any_keyword:
         kwargs.pop("num_items_in_batch", None)
     head = self.get_output_embeddings()
-    log_probs = _decodes(state, has_labels) if log_probs is None else log_probs
+    if log_probs is None:
+        log_probs = state.config.head is not None and not has_labels and not state.raw
     as_tuple = log_probs and _returns_tuple(self, kwargs)
     if as_tuple:
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
@@ -174,11 +178,6 @@ def sparse_forward(
     if log_probs:
         output.logits = log_distribution(state.head, output.logits)
     return output.to_tuple() if as_tuple else output
-
-
-def _decodes(state: SparseState, has_labels: bool) -> bool:
-    """Whether a call is a step of ``generate`` that decodes from a sparse head."""
-    return bool(state.decoding) and state.config.head is not None and not has_labels
 
 
 def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -226,6 +225,7 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
     body: dict[str, Any] = {
         **visible_methods(dense, PreTrainedModel),
         "_dense_class": dense,
+        "_arguments": tuple(signature.parameters)[1:],
         "_takes_any_keyword": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
         "_dense_forward": staticmethod(with_visible_loss(dense.forward)),
         "_constrained": constrained,

@@ -68,7 +68,8 @@ def sparsify(
             used to check that every attention module is reached.
 
     Returns:
-        The same object. ``output.logits`` stay raw scores; ``generate`` decodes from the sparse distribution.
+        The same object. Without labels softmax of ``output.logits`` is the sparse distribution, which ``generate``
+        decodes from; with labels they are raw scores and the loss is the map's.
 
     Raises:
         TypeError: not a Transformers model, or a value of the wrong type.

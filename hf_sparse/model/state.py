@@ -12,10 +12,14 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention.inline import divert, restore
 from ..config import MapConfig, SparseConfig
-from ..functional.rows import check_scores
+from ..functional.log_zero import sums_to_one
+from ..functional.rows import check_scores, upcast
 from .distribution import distribution
 
 _STATE = "_sparse_state"
+_RAW_DECODING = (
+    "generate inside raw_scores(model) would decode from softmax of this model's scores; call it outside of that block"
+)
 DENSE_AGAIN = (
     "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
     "hf_sparse.attention.set_impl for how sparse attention is computed"
@@ -47,8 +51,6 @@ class SparseState:
 
     Attributes:
         config: the maps in use.
-        saved: the maps written into its configuration. A base model that was loaded from the checkpoint of a language
-            model shares its configuration with the whole, and keeps the settings of the whole.
         attention: the configurations of its parts.
         dense_tags: the tags it had when it was dense.
         figures: measured sparsity, for the model card.
@@ -56,12 +58,12 @@ class SparseState:
         whole: the class of the model that it is a part of, or None.
         owns_configs: whether its configurations are copies that no other model reads.
         inside: running calls of the whole: a part that does not generate by itself leaves loss and logits to it.
-        decoding: calls of its ``generate`` that are running: its logits are log-probabilities then.
+        decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
+        raw: blocks of ``raw_scores`` that are running.
         reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
     """
 
     config: SparseConfig
-    saved: SparseConfig
     attention: list[PartAttention] = field(default_factory=list)
     dense_tags: list[str] | None = None
     figures: dict[str, float] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class SparseState:
     owns_configs: bool = False
     inside: int = 0
     decoding: int = 0
+    raw: int = 0
     reached: bool = False
 
     @property
@@ -102,7 +105,13 @@ class SparseState:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """Run the block as a call of ``generate``; the attention that its configurations name is kept through it."""
+        """Run the block as a call of ``generate``; the attention that its configurations name is kept through it.
+
+        Raises:
+            RuntimeError: inside ``raw_scores``, or sparse attention was taken out by way of the configuration.
+        """
+        if self.raw and self.config.head is not None:
+            raise RuntimeError(_RAW_DECODING)
         self.check_attention()
         names = [(part, part.config._attn_implementation) for part in self.attention]
         self.decoding += 1
@@ -197,7 +206,8 @@ def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
 
     Args:
         model: a sparse model.
-        logits: its raw scores (..., V), as in ``output.logits``.
+        logits: ``output.logits`` (..., V), log-probabilities or raw scores. Rows whose exponentials sum to one are
+            taken for log-probabilities.
 
     Returns:
         Probabilities (..., V) that sum to one, float32 (float64 for float64 logits): softmax where the head is dense,
@@ -209,15 +219,53 @@ def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
     """
     state = sparse_state(model)
     check_scores(logits, -1)
+    if sums_to_one(logits):
+        return upcast(logits).softmax(-1)
     return distribution(state.head, logits)
+
+
+@contextmanager
+def raw_scores(model: nn.Module) -> Iterator[None]:
+    """Run the block with raw scores in ``output.logits`` of a sparse head, also in calls without labels.
+
+    For losses and measures that take scores: softmax of them is not the distribution of the model. With a dense head
+    nothing changes. ``generate`` is refused inside.
+
+    Args:
+        model: a sparse model, perhaps wrapped by PEFT.
+
+    Raises:
+        ValueError: the model is not sparse.
+        TypeError: not a Transformers model.
+
+    >>> import torch
+    >>> from hf_sparse import sparsify
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    >>> model = sparsify(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), head="sparsemax")
+    >>> ids = torch.tensor([[1, 2, 3]])
+    >>> with raw_scores(model):
+    ...     scores = model(ids).logits
+    >>> bool(torch.allclose(probabilities(model, scores), model(ids).logits.exp(), atol=1e-6))
+    True
+    """
+    state = sparse_state(model)
+    states = [state, *state.parts]
+    for part in states:
+        part.raw += 1
+    try:
+        yield
+    finally:
+        for part in states:
+            part.raw -= 1
 
 
 @contextmanager
 def dense_attention(model: nn.Module) -> Iterator[None]:
     """Run the block with the softmax attention a sparse model had before, on the same weights and modules.
 
-    Logits inside are bit-equal to those of ``unsparsify(model)``. The head's map stays: logits are raw scores
-    before and after, and only losses and decoding read them through it.
+    Hidden states and raw scores inside are bit-equal to those of ``unsparsify(model)``. The head's map stays; see
+    ``dense_head`` for it.
 
     Args:
         model: a sparse model. It is sparse again afterwards.

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
 from ..model.example import example_inputs
-from ..model.state import dense_attention, is_sparse, sparse_config, transformers_model
+from ..model.state import dense_attention, dense_head, is_sparse, sparse_config, transformers_model
 
 
 class Distillation:
@@ -142,5 +142,5 @@ def _check_is_its_own_teacher(model: PreTrainedModel) -> None:
 @contextmanager
 def _as_own_teacher(model: PreTrainedModel) -> Iterator[None]:
     """The model as it was before it was adapted and made sparse, on the same weights."""
-    with model.disable_adapter(), dense_attention(model):
+    with model.disable_adapter(), dense_attention(model), dense_head(model):
         yield

@@ -1,0 +1,46 @@
+"""Log-probabilities of sparse distributions: a finite floor stands for the logarithm of zero, and tells them apart.
+
+A logarithm of minus infinity turns into NaN in the first product with zero and in every gradient. The floor is finite
+in every dtype, its exponential is exactly zero, and ``log_softmax`` gives it back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .rows import upcast
+
+# The highest floor; they go down to twice this value. The exponential underflows to 0 from -104 on.
+LOG_ZERO = -1e4
+_SUM_TO_ONE = 1e-3
+
+
+def log_or_floor(p: Tensor, z: Tensor) -> Tensor:
+    """``log p``; where p is zero ``LOG_ZERO + max(z - max z, LOG_ZERO)``, so that the order of scores is not lost.
+
+    Differentiable, also on the floor: its gradient raises z there against the largest score of the row.
+
+    Args:
+        p: (..., V) distributions, float32 or float64.
+        z: the scores (..., V) they were made from, of the same dtype.
+    """
+    floor = LOG_ZERO + (z - z.amax(-1, keepdim=True)).clamp(min=LOG_ZERO)
+    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), floor)
+
+
+def on_floor(scores: Tensor) -> Tensor:
+    """The entries of ``scores`` that stand for the logarithm of zero, as a mask of their shape."""
+    return (scores < LOG_ZERO / 2) & (scores > 2.5 * LOG_ZERO)
+
+
+def sums_to_one(scores: Tensor) -> bool:
+    """Whether every row of ``scores`` (..., V) holds logarithms of a distribution.
+
+    Half precision cannot hold them so well that their exponentials sum to one; a row is then told by its floor.
+    """
+    is_half = torch.finfo(scores.dtype).eps > _SUM_TO_ONE / 10
+    total = upcast(scores).logsumexp(-1).abs()
+    if is_half:
+        return bool(((total < 0.1) & on_floor(scores).any(-1)).all())
+    return bool((total < _SUM_TO_ONE).all())
