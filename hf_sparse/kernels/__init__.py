@@ -6,7 +6,7 @@ from ._attention_operators import (
     triton_decode_scores,
     triton_decode_values,
 )
-from ._build import KernelUnavailable
+from ._cache import KernelUnavailable
 from ._choice import ROW_IMPLS, chosen
 from ._cpp_rows import (
     STREAM_ABOVE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -10,9 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import torch
+
+from ._cache import KernelUnavailable, cache_folder, keep, library_problem, own_folder, stored
 
 SOURCE = Path(__file__).parent / "cpp" / "entmax.cpp"
 # None of these lets the compiler assume that there are no NaNs or infinities.
@@ -25,8 +29,8 @@ INSTRUCTIONS = {
 }
 
 
-class KernelUnavailable(RuntimeError):
-    """A compiled kernel, C++ or Triton, cannot be used here; the message names it and says why."""
+class KernelNotOffered(KernelUnavailable):
+    """Nobody expects the kernel here: it is turned off, or there is nothing to build it with."""
 
 
 def flags() -> tuple[str, ...]:
@@ -34,60 +38,85 @@ def flags() -> tuple[str, ...]:
     return (*FLAGS, *INSTRUCTIONS.get(torch.backends.cpu.get_cpu_capability(), ()))
 
 
-def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/hf_sparse``, by default ``~/.cache/hf_sparse``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "hf_sparse"
-
-
-def library_path() -> Path:
-    """The library's file, named by its sources, flags and kind of machine."""
+def library_key() -> str:
+    """The name of a build: a hash of its sources, its flags and the kind of machine."""
     machine = (sys.platform, platform.machine(), *platform.libc_ver())
     sources = b"".join(path.read_bytes() for path in sorted(SOURCE.parent.glob("*pp")))
-    key = hashlib.sha256(sources + repr((flags(), machine)).encode()).hexdigest()[:16]
-    return cache_folder() / f"entmax-{key}.so"
+    return hashlib.sha256(sources + repr((flags(), machine)).encode()).hexdigest()[:16]
+
+
+def is_built() -> bool:
+    """Whether the cache folder holds a file that claims to be the library; looks at its name alone."""
+    try:
+        return sys.platform != "win32" and bool(stored(cache_folder(), library_key()))
+    except (KernelUnavailable, OSError):
+        return False
 
 
 def compiler() -> list[str]:
     """The command of a C++ compiler: ``$CXX``, or the first of g++, clang++ and c++ that is installed.
 
     Raises:
-        KernelUnavailable: there is none.
+        KernelNotOffered: there is none.
+        KernelUnavailable: ``$CXX`` is not a command.
     """
-    if sys.platform == "win32":
-        raise KernelUnavailable("the C++ kernel is not built on Windows")
     for command in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
-        words = shlex.split(command)
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise KernelUnavailable(f"CXX must be a command, was {command!r}: {error}") from error
         if words and shutil.which(words[0]):
             return words
-    raise KernelUnavailable("no C++ compiler was found: install g++ or clang++, or name one in CXX")
+    raise KernelNotOffered("no C++ compiler was found: install g++ or clang++, or name one in CXX")
 
 
 def build() -> Path:
     """The library, compiled unless it was before. Processes that build at the same time end with the same file.
 
     Raises:
-        KernelUnavailable: no compiler, a compiler error, or a folder that cannot be written or is another user's.
+        KernelNotOffered: no compiler.
+        KernelUnavailable: a compiler error; or a folder that cannot be written, or that others can write to.
+
+    Warns:
+        RuntimeWarning: a file in the library's place was not what was built, and was replaced.
     """
-    path = library_path()
+    if sys.platform == "win32":
+        raise KernelNotOffered("the C++ kernel is not built on Windows")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if hasattr(os, "getuid") and path.parent.stat().st_uid != os.getuid():
-            raise KernelUnavailable(f"{path.parent} belongs to another user; set XDG_CACHE_HOME to a folder of yours")
-        if path.exists():
-            return path
-        command = compiler()
-        handle, name = tempfile.mkstemp(suffix=".so", dir=path.parent)
-        os.close(handle)
-        try:
-            result = subprocess.run(
-                [*command, *flags(), str(SOURCE), "-o", name], capture_output=True, text=True, check=False
-            )
-            if result.returncode != 0:
-                raise KernelUnavailable(f"{command[0]} failed on {SOURCE.name}: {result.stderr.strip()[-500:]}")
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        folder, key = own_folder(), library_key()
+        found = {path: library_problem(path) for path in stored(folder, key)}
+        for path, problem in found.items():
+            if problem is None:
+                return path
+        return _rebuilt(folder, key, found) if found else _compiled(folder, key)
     except OSError as error:
-        raise KernelUnavailable(f"the C++ kernel could not be built in {path.parent}: {error}") from error
-    return path
+        raise KernelUnavailable(f"the C++ kernel could not be built in {cache_folder()}: {error}") from error
+
+
+def _rebuilt(folder: Path, key: str, damaged: dict[Path, str | None]) -> Path:
+    """The library, compiled in the place of files that are not it."""
+    said = "; ".join(f"{path} {problem}" for path, problem in damaged.items())
+    try:
+        built = _compiled(folder, key)
+    except (KernelUnavailable, OSError) as error:
+        raise KernelUnavailable(f"{said}; it could not be built again: {error}") from error
+    for path in damaged.keys() - {built}:
+        with contextlib.suppress(OSError):  # another process was faster
+            path.unlink()
+    warnings.warn(f"the C++ kernel was built again: {said}", RuntimeWarning, stacklevel=2)
+    return built
+
+
+def _compiled(folder: Path, key: str) -> Path:
+    """The library, compiled now."""
+    command = compiler()
+    handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
+    os.close(handle)
+    try:
+        words = [*command, *flags(), str(SOURCE), "-o", name]
+        result = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+        if result.returncode != 0:
+            raise KernelUnavailable(f"{command[0]} failed on {SOURCE.name}: {result.stderr.strip()[-500:]}")
+        return keep(Path(name), key)
+    finally:
+        Path(name).unlink(missing_ok=True)

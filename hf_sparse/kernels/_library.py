@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from functools import cache
 
-from ._build import KernelUnavailable, build, library_path
+from ._build import KernelNotOffered, build, is_built
+from ._cache import KernelUnavailable
 
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
 SIGNATURES = {
@@ -22,19 +24,24 @@ SIGNATURES = {
 
 
 @cache
-def _loaded() -> ctypes.CDLL | str:
+def _loaded() -> ctypes.CDLL | KernelUnavailable:
     """The library, or why there is none."""
-    if os.environ.get("HF_SPARSE_CPP") == "0":
-        return "the environment variable HF_SPARSE_CPP=0 turns the C++ kernel off"
+    try:
+        if os.environ.get("HF_SPARSE_CPP") == "0":
+            raise KernelNotOffered("the environment variable HF_SPARSE_CPP=0 turns the C++ kernel off")
+        return _load()
+    except KernelUnavailable as error:
+        return error
+
+
+def _load() -> ctypes.CDLL:
     try:
         kernel = ctypes.CDLL(str(build()))
-    except KernelUnavailable as error:
-        return str(error)
-    except OSError as error:
-        return f"the compiled kernel does not load: {error}"
-    for name, arguments in SIGNATURES.items():
-        function = getattr(kernel, name)
-        function.argtypes, function.restype = arguments, _POINTER if name.endswith("_supports") else None
+        for name, arguments in SIGNATURES.items():
+            function = getattr(kernel, name)
+            function.argtypes, function.restype = arguments, _POINTER if name.endswith("_supports") else None
+    except (OSError, AttributeError) as error:
+        raise KernelUnavailable(f"the compiled C++ kernel does not load: {error}") from error
     # Reuse torch's OpenMP pool; a second pool would contend with its threads, which spin for milliseconds when idle.
     team = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
     kernel.hf_sparse_use_team(ctypes.cast(team, _POINTER) if team else None)
@@ -44,7 +51,20 @@ def _loaded() -> ctypes.CDLL | str:
 @cache
 def _built_before() -> bool:
     """Whether the library existed when this process first asked."""
-    return os.environ.get("HF_SPARSE_CPP") != "0" and library_path().exists()
+    return os.environ.get("HF_SPARSE_CPP") != "0" and is_built()
+
+
+@cache
+def _usable() -> bool:
+    """Whether the library loads; where it should and does not, one warning says why."""
+    found = _loaded()
+    if isinstance(found, KernelUnavailable) and not isinstance(found, KernelNotOffered):
+        warnings.warn(
+            f"hf_sparse computes in torch, which is slower: {found}. HF_SPARSE_CPP=0 silences this",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return isinstance(found, ctypes.CDLL)
 
 
 def library() -> ctypes.CDLL:
@@ -54,8 +74,8 @@ def library() -> ctypes.CDLL:
         KernelUnavailable: it cannot be built or loaded, or ``HF_SPARSE_CPP=0`` forbids it.
     """
     found = _loaded()
-    if isinstance(found, str):
-        raise KernelUnavailable(found)
+    if isinstance(found, KernelUnavailable):
+        raise KernelUnavailable(str(found))
     return found
 
 
@@ -63,4 +83,4 @@ def available(build: bool) -> bool:
     """Whether the kernel can be used; ``build`` allows compiling it, which takes two seconds."""
     if not build and not _loaded.cache_info().currsize and not _built_before():
         return False
-    return not isinstance(_loaded(), str)
+    return _usable()

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import torch
 
-from ._build import KernelUnavailable
+from ._cache import KernelUnavailable
 
 # The oldest GPUs that the kernels are compiled for in the tests: A100, RTX 30.
 _OLDEST = (8, 0)

@@ -99,6 +99,7 @@ except RuntimeError as error:
             "KernelUnavailable no C++ compiler was found: install g++ or clang++, or name one",
         ),
         ({"CXX": "false"}, "KernelUnavailable false failed on entmax.cpp"),
+        ({"CXX": 'g++ "'}, "KernelUnavailable CXX must be a command"),
         (
             {"XDG_CACHE_HOME": "/dev/null"},
             "KernelUnavailable the C++ kernel could not be built in /dev/null",
