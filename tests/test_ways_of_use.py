@@ -352,8 +352,8 @@ def test_packed_sequences_are_as_if_alone(name, tmp_path):
     model = sparsify(tiny_model(name), **BOTH)
     rows = [tokens(1, length, seed=length) for length in (5, 1, 4)]
     batch = DataCollatorWithFlattening(return_tensors="pt")([{"input_ids": row[0].tolist()} for row in rows])
-    logits = torch.cat([model(row).logits for row in rows], dim=1).detach()
-    scored = torch.cat([model(row).logits[0, :-1] for row in rows])
+    logits = torch.cat([model(row, log_probs=False).logits for row in rows], dim=1).detach()
+    scored = torch.cat([model(row, log_probs=False).logits[0, :-1] for row in rows])
     expected = losses.entmax15_loss(scored, torch.cat([row[0, 1:] for row in rows])).detach()
     output = model(**batch, use_cache=False)
     torch.testing.assert_close(output.logits, logits, atol=1e-4, rtol=1e-4)
@@ -369,7 +369,7 @@ def test_packed_sequences_that_would_mix_are_refused():
     model = sparsify(tiny_model("llama"), **BOTH)
     rows = [{"input_ids": tokens(1, length)[0].tolist()} for length in (5, 4)]
     told = DataCollatorWithFlattening(return_tensors="pt", return_flash_attn_kwargs=True)(rows)
-    alone = [model(torch.tensor([row["input_ids"]])).logits for row in rows]
+    alone = [model(torch.tensor([row["input_ids"]]), log_probs=False).logits for row in rows]
     torch.testing.assert_close(model(**told, use_cache=False).logits, torch.cat(alone, 1), atol=1e-4, rtol=1e-4)
     for batch in (told, {**told, "position_ids": None, "use_cache": False}):
         with pytest.raises(ValueError, match=r"does not read cu_seq_lens, .* position_ids .* and use_cache=False"):

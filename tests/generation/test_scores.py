@@ -1,11 +1,12 @@
 """Scores of given strings and the empty string, against products of single steps."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from hf_sparse import Ensemble, compare_with_empty, is_sparse, score_sequences, sparse_config, sparsify
+from hf_sparse import Ensemble, compare_with_empty, is_sparse, raw_scores, score_sequences, sparse_config, sparsify
 from hf_sparse.functional import alpha_relu
 from tests.tiny_models import EOS, PAD, tiny_model
 
@@ -29,10 +30,11 @@ def step_weights(model, inputs, row, string):
         ids = ids[:, inputs["attention_mask"][row].bool()]
     if model.config.is_encoder_decoder:
         start = model.generation_config.decoder_start_token_id
-        z = model(input_ids=ids, decoder_input_ids=torch.tensor([[start, *string]])).logits[0, -1]
+        whole = {"input_ids": ids, "decoder_input_ids": torch.tensor([[start, *string]])}
     else:
-        z = model(torch.cat([ids, torch.tensor([string], dtype=torch.long)], dim=1)).logits[0, -1]
-    z = z.double()
+        whole = {"input_ids": torch.cat([ids, torch.tensor([string], dtype=torch.long)], dim=1)}
+    with raw_scores(model) if is_sparse(model) else nullcontext():
+        z = model(**whole).logits[0, -1].double()
     head = sparse_config(model).head if is_sparse(model) else None
     if head is None:
         return z.softmax(-1)
@@ -102,6 +104,26 @@ def test_a_string_outside_the_support_scores_minus_infinity():
     one = {name: value[:1] for name, value in inputs.items()}
     scores = score_sequences(model, one, torch.cat([one["input_ids"], torch.tensor([[token]])], dim=1))
     assert scores.normalized.tolist() == scores.unnormalized.tolist() == [-math.inf]
+
+
+@torch.no_grad()
+def test_eps_mixes_the_uniform_distribution_into_every_step():
+    model, inputs = model_and_inputs("bart", "entmax15")
+    sequences = torch.tensor([[1, 4, 5, EOS], [1, 6, EOS, PAD]])
+    sequences[:, 0] = model.generation_config.decoder_start_token_id
+    scores = score_sequences(model, inputs, sequences, eps=0.1)
+    for row, string in enumerate([(4, 5, EOS), (6, EOS)]):
+        expected = sum(
+            math.log(0.9 * float(step_weights(model, inputs, row, string[:position])[token]) + 0.1 / VOCAB)
+            for position, token in enumerate(string)
+        )
+        assert float(scores.normalized[row]) == pytest.approx(expected, abs=1e-5)
+    assert torch.equal(scores.unnormalized, score_sequences(model, inputs, sequences).unnormalized)
+    uniform = score_sequences(model, inputs, sequences, eps=1.0)
+    torch.testing.assert_close(uniform.normalized, -math.log(VOCAB) * torch.tensor([3.0, 2.0], dtype=torch.float64))
+    for eps in (-0.1, 1.5, math.nan, "small"):
+        with pytest.raises((ValueError, TypeError), match=r"eps must be in \[0, 1\]"):
+            score_sequences(model, inputs, sequences, eps=eps)
 
 
 def test_sequences_must_be_those_of_generate():

@@ -123,12 +123,17 @@ def test_losses_refuse_log_probabilities_with_zeros_and_take_those_of_softmax():
         scores = model(ids).logits[:, :-1]
     expected = model(ids, labels=ids).loss
     torch.testing.assert_close(entmax15_loss(scores, ids[:, 1:]), expected)
-    torch.testing.assert_close(entmax15_loss(scores.log_softmax(-1), ids[:, 1:]), expected)  # a constant changes nothing
+    torch.testing.assert_close(
+        entmax15_loss(scores.log_softmax(-1), ids[:, 1:]), expected
+    )  # a constant changes nothing
 
 
 def test_generate_inside_raw_scores_is_refused():
     model = sparsify(tiny_model("llama"), head="entmax15")
-    with raw_scores(model), pytest.raises(RuntimeError, match=r"generate inside raw_scores\(model\) would decode from"):
+    with (
+        raw_scores(model),
+        pytest.raises(RuntimeError, match=r"generate inside raw_scores\(model\) would decode from"),
+    ):
         model.generate(tokens(), max_new_tokens=1)
     assert model.generate(tokens(), max_new_tokens=1).shape[1] == tokens().shape[1] + 1
     attention = sparsify(tiny_model("llama"), attn="entmax15")

@@ -100,7 +100,7 @@ def test_accumulation_equals_one_big_batch(name, tmp_path):
     small = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     parts = distilled(student(name), tmp_path, teacher, **small).model
     assert largest_change(start, whole) > 1e-3
-    assert largest_change(whole, parts) < 1e-6
+    assert largest_change(whole, parts) < 1e-5  # of weights that moved by 4, in float32
 
 
 def test_ignored_positions_teach_nothing(tmp_path):
@@ -148,7 +148,7 @@ def test_labels_shifted_by_the_collator_are_heeded():
     loss = trainer._distillation.forward(model, input_ids=ids, labels=ids, shift_labels=shifted).loss
     with torch.no_grad():
         q = teacher(ids).logits[:, 2].double().softmax(-1)
-        expected = entmax15_reference(model(ids).logits[:, 2], q).mean()
+        expected = entmax15_reference(model(ids, log_probs=False).logits[:, 2], q).mean()
     assert float(loss.detach()) == pytest.approx(float(expected), rel=1e-5)
 
 
