@@ -191,11 +191,11 @@ def _parse_learned(setting: Setting, name: str, start: object) -> Learned:
 
 
 def _factor(default: float) -> Setting:
-    """A factor of at least 0."""
-    return Setting(
+    """A factor of at least 0; its bound keeps scores in the thousands in the range of float32."""
+    return Setting.between(
+        0,
+        1e6,
         default=default,
-        allowed="a finite number >= 0",
-        holds=lambda factor: 0 <= factor < math.inf,
         from_real=nn.functional.softplus,
         to_real=lambda factor: factor + torch.log(-torch.expm1(-factor)),
     )
@@ -205,10 +205,10 @@ def _factor(default: float) -> Setting:
 BY_LENGTH: dict[str, Setting] = {
     "delta": _factor(1.0),
     "beta": _factor(0.0),
-    "gamma": Setting(
+    "gamma": Setting.between(
+        -2,
+        2,
         default=1.0,
-        allowed="a number from -2 to 2",
-        holds=lambda gamma: -2 <= gamma <= 2,
         from_real=lambda real: 2 * torch.tanh(real),
         to_real=lambda gamma: torch.atanh(gamma / 2),
     ),
@@ -216,10 +216,11 @@ BY_LENGTH: dict[str, Setting] = {
 # Settings of every map. Its function knows nothing of them: they change scores on their way in.
 ON_SCORES: dict[str, Setting] = {
     "centered": Setting(default=False, allowed="True or False", holds=None),
-    "temperature": Setting(
+    # Scores in the thousands stay in the range of float32 however they are divided.
+    "temperature": Setting.between(
+        1e-4,
+        1e6,
         default=1.0,
-        allowed="a finite number > 0",
-        holds=lambda temperature: 0 < temperature < math.inf,
         from_real=torch.exp,
         to_real=torch.log,
     ),

@@ -127,7 +127,7 @@ TAMPERED = [
     (lambda block: block.update(colour="red"), "unknown fields in the saved hf_sparse configuration: 'colour'"),
     (lambda block: block.pop("version"), "not a saved hf_sparse configuration"),
     (lambda block: block.update(head={"name": "nomax"}), "unknown sparse map 'nomax'"),
-    (lambda block: block.update(head={"name": "entmax", "alpha": -3}), "alpha must be >= 1, was -3"),
+    (lambda block: block.update(head={"name": "entmax", "alpha": -3}), "alpha must be a number from 1 to 64, was -3"),
     (lambda block: block.update(head={"name": "alpha_relu", "tau": "auto"}), "leaves 'tau' open"),
     (lambda block: (block.clear(), block.update(version=1)), "nothing to make sparse"),
 ]

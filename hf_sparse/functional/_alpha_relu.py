@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .negentropy import unnormalized_negentropy
+from .newton import dtype_for
 from .registry import Setting, SparseMap, register
 from .rows import check_scores, map_rows, upcast
 
@@ -18,16 +19,18 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        alpha: above 1; or a tensor of such (not checked), broadcastable to ``z``, which receives a gradient.
-        tau: the threshold, in units of ``(alpha - 1) z``; or a tensor, broadcastable to ``z``, which receives one too.
+        alpha: from 1.001 to 5; or a tensor of such (not checked), broadcastable to ``z``, which receives a gradient.
+        tau: the threshold, in units of ``(alpha - 1) z``, up to 1e6 in size; or a tensor, broadcastable to ``z``,
+            which receives one too.
         dim: ignored, since the map is elementwise; all maps take it.
 
     Returns:
-        Non-negative weights, shape and dtype of ``z``, not summing to one.
+        Non-negative weights, shape and dtype of ``z``, not summing to one. Computed in float32 (float64 for float64
+        scores, and for an alpha below 1.1, above 2 or in a tensor).
 
     Raises:
         TypeError: ``z`` is not a floating-point tensor, or a setting is neither a number nor such a tensor.
-        ValueError: ``alpha <= 1``, ``tau`` not finite, or a tensor setting that does not broadcast to ``z``.
+        ValueError: a setting out of range, or a tensor setting that does not broadcast to ``z``.
         IndexError: ``dim`` is out of range.
 
     Source: Tezekbayev et al. 2022, Eq. 4.
@@ -37,10 +40,11 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
     tensor([1.0000, 0.2500, 0.0000])
     """
     check_scores(z, dim)
-    alpha, tau = _setting("alpha", alpha, _ABOVE_ONE, z, dim), _setting("tau", tau, _FINITE, z, dim)
+    alpha, tau = _setting("alpha", alpha, RELU_ALPHA, z, dim), _setting("tau", tau, _NUMBER, z, dim)
 
     def rows(x: Tensor) -> Tensor:
         # A masked entry must not reach alpha's gradient as 0 times inf.
+        x = x.to(torch.float64 if torch.is_tensor(alpha) else dtype_for(alpha, x))
         masked = x == -torch.inf
         u = ((alpha - 1) * x.masked_fill(masked, 0.0) - tau).masked_fill(masked, -torch.inf)
         support = u > 0
@@ -65,15 +69,18 @@ def _setting(name: str, value: float | Tensor, setting: Setting, z: Tensor, dim:
         ) from error
 
 
-_ABOVE_ONE = Setting(default=1.5, allowed="> 1", holds=lambda alpha: 1 < alpha < float("inf"))
-_FINITE = Setting(default=0.0, allowed="a finite number", holds=lambda tau: abs(tau) < float("inf"))
+# Closer to 1 the loss, in units of 1 / (alpha - 1), leaves float32 no digits; further from it weights rise so steeply
+# from the threshold that rounding a score decides between 0 and a tenth.
+RELU_ALPHA = Setting.between(1.001, 5, default=1.5)
+_TAU = 1e6
+_NUMBER = Setting.between(-_TAU, _TAU, default=0.0)
 
 register(
     SparseMap(
         "alpha_relu",
         alpha_relu,
         unnormalized_negentropy,
-        settings={"alpha": _ABOVE_ONE, "tau": Setting("auto", _FINITE.allowed, _FINITE.holds, words=("auto",))},
+        settings={"alpha": RELU_ALPHA, "tau": Setting.between(-_TAU, _TAU, default="auto", words=("auto",))},
         normalized=False,
         shift_invariant=False,
     )

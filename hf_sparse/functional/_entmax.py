@@ -10,6 +10,7 @@ from ._entmax_learned import EntmaxPerRow
 from ._entmax_rows import EntmaxRows
 from ._few_rows import FEW_ROWS, only_values_wanted, solve_few_rows
 from ._softmax import softmax_rows
+from ._steep import LARGEST_ALPHA
 from .candidates import CANDIDATES_FROM, candidates, put, take, values_on_candidates
 from .negentropy import tsallis_negentropy
 from .newton import SOFTMAX_BELOW, exponent_of
@@ -71,7 +72,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        alpha: at least 1. 1 is softmax, 1.5 entmax15, 2 sparsemax; the larger, the sparser. A tensor gives each row
+        alpha: from 1 to 64. 1 is softmax, 1.5 entmax15, 2 sparsemax; the larger, the sparser. A tensor gives each row
             its own: values in [1, 2], broadcastable to ``z`` with size 1 along ``dim``, for instance (heads, 1, 1)
             for attention scores (batch, heads, queries, keys). It receives a gradient, at alpha = 1 too.
         dim: the axis to map.
@@ -85,16 +86,16 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
 
     Raises:
         TypeError: ``z`` is not a floating-point tensor, or ``alpha`` is neither a number nor such a tensor.
-        ValueError: ``alpha < 1``, an empty axis, a tensor alpha that does not broadcast or leaves [1, 2], an unknown
-            ``impl``, or an explicit kernel for scores or an alpha that it does not take.
+        ValueError: alpha out of range, an empty axis, a tensor alpha that does not broadcast or leaves [1, 2], an
+            unknown ``impl``, or an explicit kernel for scores or an alpha that it does not take.
         IndexError: ``dim`` is out of range.
         KernelUnavailable: ``impl="cpp"`` where the kernel cannot be built, ``"triton"`` where Triton cannot run.
 
     Source: Peters et al. 2019, Eq. 7 and Proposition 1 (Jacobian); Correia et al. 2019 (gradient in alpha).
-    Cost: three to eleven Newton steps of four passes in cache; sixty bisection steps for alpha > 2. On a CPU, rows of
-    at least 1024 entries are read once (a single row only where no gradient is wanted), and the steps, the backward
-    and what it saves are in proportion to the supports, unless a row is mostly support. A tensor alpha costs a
-    logarithm and an exponential per pass.
+    Cost: three to eleven Newton steps of four passes in cache; a sort and up to thirty passes in float64 for alpha >
+    2. On a CPU, rows of at least 1024 entries are read once (a single row only where no gradient is wanted), and the
+    steps, the backward and what it saves are in proportion to the supports, unless a row is mostly support. A tensor
+    alpha costs a logarithm and an exponential per pass.
 
     >>> entmax(torch.tensor([2.0, 1.0, -1.0]), alpha=2.0)
     tensor([1., 0., 0.])
@@ -113,10 +114,10 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     return entmax_rows(z.movedim(dim, -1), alpha, impl).movedim(-1, dim)
 
 
-ALPHA = Setting(
+ALPHA = Setting.between(
+    1,
+    LARGEST_ALPHA,
     default=1.5,
-    allowed=">= 1",
-    holds=lambda alpha: 1 <= alpha < float("inf"),
     # Correia et al. 2019: learned between softmax and sparsemax.
     from_real=lambda a: 1 + torch.sigmoid(a),
     to_real=lambda alpha: torch.logit(alpha - 1),

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
-from .newton import bisect, exponent_of, power, solve, solve_
+from ._steep import steep_weights
+from .newton import dtype_for, exponent_of, power, solve, solve_
 from .rows import in_graph
 
 # Elements per thread and chunk: few enough to stay in cache from pass to pass, many enough to hide the overhead of an
 # operation, mostly that of starting threads. Measured best for rows of 128 to 2048 on one thread: 2^19 to 2^21; with
 # 2^18 a tenth slower.
 _CHUNK = 1 << 19
-# Below the first of these, u ** (1 / (alpha - 1)) multiplies the rounding error of u by more than ten; above the
-# second its slope at the threshold is infinite: both are computed in float64.
-FLOAT64_BELOW, FLOAT64_ABOVE = 1.1, 2.0
 
 
 def _row_by_row(x: Tensor) -> bool:
@@ -40,7 +38,7 @@ def _by_chunks(write: Callable[..., None], *tensors: Tensor) -> Tensor:
 def _write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
     """p of a chunk of rows (N, V); zeros for a fully masked row."""
     exponent = exponent_of(alpha)
-    if not FLOAT64_BELOW <= alpha <= FLOAT64_ABOVE:
+    if alpha > 2 or dtype_for(alpha, x) != x.dtype:
         out.copy_(_weights(x.double(), alpha))
         return
     top = x.amax(-1, keepdim=True)
@@ -61,15 +59,12 @@ def _mass(p: Tensor) -> Tensor:
 
 def _weights(x: Tensor, alpha: float) -> Tensor:
     """p over the last axis, by out-of-place operations, a fixed number of them off the CPU."""
+    if alpha > 2:
+        return steep_weights(x, alpha)
     exponent = exponent_of(alpha)
     top = x.amax(-1, keepdim=True)
     u = ((x - top.masked_fill(top == -torch.inf, 0.0)) * (alpha - 1) + 1).clamp(min=0)
-    if exponent < 1:
-        u = bisect(u, exponent)
-    elif _row_by_row(u):
-        solve_(u, exponent)
-    else:
-        u = solve(u, exponent)
+    u = solve_(u, exponent) if _row_by_row(u) else solve(u, exponent)
     p = power(u, exponent)
     return p / _mass(p)
 
@@ -94,6 +89,9 @@ def _mean(s: Tensor, values: Tensor) -> Tensor:
 
 
 def _write_jacobian_product(p: Tensor, grad: Tensor, out: Tensor, alpha: float) -> None:
+    if alpha > 2:
+        out.copy_(_steep_jacobian_product(p, grad, alpha))
+        return
     s = support_weights(p, alpha)
     torch.mul(s, grad, out=out)
     total = s.sum(-1, keepdim=True)
@@ -104,7 +102,27 @@ def _write_jacobian_product(p: Tensor, grad: Tensor, out: Tensor, alpha: float) 
         out.copy_(_jacobian_product(p, grad, alpha))
 
 
+def _steep_jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+    """``J g`` for alpha above 2, where ``s = p^(2 - alpha)`` is largest at the smallest weight, by any factor.
+
+    The gradient there is the mean of g but for rounding, which s would multiply. Measured from that entry's own g
+    nothing cancels, and its product is what the others leave of zero.
+    """
+    log_s = (2 - alpha) * torch.where(p > 0, p.double(), 1.0).log()
+    log_s = torch.where(p > 0, log_s, -torch.inf)
+    steepest = log_s.argmax(-1, keepdim=True)
+    highest = log_s.gather(-1, steepest)
+    highest = highest.masked_fill(highest == -torch.inf, 0.0)
+    g = torch.where(p > 0, grad.double(), 0.0)
+    g = g - g.gather(-1, steepest)
+    mean = _mean((log_s - highest).exp(), g)
+    product = torch.where(p > 0, log_s.exp() * (g - mean), 0.0).scatter(-1, steepest, 0.0)
+    return product.scatter(-1, steepest, -product.sum(-1, keepdim=True)).to(grad.dtype)
+
+
 def _jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+    if alpha > 2:
+        return _steep_jacobian_product(p, grad, alpha)
     s = support_weights(p, alpha)
     # Off the support the upstream gradient may be anything, even infinite (of log p): it must not enter the mean.
     grad = torch.where(p > 0, grad, 0.0)
@@ -167,7 +185,7 @@ class EntmaxRows(torch.autograd.Function):
             return entmax_weights(x, alpha, exponent_of(alpha))
         if _row_by_row(x):
             return _by_chunks(partial(_write_weights, alpha=alpha), x)
-        return _weights(x if FLOAT64_BELOW <= alpha <= FLOAT64_ABOVE else x.double(), alpha).to(x.dtype)
+        return _weights(x.to(dtype_for(alpha, x)), alpha).to(x.dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:

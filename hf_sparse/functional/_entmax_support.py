@@ -32,7 +32,7 @@ def entmax_support(z: Tensor, alpha: float = 1.5) -> Support:
 
     Args:
         z: scores (..., V), any floating-point dtype; the leading dimensions are flattened to N rows.
-        alpha: above 1.
+        alpha: above 1, up to 64.
 
     Returns:
         ``Support``. Memory is in proportion to the supports where rows have at least 1024 entries, alpha is at most 2
@@ -71,7 +71,7 @@ def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        alpha: above 1.
+        alpha: above 1, up to 64.
         dim: the axis mapped.
 
     Returns:

@@ -6,8 +6,8 @@ of the row, and where only tens of entries are left, Python's own floats are fas
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from math import isfinite
+from bisect import bisect_right
+from math import isfinite, ulp
 from operator import mul, neg
 
 import torch
@@ -81,7 +81,7 @@ def _near(
     if not all(isfinite(scores[0]) for scores in best):
         return None
     bounds = [_lower_bound(scores, alpha, exponent) for scores in best]
-    num_near = max(bisect_left(scores, -bound, key=neg) for scores, bound in zip(best, bounds))
+    num_near = max(bisect_right(scores, -bound, key=neg) for scores, bound in zip(best, bounds))
     if num_near == _MOST_GROUPS:
         return None
     places = places[:, :num_near]
@@ -99,15 +99,17 @@ def _column(place: int, kept: list[int], length: int) -> int:
 
 
 def _lower_bound(maxima: list[float], alpha: float, exponent: float) -> float:
-    """A lower bound of a row's threshold, in units of z, from its largest maxima: groups below it can be dropped."""
+    """A lower bound of a row's threshold, in units of z, from its largest maxima: groups below it can be dropped.
+
+    Rounding may carry it up to the maximum itself, far from zero, but past no score of the support.
+    """
     top = maxima[0]
     return top + _raised([(score - top) * (alpha - 1) for score in maxima], -1.0, exponent, 3) / (alpha - 1)
 
 
 def _above(scores: list[float], bound: float) -> list[tuple[float, int]]:
-    """The scores above the bound, with their places."""
-    # Not "score > bound", which would miss a NaN in the tail.
-    return [(score, place) for place, score in enumerate(scores) if not score <= bound]
+    """The scores that are not below the bound, with their places; so a NaN in the tail is among them."""
+    return [(score, place) for place, score in enumerate(scores) if not score < bound]
 
 
 def _weights(scores: list[float], bound: float, alpha: float, exponent: float) -> list[float] | None:
@@ -116,7 +118,9 @@ def _weights(scores: list[float], bound: float, alpha: float, exponent: float) -
     x = [(score - top) * (alpha - 1) for score in scores]
     if not all(map(isfinite, x)):
         return None
-    tau = _raised(x, max(-1.0, (bound - top) * (alpha - 1)), exponent, 100)
+    # A lower bound still, however the bound was rounded.
+    rounding = 2 * max(ulp(top), ulp(bound))
+    tau = _raised(x, max(-1.0, (bound - top - rounding) * (alpha - 1)), exponent, 100)
     p = [(entry - tau) ** exponent if entry > tau else 0.0 for entry in x]
     mass = sum(p)
     return [weight / mass for weight in p]

@@ -18,8 +18,9 @@ def sparsegen_lin(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        lam: below 1. 0 is sparsemax; towards 1 all weight goes to the maximum, towards -inf it is spread evenly. A
-            tensor gives each row its own, as in ``entmax``; its values are not checked, and it receives a gradient.
+        lam: below 1, from -1e9 to 0.999999. 0 is sparsemax; towards 1 all weight goes to the maximum, towards -inf it
+            is spread evenly. A tensor gives each row its own, as in ``entmax``; its values are not checked, and it
+            receives a gradient.
         dim: the axis to map.
 
     Returns:
@@ -27,7 +28,7 @@ def sparsegen_lin(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
 
     Raises:
         TypeError, IndexError: see ``entmax``.
-        ValueError: ``lam >= 1``, or an empty axis.
+        ValueError: lam out of range, or an empty axis.
 
     Source: Laha et al. 2018, Eq. 1 and 2, Section 3.2.
     Cost: that of ``sparsemax``.
@@ -96,7 +97,7 @@ def sparsegen_log(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
 
     Raises:
         TypeError, IndexError: see ``entmax``.
-        ValueError: ``lam >= 1``, an empty axis, or a score that is neither positive nor ``-inf``.
+        ValueError: lam out of range, an empty axis, or a score that is neither positive nor ``-inf``.
 
     Source: Laha et al. 2018, appendix A.2, Example 4.
 
@@ -127,10 +128,10 @@ def scaled_half_squared_norm(p: Tensor, lam: float = 0.0) -> Tensor:
     return (1 - lam) * half_squared_norm(p)
 
 
-LAM = Setting(
+LAM = Setting.between(
+    -1e9,
+    1 - 1e-6,
     default=0.0,
-    allowed="< 1",
-    holds=lambda lam: -float("inf") < lam < 1,
     from_real=lambda a: 1 - torch.exp(a),
     to_real=lambda lam: torch.log(1 - lam),
 )

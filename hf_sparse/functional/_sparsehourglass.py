@@ -17,7 +17,7 @@ def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
-        q: at least 0. 0 is ``sum_normalization_pp``; the larger, the closer to sparsemax. A tensor gives each
+        q: from 0 to 1e9. 0 is ``sum_normalization_pp``; the larger, the closer to sparsemax. A tensor gives each
             row its own, as in ``entmax``; its values are not checked, and it receives a gradient.
         dim: the axis to map.
 
@@ -27,7 +27,7 @@ def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor
 
     Raises:
         TypeError, IndexError: see ``entmax``.
-        ValueError: ``q < 0``, or an empty axis.
+        ValueError: q out of range, or an empty axis.
 
     Source: Laha et al. 2018, Eq. 5. The l2 Lipschitz constant is ``sqrt((1 + Kq)^2 + K - 1) / (Kq)``, larger
     than the paper's ``1 + 1 / (Kq)``.
@@ -44,7 +44,7 @@ def sparsecone(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor:
 
     Args:
         z: scores, any shape, any floating-point dtype, with ``sum z + Kq > 0`` in each row; ``-inf`` masks an entry.
-        q: at least 0; the larger, the closer to sparsemax.
+        q: from 0 to 1e9; the larger, the closer to sparsemax.
         dim: the axis to map.
 
     Returns:
@@ -52,7 +52,7 @@ def sparsecone(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor:
 
     Raises:
         TypeError, IndexError: see ``entmax``.
-        ValueError: ``q < 0``, an empty axis, or a row with ``sum z + Kq <= 0``, outside the cone.
+        ValueError: q out of range, an empty axis, or a row with ``sum z + Kq <= 0``, outside the cone.
 
     Source: Laha et al. 2018, Section 3.4.
 
@@ -83,10 +83,10 @@ def _on_the_plane(z: Tensor, dim: int, q: float | Tensor, mirrored: bool) -> Ten
     return scaled.masked_fill(masked, -torch.inf)
 
 
-Q = Setting(
+Q = Setting.between(
+    0,
+    1e9,
     default=1.0,
-    allowed=">= 0",
-    holds=lambda q: 0 <= q < float("inf"),
     from_real=torch.exp,
     to_real=torch.log,
 )

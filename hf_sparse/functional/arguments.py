@@ -46,6 +46,16 @@ def check_number(name: str, value: object, allowed: str, holds: Callable[[float]
         raise ValueError(f"{name} must be {allowed}, was {value}")
 
 
+def between(low: float, high: float) -> tuple[str, Callable[[float], bool]]:
+    """The range from ``low`` to ``high`` in words, as errors have it, and whether a number lies in it (NaN does not).
+
+    >>> words, holds = between(1e-4, 64)
+    >>> words, holds(64.5)
+    ('a number from 0.0001 to 64', False)
+    """
+    return f"a number from {low:.10g} to {high:.10g}", lambda number: low <= number <= high
+
+
 def check_items(name: str, value: object) -> None:
     """Refuse what no sum of losses can be divided by: a count below 0, NaN. A tensor is read on the CPU alone.
 
@@ -58,6 +68,34 @@ def check_items(name: str, value: object) -> None:
             return
         value = value.item() if value.numel() == 1 else value
     check_number(name, value, "a finite number >= 0", lambda number: 0 <= number < math.inf)
+
+
+def items_divisor(num_items: object, counted: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The number that a sum of losses is divided by: ``num_items``, or 1 where that is 0 and no item counts.
+
+    A count of 0 beside items that count is a mistake. Where values cannot be read (on a device, in compiled code) it
+    gives NaN, as a count below 0 does.
+
+    Args:
+        num_items: a number or a tensor with one, for which ``check_items`` holds.
+        counted: which items of the sum count, bool.
+        dtype: of the result.
+
+    Returns:
+        A tensor without dimensions, on the device of ``counted``.
+
+    Raises:
+        ValueError: 0, though some items count.
+    """
+    items = torch.as_tensor(num_items, dtype=dtype, device=counted.device).reshape(())
+    some = counted.any()
+    wrong = (items < 0) | ((items == 0) & some)
+    if counted.device.type == "cpu" and not torch.compiler.is_compiling() and bool(wrong):
+        raise ValueError(
+            f"the number of items was {float(items):g}, but {int(counted.sum())} labels of this batch count; give the "
+            "number of labels that count in all batches of the step, or None for the mean of this batch"
+        )
+    return torch.where(wrong, torch.nan, torch.where(items == 0, 1.0, items))
 
 
 def check_flag(name: str, value: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 
 import torch
 from torch import Tensor
@@ -23,12 +22,10 @@ def _identity(x: Tensor) -> Tensor:
 
 
 CREDIT: dict[str, Setting] = {
-    "fertility": Setting(
-        2.0, "a finite number >= 0", lambda f: 0 <= f < float("inf"), words=("given", "predicted", "guided")
-    ),
-    "exhaustion": Setting(0.0, "a finite number >= 0", lambda c: 0 <= c < float("inf")),
+    "fertility": Setting.between(0, 1e6, default=2.0, words=("given", "predicted", "guided")),
+    "exhaustion": Setting.between(0, 1e6, default=0.0),
     "sink": Setting(True, "True or False", None),
-    "sink_score": Setting(0.0, "a finite number", isfinite, from_real=_identity, to_real=_identity),
+    "sink_score": Setting.between(-1e6, 1e6, default=0.0, from_real=_identity, to_real=_identity),
     "shared": Setting(False, "True or False", None),
     "detach": Setting(False, "True or False", None),
 }

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from ..kernels import Supports, entmax_supports, write_rows
-from ._entmax_rows import FLOAT64_BELOW
 from .chunks import Padding, chunk_maxima, entries_from
-from .newton import exponent_of, power, solve_
-from .rows import accumulation_dtype
+from .newton import dtype_for, exponent_of, power, solve_
 
 # From this length on, candidates are faster than a dense solve in cache.
 CANDIDATES_FROM = 1024
@@ -64,7 +62,7 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> CandidateRows
     """
     exponent = exponent_of(alpha)
     z = z.detach().contiguous()
-    dtype = accumulation_dtype(z) if alpha >= FLOAT64_BELOW else torch.float64
+    dtype = dtype_for(alpha, z)
     maxima = chunk_maxima(z).to(dtype)
     top = maxima.amax(1, keepdim=True)
 

@@ -11,11 +11,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .rows import in_graph
+from .rows import accumulation_dtype, in_graph
 
 _MAX_STEPS = 100
 # Below this distance of alpha from 1 the weights differ from softmax by less than float32 can tell.
 SOFTMAX_BELOW = 1e-7
+
+
+# Below the first of these, u ** (1 / (alpha - 1)) multiplies the rounding error of u by more than ten; above the
+# second its slope at the threshold is infinite: both are computed in float64.
+_FLOAT64_BELOW, _FLOAT64_ABOVE = 1.1, 2.0
+
+
+def dtype_for(alpha: float, *tensors: Tensor) -> torch.dtype:
+    """The dtype to compute powers ``u ** (1 / (alpha - 1))`` in: that of ``accumulation_dtype``, or float64."""
+    return accumulation_dtype(*tensors) if _FLOAT64_BELOW <= alpha <= _FLOAT64_ABOVE else torch.float64
 
 
 def exponent_of(alpha: float) -> float:
@@ -99,14 +109,3 @@ def solve(u: Tensor, exponent: float) -> Tensor:
         step, _ = _step(u, exponent)
         u = (u - step).clamp(min=0)
     return u
-
-
-def bisect(u: Tensor, exponent: float) -> Tensor:
-    """``[x - tau]_+`` from ``u = [x - (max x - 1)]_+`` for exponents below 1 (alpha > 2), which give no norm."""
-    low = torch.zeros_like(u[..., :1])
-    high = 1 - u.shape[-1] ** (-1 / exponent) + low
-    for _ in range(30 if u.dtype == torch.float32 else 60):
-        middle = (low + high) / 2
-        heavy = (u - middle).clamp(min=0).pow(exponent).sum(-1, keepdim=True) >= 1
-        low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
-    return (u - low).clamp(min=0)

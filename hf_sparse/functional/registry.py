@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .arguments import between
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -29,6 +31,11 @@ class Setting:
     words: tuple[str, ...] = ()
     from_real: Callable[[Tensor], Tensor] | None = None
     to_real: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def between(cls, low: float, high: float, default: float | str, **others: Any) -> Setting:
+        """A number from ``low`` to ``high``: as far as results are right; ``others`` are fields of the record."""
+        return cls(default, *between(low, high), **others)
 
     def check(self, name: str, value: object) -> float | str | bool:
         """Return ``value`` as a float, a bool, or one of the words.

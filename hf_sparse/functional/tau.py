@@ -8,8 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ._alpha_relu import RELU_ALPHA
 from ._entmax_support import entmax_threshold
-from .arguments import check_count, check_number
+from .arguments import between, check_count, check_number
 
 ROWS = 2000
 # With fewer classes than this above the threshold, row sums vary too much for their mean to stand for them.
@@ -24,11 +25,18 @@ def positive_part_moment(t: float, beta: float) -> float:
     >>> round(positive_part_moment(0.0, 2.0), 6)
     0.5
     """
-    # g = t + y^2 keeps the integrand smooth at the threshold for every beta > 0.
-    reach = math.sqrt(max(12.0 - t, 1.0))
-    y = torch.linspace(0.0, reach, 20_001, dtype=torch.float64)
+    return math.exp(_log_moment(t, beta))
+
+
+def _log_moment(t: float, beta: float) -> float:
+    """``log I_beta(t)``, for moments beyond the range of float64 too; ``-inf`` where nothing lies above t."""
+    # g = t + y^2 keeps the integrand smooth at the threshold for every beta > 0. It is 0 there, and of no account
+    # where g is below -12 or 12 beyond its peak, so that the trapezoid rule is a sum.
+    low = math.sqrt(max(-12.0 - t, 0.0))
+    high = math.sqrt(12.0 + 2 * math.sqrt(beta) + max(-t, 0.0))
+    y = torch.linspace(low, high, 20_001, dtype=torch.float64)[1:]
     log_density = -0.5 * (t + y**2) ** 2 - 0.5 * math.log(2 * math.pi)
-    return float(torch.trapezoid(2 * y ** (2 * beta + 1) * log_density.exp(), y))
+    return float((math.log((high - low) / 10_000) + (2 * beta + 1) * y.log() + log_density).logsumexp(0))
 
 
 def moment_threshold(alpha: float, vocab_size: int, std: float) -> float:
@@ -48,8 +56,7 @@ def moment_threshold(alpha: float, vocab_size: int, std: float) -> float:
     target = -math.log(vocab_size) - beta * math.log((alpha - 1) * std)
 
     def too_heavy(t: float) -> bool:
-        moment = positive_part_moment(t, beta)
-        return moment > 0 and math.log(moment) > target
+        return _log_moment(t, beta) > target
 
     low, high = -1.0, 11.0
     while not too_heavy(low):
@@ -97,10 +104,10 @@ def estimate_tau(alpha: float, vocab_size: int, std: float, mean: float = 0.0) -
     mean threshold of entmax over 2,000 drawn rows instead.
 
     Args:
-        alpha: above 1.
+        alpha: from 1.001 to 5.
         vocab_size: V, number of classes.
-        std: standard deviation of the logits over the vocabulary, above 0.
-        mean: their mean.
+        std: standard deviation of the logits over the vocabulary, from 1e-3 to 1e4.
+        mean: their mean, up to 1e4 in size.
 
     Returns:
         tau, in units of ``(alpha - 1) z``; deterministic.
@@ -116,13 +123,9 @@ def estimate_tau(alpha: float, vocab_size: int, std: float, mean: float = 0.0) -
     0.81
     """
     check_count("vocab_size", vocab_size)
-    for name, value in {"alpha": alpha, "std": std, "mean": mean}.items():
-        check_number(name, value, "a number", lambda _: True)
-    if not (1 < alpha < math.inf and vocab_size >= 1 and 0 < std < math.inf and math.isfinite(mean)):
-        raise ValueError(
-            "estimate_tau needs alpha > 1, vocab_size >= 1, a finite std > 0 and a finite mean, "
-            f"was given alpha={alpha}, vocab_size={vocab_size}, std={std}, mean={mean}"
-        )
+    RELU_ALPHA.check("alpha", alpha)
+    check_number("std", std, *between(1e-3, 1e4))
+    check_number("mean", mean, *between(-1e4, 1e4))
     t = moment_threshold(alpha, vocab_size, std)
     if vocab_size * math.erfc(t / math.sqrt(2)) / 2 < _FEW_CLASSES:
         return (alpha - 1) * mean + mean_threshold(alpha, vocab_size, std)

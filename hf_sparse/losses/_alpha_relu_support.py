@@ -10,14 +10,18 @@ from torch import Tensor
 
 from ..functional.chunks import Padding, chunk_maxima, entries_from
 from ..functional.negentropy import unnormalized_negentropy
-from ..functional.newton import exponent_of, power
+from ..functional.newton import dtype_for, exponent_of, power
 from ..functional.rows import accumulation_dtype, upcast
 from ..kernels import ReluSupports, relu_supports
 from ._support_gradient import SupportLoss, SupportWeights
 
 
-def relu_mass(u: Tensor, alpha: float) -> Tensor:
-    """``[u]_+^(alpha/(alpha-1))``, elementwise: NaN where u is NaN, twice differentiable for alpha > 2 too."""
+def relu_mass(z: Tensor, alpha: float, tau: float) -> Tensor:
+    """``[u]_+^(alpha/(alpha-1))``, elementwise: NaN where u is NaN, twice differentiable for alpha > 2 too.
+
+    float32 or float64, as ``dtype_for`` says.
+    """
+    u = z.to(dtype_for(alpha, z)) * (alpha - 1) - tau
     support = ~(u <= 0)
     return torch.where(support, torch.where(support, u, 1.0).pow(alpha / (alpha - 1)), 0.0)
 
@@ -34,7 +38,7 @@ def relu_row_supports(z: Tensor, alpha: float, tau: float, impl: str = "torch") 
     z, exponent = z.detach().contiguous(), exponent_of(alpha)
     if impl == "cpp":
         return relu_supports(z, alpha, exponent, tau)
-    dtype = accumulation_dtype(z)
+    dtype = dtype_for(alpha, z)
     maxima = chunk_maxima(z).to(dtype)
     cut = tau / (alpha - 1)
     cut -= 4 * torch.finfo(dtype).eps * abs(cut)
@@ -75,7 +79,7 @@ def relu_support_loss(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str 
     """
     with torch.no_grad():
         columns, p, mass, crowded = relu_row_supports(z, alpha, tau, impl)
-        loss = relu_loss_from_mass(mass, z, y, alpha, tau).to(p.dtype)
+        loss = relu_loss_from_mass(mass, z, y, alpha, tau).to(accumulation_dtype(z))
     if torch.is_grad_enabled() and z.requires_grad:
         loss = SupportLoss.apply(z, loss, SupportWeights.apply(z, p, columns, alpha, False), columns, y, impl)
     return loss, crowded
@@ -93,8 +97,8 @@ def relu_dense_loss(z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
     Returns:
         Losses (N,), float32 or float64.
     """
-    z = upcast(z)
-    return relu_loss_from_mass(relu_mass(z * (alpha - 1) - tau, alpha).sum(-1), z, y, alpha, tau)
+    mass = relu_mass(z, alpha, tau).sum(-1)
+    return relu_loss_from_mass(mass, upcast(z), y, alpha, tau).to(accumulation_dtype(z))
 
 
 def relu_loss_from_mass(mass: Tensor, z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:

@@ -57,9 +57,7 @@ def chosen_for(name: str, settings: MapSettings, z: Tensor, impl: str) -> str:
         ValueError, KernelUnavailable: see ``kernels.chosen``; ValueError too for a kernel that does not know the map.
     """
     base, base_settings = underlying(name, settings)
-    if base == "alpha_relu":
-        return chosen(impl, z)
-    if base == "entmax":
+    if base in ("alpha_relu", "entmax"):
         return chosen(impl, z, base_settings["alpha"])
     if impl in ("cpp", "triton"):
         bases = {known: underlying(known, {})[0] for known in MAPS if known != "softmax"}

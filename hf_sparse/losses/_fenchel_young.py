@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..functional.arguments import check_tensor
-from ..functional.rows import accumulation_dtype
+from ..functional.rows import upcast
 from ._dispatch import checked_settings, loss_map, row_losses
 from ._targets import (
     MapSettings,
@@ -50,7 +50,7 @@ def fenchel_young_loss(
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"``.
         label_smoothing: ``eps`` in [0, 1]: the target becomes ``(1 - eps) y + eps / V``.
         num_items: divide the sum by this count instead, for gradient accumulation over several batches (Trainer's
-            ``num_items_in_batch``); only with ``reduction="mean"``.
+            ``num_items_in_batch``); only with ``reduction="mean"``. 0 only where no target counts: the loss is 0.
         impl: implementation, ``"auto"``, ``"torch"``, ``"cpp"`` or ``"triton"``, as in
             ``hf_sparse.functional.entmax``; the kernels know the entmax family and alpha-ReLU.
         **settings: the map's settings (``alpha``, ``tau``). A tensor ``alpha`` gets its gradient,
@@ -118,8 +118,8 @@ def _row_weight(y: Tensor, counted: Tensor, weight: Tensor | None, dtype: torch.
 def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: MapSettings) -> Tensor:
     """Label smoothing's share of the loss of class targets: ``eps (z_y - mean z) + Omega(smoothed) - Omega(e_y)``."""
     regularizer = partial(loss_map(name, settings).loss_regularizer(), **settings)
-    dtype = accumulation_dtype(z)
-    one_hot, smoothed = smoothed_one_hot(z.shape[1], eps, dtype, z.device)
-    # Relative to the row's first entry, so that a large offset cancels before anything is summed.
-    spread = (z.gather(-1, y[:, None]) - z[:, :1]).to(dtype)[:, 0] - (z - z[:, :1]).mean(-1, dtype=dtype)
+    z = upcast(z)
+    one_hot, smoothed = smoothed_one_hot(z.shape[1], eps, z.dtype, z.device)
+    # Subtracted before anything is summed, so that a large offset cancels.
+    spread = (z.gather(-1, y[:, None]) - z).mean(-1)
     return eps * spread + regularizer(smoothed) - regularizer(one_hot)

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
-from ..functional.arguments import check_items, check_number, check_tensor
+from ..functional.arguments import check_items, check_number, check_tensor, items_divisor
 from ..functional.log_zero import on_floor, sums_to_one
 from ..functional.rows import accumulation_dtype, in_graph
 
@@ -170,11 +170,16 @@ def reduce_rows(
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         num_items: divisor of the mean, so that gradient accumulation can divide by the items of all its batches; by
             default the sum of the weights (a mean over no weight is 0).
+
+    Raises:
+        ValueError: a number of items of 0, though some rows have weight.
     """
     loss = torch.where(row_weight == 0, 0.0, loss) * row_weight
     if reduction == "none":
         return loss.reshape(shape)
     if reduction == "sum":
         return loss.sum()
-    total = row_weight.sum() if num_items is None else torch.as_tensor(num_items, device=loss.device)
-    return loss.sum() / torch.where(total == 0, 1.0, total.to(loss.dtype))
+    if num_items is not None:
+        return loss.sum() / items_divisor(num_items, row_weight != 0, loss.dtype)
+    total = row_weight.sum()
+    return loss.sum() / torch.where(total == 0, 1.0, total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional import MAPS
 from ..functional.rows import accumulation_dtype, in_graph
 from ._fenchel_young import fenchel_young_loss
 from ._targets import check_options, reduce_rows
@@ -20,15 +21,15 @@ def sparsegen_lin_hinge_loss(logits: Tensor, labels: Tensor, lam: float = 0.0, *
         logits: raw scores z (..., K), any floating-point dtype.
         labels: multi-hot y (..., K), bool or numbers; any non-negative weights are allowed. A row without a
             positive label is ignored: it adds nothing to loss or gradient and does not count in the mean.
-        lam: below 1; 0 gives the hinge loss of sparsemax.
+        lam: from -1e9 to 0.999999; 0 gives the hinge loss of sparsemax.
         reduction: ``"mean"`` over the rows that count, ``"sum"``, or ``"none"``.
 
     Returns:
         A scalar, or (...) for ``reduction="none"``; float32, or float64 for float64 logits; in units of probability.
 
     Raises:
-        ValueError: ``lam >= 1``, shapes that differ, a negative or infinite label, an unknown reduction.
-        TypeError: logits that are not floating-point.
+        ValueError: lam out of range, shapes that differ, a negative or infinite label, an unknown reduction.
+        TypeError: logits that are not floating-point, or lam that is no number.
 
     Source: Laha et al. 2018, Eq. 7.
     Cost: O(K log K) per row; the definition takes O(K^2).
@@ -37,8 +38,7 @@ def sparsegen_lin_hinge_loss(logits: Tensor, labels: Tensor, lam: float = 0.0, *
     >>> sparsegen_lin_hinge_loss(torch.tensor([[1.0, 1.0, 0.25]]), torch.tensor([[1, 1, 0]]), lam=-1.0)
     tensor(0.2500)
     """
-    if not lam < 1:
-        raise ValueError(f"lam must be < 1, was {lam}")
+    MAPS["sparsegen_lin"].settings["lam"].check("lam", lam)
     check_options(reduction)
     eta, counted = _label_distribution(logits, labels)
     z = logits.reshape(eta.shape).to(eta.dtype)
@@ -55,7 +55,7 @@ def sparsehourglass_hinge_loss(logits: Tensor, labels: Tensor, q: float = 1.0, *
     Args:
         logits: raw scores z (..., K), any floating-point dtype, finite.
         labels: multi-hot y (..., K), as in ``sparsegen_lin_hinge_loss``; rows without a positive label are ignored.
-        q: at least 0; towards infinity it becomes the hinge loss of sparsemax. At 0 the map is undefined where the
+        q: from 0 to 1e9; towards infinity it becomes the hinge loss of sparsemax. At 0 the map is undefined where the
             scores sum to zero, and the loss has no margin there.
         reduction: ``"mean"`` over the rows that count, ``"sum"``, or ``"none"``.
 
@@ -63,8 +63,8 @@ def sparsehourglass_hinge_loss(logits: Tensor, labels: Tensor, q: float = 1.0, *
         A scalar, or (...) for ``reduction="none"``; float32, or float64 for float64 logits; in units of the scores.
 
     Raises:
-        ValueError: ``q`` negative or infinite, shapes that differ, a negative or infinite label, an unknown reduction.
-        TypeError: logits that are not floating-point.
+        ValueError: q out of range, shapes that differ, a negative or infinite label, an unknown reduction.
+        TypeError: logits that are not floating-point, or q that is no number.
 
     Source: Laha et al. 2018, Eq. 6.
     Cost: O(K log K) per row; the definition takes O(K^2).
@@ -73,8 +73,7 @@ def sparsehourglass_hinge_loss(logits: Tensor, labels: Tensor, q: float = 1.0, *
     >>> sparsehourglass_hinge_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([[0, 1]]), q=1.0)
     tensor(2.)
     """
-    if not 0 <= q < float("inf"):
-        raise ValueError(f"q must be >= 0 and finite, was {q}")
+    MAPS["sparsehourglass"].settings["q"].check("q", q)
     check_options(reduction)
     eta, counted = _label_distribution(logits, labels)
     z = logits.reshape(eta.shape).to(eta.dtype)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..config import MapConfig
+from ..functional.arguments import items_divisor
 from .lazy_logits import LinearLogits
 
 
@@ -81,10 +82,11 @@ class HeadLoss(TorchFunctionMode):
         same = {"ignore_index": options["ignore_index"], "reduction": reduction}
         same["label_smoothing"] = self.label_smoothing or options["label_smoothing"]
         loss = _loss(self.map_config, input, target, options["weight"], **same)
-        if not missing_count:
+        if self.num_items is None:
             return loss
-        num_items = self.num_items
-        return loss / (num_items.to(loss.device) if torch.is_tensor(num_items) else num_items)
+        divisor = items_divisor(self.num_items, target != options["ignore_index"])
+        # The model divides the sum itself, by 1 in place of 0; a NaN says that the count is wrong.
+        return torch.where(divisor.isnan(), torch.nan, loss / divisor if missing_count else loss).to(loss.dtype)
 
 
 def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -> None:

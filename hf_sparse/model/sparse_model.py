@@ -163,6 +163,9 @@ def sparse_forward(
     _check_loss(self, state, label_smoothing, num_items, has_labels)
     if not self._takes_any_keyword:
         kwargs.pop("num_items_in_batch", None)
+    elif num_items is not None and has_labels:
+        # Models divide by it themselves; where no label counts in any batch, 0 / 0 would be NaN.
+        kwargs["num_items_in_batch"] = num_items + (num_items == 0)
     head = self.get_output_embeddings()
     if log_probs is None:
         log_probs = state.config.head is not None and not has_labels and not state.raw

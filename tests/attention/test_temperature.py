@@ -163,12 +163,14 @@ def test_tau_is_estimated_for_the_divided_logits():
     [(0, ValueError), (-1.0, ValueError), (math.inf, ValueError), (math.nan, ValueError), ("hot", TypeError)],
 )
 def test_a_temperature_must_be_positive(role, temperature, error):
-    with pytest.raises(error, match=f"{role}: temperature must be a finite number > 0, was "):
+    with pytest.raises(error, match=f"{role}: temperature must be a number from 0.0001 to 1000000, was "):
         MapConfig.parse({"name": "entmax15", "temperature": temperature}, role)
 
 
 def test_a_head_has_one_temperature():
-    with pytest.raises(TypeError, match=r"head: temperature must be a finite number > 0, was \[0.5, 1.0\]"):
+    with pytest.raises(
+        TypeError, match=r"head: temperature must be a number from 0.0001 to 1000000, was \[0.5, 1.0\]"
+    ):
         MapConfig.parse({"name": "entmax15", "temperature": [0.5, 1.0]}, "head")
     with pytest.raises(ValueError, match="temperature is given for 3 heads, but scores are of shape"):
         sparsify(tiny_model("llama"), attn=warm("entmax15", [1.0, 2.0, 3.0]))

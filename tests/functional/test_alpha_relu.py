@@ -46,10 +46,15 @@ def test_nan_stays_in_its_place():
 @pytest.mark.parametrize(
     ("alpha", "tau", "error", "message"),
     [
-        (1.0, 0.0, ValueError, "alpha must be > 1, was 1.0"),
-        (1.5, float("inf"), ValueError, "tau must be a finite number, was inf"),
-        (1.5, "auto", TypeError, "tau must be a finite number, was 'auto'"),
-        (torch.tensor([2]), 0.0, TypeError, "alpha must be > 1, or a floating-point tensor of such, was torch.int64"),
+        (1.0, 0.0, ValueError, "alpha must be a number from 1.001 to 5, was 1.0"),
+        (1.5, float("inf"), ValueError, "tau must be a number from -1000000 to 1000000, was inf"),
+        (1.5, "auto", TypeError, "tau must be a number from -1000000 to 1000000, was 'auto'"),
+        (
+            torch.tensor([2]),
+            0.0,
+            TypeError,
+            "alpha must be a number from 1.001 to 5, or a floating-point tensor of such, was torch.int64",
+        ),
         (1.5, torch.zeros(2), ValueError, r"tau must broadcast to the scores \(3,\), was of shape \(2,\)"),
     ],
 )

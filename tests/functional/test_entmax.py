@@ -127,8 +127,8 @@ def test_tsallis_negentropy_is_zero_at_one_hot_and_makes_entmax_its_maximizer():
     [
         (([1.0],), TypeError, "scores must be a floating-point tensor, was <class 'list'>"),
         ((torch.tensor([1, 2]),), TypeError, "scores must be a floating-point tensor, was torch.int64"),
-        ((torch.ones(2), 0.8), ValueError, "alpha must be >= 1, was 0.8"),
-        ((torch.ones(2), "1.5"), TypeError, "alpha must be >= 1, was '1.5'"),
+        ((torch.ones(2), 0.8), ValueError, "alpha must be a number from 1 to 64, was 0.8"),
+        ((torch.ones(2), "1.5"), TypeError, "alpha must be a number from 1 to 64, was '1.5'"),
         ((torch.ones(2, 3), 1.5, 2), IndexError, r"dim must be in \[-2, 1\] for scores of shape \(2, 3\), was 2"),
         ((torch.tensor(1.0),), IndexError, "dim must be in"),
         ((torch.ones(2, 0),), ValueError, "at least one entry, was of shape \\(2, 0\\) along dim -1"),

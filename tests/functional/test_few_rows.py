@@ -122,3 +122,17 @@ def test_whoever_differentiates_or_transforms_is_noticed():
         look(torch.autograd.forward_ad.make_dual(z, z))
     assert seen == [False] * 4
     torch.testing.assert_close(torch.func.vmap(entmax15)(z), entmax15(z), atol=1e-6, rtol=0)
+
+
+@ALPHAS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("top", [1e16, -1e16, 1e30, -1e38, "lowest", "largest"])
+def test_finite_scores_of_any_size_are_solved(alpha, dtype, top):
+    # So far from zero the lower bound of the threshold rounds to the maximum itself.
+    top = {"lowest": torch.finfo(dtype).min, "largest": torch.finfo(dtype).max}.get(top, top)
+    equal = torch.full((1, 1024), top, dtype=dtype)
+    torch.testing.assert_close(entmax(equal, alpha, impl="torch"), torch.full_like(equal, 2.0**-10))
+    apart = torch.full((2, 1100), torch.finfo(dtype).min, dtype=dtype)
+    apart[:, [3, 1099]] = top
+    used = (entmax(apart, alpha, impl="torch") > 0).sum(-1)
+    assert used.tolist() == ([1100, 1100] if top == torch.finfo(dtype).min else [2, 2])

@@ -58,7 +58,7 @@ def test_jacobian_is_the_closed_form(function, lam):
 def test_lam_goes_from_uniform_to_hardmax(function):
     z = scores(6)
     torch.testing.assert_close(function(z, -1e9), torch.full_like(z, 1 / 6), atol=1e-7, rtol=0)
-    assert function(z, 1 - 1e-9).tolist() == torch.nn.functional.one_hot(z.argmax(), 6).tolist()
+    assert function(z, 1 - 1e-6).tolist() == torch.nn.functional.one_hot(z.argmax(), 6).tolist()
     sizes = [int((function(z, lam) > 0).sum()) for lam in (-5.0, 0.0, 0.8, 0.99)]
     assert sizes == sorted(sizes, reverse=True)
 
@@ -103,7 +103,7 @@ def test_gradients_twice_and_along_any_dim(function):
 @ALL
 def test_lam_of_one_or_more_is_refused(function):
     for lam in (1.0, 2.0, float("nan")):
-        with pytest.raises(ValueError, match="lam must be < 1, was"):
+        with pytest.raises(ValueError, match=r"lam must be a number from -1000000000 to 0.999999, was"):
             function(scores(3), lam)
 
 

@@ -88,7 +88,7 @@ def test_gradients_twice_and_along_any_dim(function):
 
 @pytest.mark.parametrize("function", [sparsehourglass, sparsecone])
 def test_negative_q_is_refused(function):
-    with pytest.raises(ValueError, match="q must be >= 0, was -1"):
+    with pytest.raises(ValueError, match="q must be a number from 0 to 1000000000, was -1"):
         function(torch.ones(2), -1.0)
 
 

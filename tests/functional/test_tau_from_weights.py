@@ -134,11 +134,17 @@ def test_the_mean_shifts_tau_and_hidden_size_scales_it():
     assert estimate_tau_from_head(biased, 1.5) == pytest.approx(estimate_tau_from_head(head, 1.5) + 2.5, abs=1e-4)
 
 
+@pytest.mark.parametrize(("alpha", "std"), [(1.001, 1e-3), (1.001, 1.0), (1.01, 1e-2), (1.1, 1.0), (5.0, 1e-2)])
+def test_the_mass_is_one_on_average_to_the_ends_of_the_ranges(alpha, std):
+    z = std * torch.randn(40, 20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert float(F.alpha_relu(z, alpha, estimate_tau(alpha, 20_000, std)).sum(-1).mean()) == pytest.approx(1, abs=0.1)
+
+
 @pytest.mark.parametrize("bad", [{"alpha": 1.0}, {"std": 0.0}, {"std": math.nan}, {"mean": math.inf}])
 def test_bad_arguments_are_named(bad):
     arguments = {"alpha": 1.5, "vocab_size": 10, "std": 1.0, "mean": 0.0} | bad
     name, value = next(iter(bad.items()))
-    with pytest.raises(ValueError, match=f"estimate_tau needs alpha > 1.*{name}={value}"):
+    with pytest.raises(ValueError, match=f"{name} must be a number from .*, was {value}"):
         estimate_tau(**arguments)
     with pytest.raises(ValueError, match="vocab_size must be at least 1, was 0"):
         estimate_tau(1.5, 0, 1.0)

@@ -79,7 +79,7 @@ def test_a_sparse_model_is_not_made_sparse_twice():
 
 
 def test_settings_and_scores_are_checked():
-    with pytest.raises(ValueError, match=r"alpha must be >= 1, was 0\.5"):
+    with pytest.raises(ValueError, match=r"alpha must be a number from 1 to 64, was 0\.5"):
         EntmaxLogitsProcessor(0.5)
     with pytest.raises(ValueError, match='tau must be a number, was "auto"'):
         SparseLogitsProcessor("alpha_relu")

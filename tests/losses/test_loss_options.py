@@ -174,14 +174,49 @@ def test_settings_reach_the_map():
         ),
         (
             ValueError,
-            'tau must be a finite number, was "auto", which only sparsify',
+            'tau must be a number from -1000000 to 1000000, was "auto", which only sparsify',
             lambda: fenchel_young_loss(Z, Y, "alpha_relu"),
         ),
-        (ValueError, "alpha must be >= 1, was 0.5", lambda: entmax_loss(Z, Y, 0.5)),
-        (ValueError, "alpha must be > 1, was 1", lambda: alpha_relu_loss(Z, Y, 1.0, 0.0)),
-        (TypeError, "alpha must be >= 1, was '1.5'", lambda: entmax_loss(Z, Y, "1.5")),
+        (ValueError, "alpha must be a number from 1 to 64, was 0.5", lambda: entmax_loss(Z, Y, 0.5)),
+        (ValueError, "alpha must be a number from 1.001 to 5, was 1", lambda: alpha_relu_loss(Z, Y, 1.0, 0.0)),
+        (TypeError, "alpha must be a number from 1 to 64, was '1.5'", lambda: entmax_loss(Z, Y, "1.5")),
     ],
 )
 def test_misuse_is_refused_in_words(error, words, call):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [0, torch.tensor(0), torch.tensor([0])], ids=str)
+def test_no_items_give_no_loss_and_no_gradient(name, count):
+    z = Z.clone().requires_grad_()
+    value = loss(name, z, torch.full((6,), -100), num_items=count)
+    value.backward()
+    assert value == 0
+    assert not z.grad.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [0, torch.tensor(0.0)], ids=str)
+def test_no_items_beside_labels_that_count_are_refused(name, count):
+    y = torch.where(Y == 0, -100, Y)
+    with pytest.raises(ValueError, match="the number of items was 0, but 4 labels of this batch count"):
+        loss(name, Z, y, num_items=count)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_wrong_count_that_cannot_be_read_gives_nan(monkeypatch, count):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert loss("entmax15", Z, Y, num_items=torch.tensor(count)).isnan()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_label_smoothing_of_half_precision_logits_is_computed_in_float32(name, dtype, scale):
+    z = (Z * scale).to(dtype)
+    exact = loss(name, z.double(), Y, label_smoothing=0.1, reduction="none")
+    torch.testing.assert_close(
+        loss(name, z, Y, label_smoothing=0.1, reduction="none").double(), exact, atol=1e-6, rtol=2e-6
+    )

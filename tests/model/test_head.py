@@ -57,6 +57,23 @@ def test_num_items_divides_the_sum_for_every_model(name):
     torch.testing.assert_close(output.loss, total / 29)
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "options", [{"head": "entmax15"}, {"head": "entmax15", "fused_loss": True}, {"attn": "entmax15"}]
+)
+def test_no_items_give_no_loss_and_are_refused_beside_labels_that_count(name, options):
+    model = sparsify(tiny_model(name), **options).train()
+    inputs = labelled(model)
+    ignored = inputs | {"labels": torch.full_like(inputs["labels"], -100)}
+    for count in (0, torch.tensor(0)):
+        loss = model(**ignored, num_items_in_batch=count).loss
+        loss.backward()
+        assert float(loss.detach()) == 0
+        assert not any(bool(p.grad.any()) for p in model.parameters() if p.grad is not None)
+        with pytest.raises(ValueError, match=r"the number of items was 0, but \d+ labels of this batch count"):
+            model(**inputs, num_items_in_batch=count)
+
+
 @pytest.mark.parametrize("name", ["bart", "t5", "bert"])
 def test_num_items_is_honoured_where_only_attention_is_sparse(name):
     model = sparsify(tiny_model(name), attn="entmax15")

@@ -138,11 +138,19 @@ BAD = [
         "alpha is given for 2 heads, but scores are of shape",
     ),
     ({"attn": {"name": "entmax", "alpha": []}}, ValueError, r"or a list with one for each head, was \[\]"),
-    ({"attn": {"name": "entmax", "alpha": [1.5, 0.5]}}, ValueError, "alpha must be >= 1, was 0.5"),
+    ({"attn": {"name": "entmax", "alpha": [1.5, 0.5]}}, ValueError, "alpha must be a number from 1 to 64, was 0.5"),
     ({"attn": {"name": "entmax", "alpha": {"learned": 2.0}}}, ValueError, "cannot start to be learned at 2.0"),
-    ({"attn": {"name": "entmax", "alpha": {"learn": 1.5}}}, TypeError, "alpha must be >= 1, was {'learn': 1.5}"),
-    ({"head": {"name": "entmax", "alpha": "learned"}}, TypeError, "alpha must be >= 1, was 'learned'"),
-    ({"head": {"name": "entmax", "alpha": [1.5]}}, TypeError, r"alpha must be >= 1, was \[1.5\]"),
+    (
+        {"attn": {"name": "entmax", "alpha": {"learn": 1.5}}},
+        TypeError,
+        "alpha must be a number from 1 to 64, was {'learn': 1.5}",
+    ),
+    (
+        {"head": {"name": "entmax", "alpha": "learned"}},
+        TypeError,
+        "alpha must be a number from 1 to 64, was 'learned'",
+    ),
+    ({"head": {"name": "entmax", "alpha": [1.5]}}, TypeError, r"alpha must be a number from 1 to 64, was \[1.5\]"),
 ]
 
 

@@ -214,7 +214,11 @@ REFUSED = [
     ({"attn": "softmax"}, {}, "the model has nothing to anneal"),
     ({"head": "entmax15"}, {"attn": {"alpha": 1}}, "attn has nothing to anneal"),
     ({"head": "entmax15"}, {"head": {"tau": 1}}, "head: entmax15 has no 'tau' to anneal; it has 'temperature'"),
-    ({"head": {"name": "alpha_relu", "tau": 0.3}}, {"head": {"alpha": 1}}, "head: the start of alpha must be > 1"),
+    (
+        {"head": {"name": "alpha_relu", "tau": 0.3}},
+        {"head": {"alpha": 1}},
+        "head: the start of alpha must be a number from 1.001 to 5",
+    ),
     ({"head": "entmax15"}, {"over": 5}, "over=5 annealing steps do not end within 4 training steps"),
 ]
 

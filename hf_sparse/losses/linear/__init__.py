@@ -71,9 +71,9 @@ def linear_fenchel_young_loss(
         ignore_index: targets with this value add nothing to loss or gradients; their logits are not computed.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"``.
         label_smoothing: ``eps`` in [0, 1], as in ``fenchel_young_loss``; not together with ``softcap``.
-        num_items: divide the sum by this count instead; only with ``reduction="mean"``.
-        softcap: the bound c of ``c tanh(z / c)``, above 0.
-        scale: factor on the logits, finite.
+        num_items: divide the sum by this count instead, as in ``fenchel_young_loss``.
+        softcap: the bound c of ``c tanh(z / c)``, from 1e-4 to 1e6.
+        scale: factor on the logits, from -1e6 to 1e6.
         chunk_size: rows whose logits are held at a time; by default as many as make about sixteen million logits, and
             for large V up to 256 while their logits take at most a quarter of the memory of W. For alpha-ReLU without
             Triton, classes instead of rows.

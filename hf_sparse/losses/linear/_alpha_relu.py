@@ -50,7 +50,7 @@ def _forward(
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
             found = relu_row_supports(z, alpha, tau, impl) if z.shape[1] >= CANDIDATES_FROM else None
             if found is None or bool(found.crowded.any()) or not worth_listing(int(found.p.count_nonzero()), z):
-                mass[rows] += relu_mass(z.to(dtype) * (alpha - 1) - tau, alpha).sum(-1)
+                mass[rows] += relu_mass(z, alpha, tau).sum(-1)
                 dense.append(tile)
                 continue
             mass[rows] += found.mass

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
-from ...functional.arguments import check_count, check_number, check_tensor
+from ...functional.arguments import between, check_count, check_number, check_tensor
 from .._targets import SharedOptions, check_options
 
 
@@ -34,13 +32,14 @@ def check_linear_options(
     """
     check_options(reduction, num_items, label_smoothing)
     if softcap is not None:
-        check_number("softcap", softcap, "> 0 and finite, or None", lambda cap: 0 < cap < math.inf)
+        words, holds = between(1e-4, 1e6)
+        check_number("softcap", softcap, f"{words}, or None", holds)
     if softcap is not None and label_smoothing > 0:
         raise ValueError(
             "label_smoothing of soft-capped logits needs all of them, which a fused loss never has; "
             "use softcap=None, label_smoothing=0.0, or the loss of the logits"
         )
-    check_number("scale", scale, "finite", math.isfinite)
+    check_number("scale", scale, *between(-1e6, 1e6))
     if chunk_size is not None:
         check_count("chunk_size", chunk_size, ", or None")
 

@@ -39,7 +39,7 @@ REFUSED = [
     ("bart", csoftmax(fertility="guessed"), TypeError, "was 'guessed'"),
     ("bart", csoftmax(fertility=[1, "given"]), TypeError, "was 'given'"),
     ("bart", csoftmax(sink=1), TypeError, "sink must be True or False, was 1"),
-    ("bart", csoftmax(exhaustion=True), TypeError, "exhaustion must be a finite"),
+    ("bart", csoftmax(exhaustion=True), TypeError, "exhaustion must be a number from 0"),
     ("bart", csoftmax(fertility=[1, 2, 1, 2], shared=True), ValueError, "by head and shared=True contradict each"),
     ("bart", {"attn": COVERAGE}, ValueError, 'is self-attention; give a kind, "cross"'),
     ("bart", {"attn": {"decoder": COVERAGE}}, ValueError, "coverage is what words of a source received"),
