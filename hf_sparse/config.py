@@ -89,9 +89,18 @@ class MapConfig:
 
     @property
     def temperature(self) -> Any:
-        """The divisor of scores: a number, or a tuple with one per head (the start of each, if learned)."""
+        """The divisor of scores: a number, or a tuple with one per head (the start of each, if learned).
+
+        ``"auto"`` at a head until ``sparsify`` has counted the classes.
+        """
         value = self.value("temperature")
         return value.plain() if isinstance(value, Fixed) else value.numbers
+
+    @property
+    def alpha(self) -> float | None:
+        """The alpha of the entmax family (1 for softmax) and of alpha-ReLU; None where a map has no such number."""
+        alpha = underlying(self.name, self.map_settings)[1].get("alpha")
+        return alpha if isinstance(alpha, float) else None
 
     @property
     def centered(self) -> bool:
@@ -256,6 +265,11 @@ def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None)
         yield f"weights of {name} do not sum to one; for attention choose one of {fit}"
     if map_config.centered:
         yield "scores of attention are not centered; centered=True is for a head"
+    if map_config.temperature == "auto":
+        yield (
+            'temperature="auto" counts the classes of a head, and attention has no fixed number of keys; give a '
+            "number: about n ** ((alpha - 1) / 2) for n keys"
+        )
     if not sparse_map.any_scores:
         yield f"{name} does not take scores of any sign; for attention choose one of {fit}"
     if map_config.is_constrained and coverage:
@@ -305,6 +319,11 @@ def _parse_head(value: object) -> MapConfig:
         given = ", ".join(name for name, _ in map_config.settings if name in BY_LENGTH)
         raise ValueError(f"head: {given} scale scores by the number of keys; they are for attention")
     map_config.map.loss_regularizer()
+    if map_config.temperature == "auto" and map_config.alpha is None:
+        raise ValueError(
+            f'head: temperature="auto" follows the alpha of the entmax family and of alpha_relu; {map_config.name} '
+            "has none; give a number"
+        )
     return map_config
 
 

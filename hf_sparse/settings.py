@@ -220,6 +220,7 @@ ON_SCORES: dict[str, Setting] = {
         default=1.0,
         allowed="a finite number > 0",
         holds=lambda temperature: 0 < temperature < math.inf,
+        words=("auto",),
         from_real=torch.exp,
         to_real=torch.log,
     ),

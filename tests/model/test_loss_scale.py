@@ -1,4 +1,4 @@
-"""The scale of the head's loss: the gradient is p - y at every temperature, and checkpoints keep theirs."""
+"""The head's temperature and the scale of its loss: the gradient is p - y at all; checkpoints keep their scale."""
 
 import json
 
@@ -176,3 +176,43 @@ def test_distillation_scales_the_teachers_part_alike(tmp_path):
     p = entmax_by_bisection(outputs.logits.detach() / T, 1.5).float()
     q = teacher(**inputs).logits.softmax(-1)
     torch.testing.assert_close(gradient * inputs["labels"].numel(), p - q, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("head", "alpha"), [("entmax15", 1.5), ("sparsemax", 2.0), ({"name": "entmax", "alpha": 1.3}, 1.3)]
+)
+def test_the_temperature_of_a_head_is_worked_out_and_kept(head, alpha, tmp_path, caplog):
+    asked = {"name": head} if isinstance(head, str) else head
+    with caplog.at_level("INFO", "hf_sparse"):
+        model = sparsify(tiny_model("llama"), head={**asked, "temperature": "auto"})
+    temperature = 23 ** ((alpha - 1) / 2)
+    assert sparse_config(model).head.temperature == pytest.approx(temperature)
+    assert f"temperature of the head = {temperature:.4f}" in caplog.text
+    model.save_pretrained(tmp_path)
+    assert sparse_config(from_pretrained(tmp_path)) == sparse_config(model)
+
+
+def test_the_threshold_is_estimated_at_the_temperature_that_was_worked_out():
+    given = {"name": "alpha_relu", "temperature": 23**0.25}
+    found = sparsify(tiny_model("bart"), head={**given, "temperature": "auto"})
+    assert sparse_config(found) == sparse_config(sparsify(tiny_model("bart"), head=given))
+
+
+def test_softmax_stays_as_it_is():
+    head = sparse_config(sparsify(tiny_model("llama"), head={"name": "softmax", "temperature": "auto"})).head
+    assert head.temperature == 1
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"attn": {"name": "entmax15", "temperature": "auto"}}, "attn: temperature=\"auto\" counts the classes of a head"),
+    ({"attn": {"cross": {"name": "entmax15", "temperature": "auto"}}}, "cross.*attention has no fixed number of keys"),
+    ({"head": {"name": "sparsegen_lin", "temperature": "auto"}}, "follows the alpha of .*sparsegen_lin has none"),
+])  # fmt: skip
+def test_a_temperature_that_cannot_be_worked_out_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        sparsify(tiny_model("bart"), **settings)
+
+
+def test_a_saved_head_whose_temperature_is_open_is_refused():
+    with pytest.raises(ValueError, match="the saved head leaves 'temperature' open; it must be a number"):
+        SparseConfig.from_dict({"version": 1, "head": {"name": "entmax15", "temperature": "auto"}})
