@@ -151,8 +151,11 @@ def _start(map_config: MapConfig, logits: Tensor) -> str:
     log_p = logits.float().log_softmax(-1)
     entropy = float(-(log_p.exp() * log_p).sum(-1).mean())
     missed = float((distribution(map_config, logits) == 0).float().mean())
-    advice = cold_start(map_config, missed, vocab_size) if entropy > math.log(vocab_size / 2) else None
-    return advice or ("yes" if missed <= 0.5 else "not all, as it should be in a trained model")
+    if missed <= 0.5:
+        return "yes"
+    if entropy <= math.log(vocab_size / 2):
+        return "not all, as it should be in a trained model"
+    return cold_start(map_config, missed, vocab_size) or f"{1 - missed:.0%} of them, until training brings in more"
 
 
 @contextmanager

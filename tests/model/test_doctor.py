@@ -124,6 +124,8 @@ def test_an_untrained_head_that_starts_without_its_targets_is_told_the_cure():
     assert found.sound
     cured = doctor(model, attn=None, head={"name": "entmax15", "temperature": "auto"})
     assert cured.checks["targets in the support"] == "yes"
+    sparser = doctor(model, attn=None, head={"name": "sparsemax", "temperature": "auto"})
+    assert re.fullmatch(r"\d+% of them, until training brings in more", sparser.checks["targets in the support"])
 
 
 def test_a_trained_head_is_meant_to_have_a_small_support():
