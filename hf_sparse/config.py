@@ -19,6 +19,8 @@ __all__ = ["AttentionRule", "MapConfig", "SparseConfig"]
 
 KINDS = ("encoder", "decoder", "cross")
 VERSION = 1
+# Factors on the loss of a head with a temperature T: T itself, or 1 as in checkpoints that name none.
+LOSS_SCALES = ("temperature", "one")
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,18 @@ class MapConfig:
 
     @property
     def temperature(self) -> Any:
-        """The divisor of scores: a number, or a tuple with one per head (the start of each, if learned)."""
+        """The divisor of scores: a number, or a tuple with one per head (the start of each, if learned).
+
+        ``"auto"`` at a head until ``sparsify`` has counted the classes.
+        """
         value = self.value("temperature")
         return value.plain() if isinstance(value, Fixed) else value.numbers
+
+    @property
+    def alpha(self) -> float | None:
+        """The alpha of the entmax family (1 for softmax) and of alpha-ReLU; None where a map has no such number."""
+        alpha = underlying(self.name, self.map_settings)[1].get("alpha")
+        return alpha if isinstance(alpha, float) else None
 
     @property
     def centered(self) -> bool:
@@ -160,7 +171,8 @@ class MapConfig:
     def loss(self) -> Callable[..., Tensor]:
         """``loss(logits, target, **options)``: ``hf_sparse.losses.fenchel_young_loss`` at the map's own scores.
 
-        Its gradient is ``(p - y) / temperature`` by the logits, less its mean where they are centered.
+        Its gradient is ``(p - y) / temperature`` by the logits, less its mean where they are centered; a model's loss
+        has the factor ``SparseConfig.loss_factor`` besides.
         """
         from .losses import fenchel_young_loss
 
@@ -253,6 +265,11 @@ def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None)
         yield f"weights of {name} do not sum to one; for attention choose one of {fit}"
     if map_config.centered:
         yield "scores of attention are not centered; centered=True is for a head"
+    if map_config.temperature == "auto":
+        yield (
+            'temperature="auto" counts the classes of a head, and attention has no fixed number of keys; give a '
+            "number: about n ** ((alpha - 1) / 2) for n keys"
+        )
     if not sparse_map.any_scores:
         yield f"{name} does not take scores of any sign; for attention choose one of {fit}"
     if map_config.is_constrained and coverage:
@@ -302,6 +319,11 @@ def _parse_head(value: object) -> MapConfig:
         given = ", ".join(name for name, _ in map_config.settings if name in BY_LENGTH)
         raise ValueError(f"head: {given} scale scores by the number of keys; they are for attention")
     map_config.map.loss_regularizer()
+    if map_config.temperature == "auto" and map_config.alpha is None:
+        raise ValueError(
+            f'head: temperature="auto" follows the alpha of the entmax family and of alpha_relu; {map_config.name} '
+            "has none; give a number"
+        )
     return map_config
 
 
@@ -314,6 +336,10 @@ class SparseConfig:
             where attention is dense.
         head: the map from logits to next-token probabilities, or None to leave softmax.
         fused_loss: in training, compute the head's loss without ever holding its logits.
+        loss_scale: the factor on the loss ``L(z / T, y)`` of a head with temperature T. ``"temperature"``: T, so that
+            the gradient by the logits is ``p - y`` at every T, as softmax's is. ``"one"``: 1, with the gradient
+            ``(p - y) / T``; checkpoints saved without this field were trained so, and keep it. At T = 1 both are the
+            same, and this is ``"temperature"``.
 
     >>> SparseConfig.parse(attn="entmax15", head={"name": "alpha_relu", "tau": 0.3}).to_dict()
     {'version': 1, 'attn': {'name': 'entmax15'}, 'head': {'name': 'alpha_relu', 'alpha': 1.5, 'tau': 0.3},
@@ -323,24 +349,34 @@ class SparseConfig:
     attn: tuple[AttentionRule, ...] = ()
     head: MapConfig | None = None
     fused_loss: bool = False
+    loss_scale: str = "temperature"
+
+    def __post_init__(self) -> None:
+        if self.head is None or self.head.temperature == 1:  # settings that train alike are equal
+            object.__setattr__(self, "loss_scale", "temperature")
 
     @classmethod
-    def parse(cls, attn: object = None, head: object = None, fused_loss: bool = False) -> SparseConfig:
+    def parse(
+        cls, attn: object = None, head: object = None, fused_loss: bool = False, loss_scale: str = "temperature"
+    ) -> SparseConfig:
         """Check what the user asked of ``sparsify``.
 
         Args:
             attn: None, a map's name, a mapping with name and settings, or a mapping from kinds to any of these.
             head: None, a map's name, or a mapping with name and settings.
             fused_loss: whether the head's loss is computed without its logits.
+            loss_scale: ``"temperature"`` or ``"one"``.
 
         Raises:
-            ValueError: nothing asked for; an unknown map, kind or setting; a setting out of range; a map that
+            ValueError: nothing asked for; an unknown map, kind, setting or scale; a setting out of range; a map that
                 cannot weigh attention.
             TypeError: a value of the wrong type.
         """
         if not isinstance(fused_loss, bool):
             raise TypeError(f"fused_loss must be True or False, was {fused_loss!r}")
-        config = cls(_parse_attention(attn), None if head is None else _parse_head(head), fused_loss)
+        if loss_scale not in LOSS_SCALES:
+            raise ValueError(f"loss_scale must be {' or '.join(map(repr, LOSS_SCALES))}, was {loss_scale!r}")
+        config = cls(_parse_attention(attn), None if head is None else _parse_head(head), fused_loss, loss_scale)
         if not config.attn and config.head is None:
             raise ValueError("nothing to make sparse: give attn, head or both (a map's name, or a mapping)")
         return config
@@ -403,10 +439,16 @@ class SparseConfig:
             rules += [rule.for_heads(kind, *heads[kind]) if kind in heads else rule for kind in kinds]
         return replace(self, attn=tuple(rules))
 
+    @property
+    def loss_factor(self) -> float:
+        """The factor on the head's loss that ``loss_scale`` names; 1 where the head is dense."""
+        return 1.0 if self.head is None or self.loss_scale == "one" else self.head.temperature
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for ``config.json``."""
+        """Plain data for ``config.json``; ``loss_scale`` where there is a factor."""
         head = None if self.head is None else self.head.to_dict()
-        return {"version": VERSION, "attn": self._plain_attention(), "head": head, "fused_loss": self.fused_loss}
+        plain = {"version": VERSION, "attn": self._plain_attention(), "head": head, "fused_loss": self.fused_loss}
+        return plain if self.loss_factor == 1 else plain | {"loss_scale": self.loss_scale}
 
     def _plain_attention(self) -> dict[str, Any] | None:
         by_kind: dict[str | None, Any] = {}
@@ -434,7 +476,7 @@ class SparseConfig:
         unknown = sorted(set(data) - {"version", *(field.name for field in fields(cls))})
         if unknown:
             raise ValueError(f"unknown fields in the saved hf_sparse configuration: {', '.join(map(repr, unknown))}")
-        config = cls.parse(**{key: value for key, value in data.items() if key != "version"})
+        config = cls.parse(**{"loss_scale": "one"} | {key: value for key, value in data.items() if key != "version"})
         if config.head is not None and config.head.open_settings:
             raise ValueError(f"the saved head leaves {config.head.open_settings[0]!r} open; it must be a number")
         if any(rule.coverage == CoverageVectors() for rule in config.attn):

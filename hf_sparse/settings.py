@@ -221,6 +221,7 @@ ON_SCORES: dict[str, Setting] = {
         1e-4,
         1e6,
         default=1.0,
+        words=("auto",),
         from_real=torch.exp,
         to_real=torch.log,
     ),

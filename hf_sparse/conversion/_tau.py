@@ -54,6 +54,8 @@ def estimate_tau_from_data(
     """
     head = {"name": "alpha_relu", "alpha": alpha, "tau": 0.0, "temperature": temperature, "centered": centered}
     map_config: Any = SparseConfig.parse(head=head).head
+    if map_config.open_settings:
+        raise ValueError('temperature must be a number, was "auto"; balanced_temperature(alpha, vocab_size) gives one')
     inner = transformers_model(model)
     batches = read_batches(dataloader, max_batches)
     found = []

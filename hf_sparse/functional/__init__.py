@@ -21,6 +21,7 @@ from ._sum_normalization import sum_normalization, sum_normalization_pp
 from ._threshold import support, threshold
 from .registry import MAPS, Setting, SparseMap, UpperBounds, get_map
 from .tau import estimate_tau, estimate_tau_from_head, positive_part_moment
+from .temperature import balanced_temperature
 
 __all__ = [
     "MAPS",
@@ -29,6 +30,7 @@ __all__ = [
     "Support",
     "UpperBounds",
     "alpha_relu",
+    "balanced_temperature",
     "csoftmax",
     "csparsemax",
     "csparsemax_threshold",

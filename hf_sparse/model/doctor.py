@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,12 +14,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import attention_sites
+from ..config import MapConfig
 from .audit import CHECKS, with_arguments
+from .cold_start import cold_start
+from .distribution import distribution
 from .dry_run import DryRun, dry_run, quiet_evaluation
 from .example import NoExampleError, example_inputs
 from .sparse_model import SparseModel
 from .sparsify import sparsify, unsparsify
-from .state import transformers_model
+from .state import sparse_state, transformers_model
 
 # Largest relative difference that rounding explains, by dtype.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -134,6 +138,24 @@ def _head(model: PreTrainedModel, head: object, example: Mapping[str, Any] | Non
             mass = logits_of(model, {**inputs, "log_probs": True}).exp().sum(-1)
             error = float((mass - 1).abs().max())
             found.checks["head sums to one"] = _compare(0.0, error, 1e-4)
+            found.checks["targets in the support"] = _start(sparse_state(model).head, logits_of(model, inputs))
+
+
+def _start(map_config: MapConfig, logits: Tensor) -> str:
+    """How training from scratch would start: with most targets possible, or with advice.
+
+    Before training they are where any class is. A model is untrained where softmax of its logits has a perplexity
+    above half of the number of classes.
+    """
+    vocab_size = logits.shape[-1]
+    log_p = logits.float().log_softmax(-1)
+    entropy = float(-(log_p.exp() * log_p).sum(-1).mean())
+    missed = float((distribution(map_config, logits) == 0).float().mean())
+    if missed <= 0.5:
+        return "yes"
+    if entropy <= math.log(vocab_size / 2):
+        return "not all, as it should be in a trained model"
+    return cold_start(map_config, missed, vocab_size) or f"{1 - missed:.0%} of them, until training brings in more"
 
 
 @contextmanager

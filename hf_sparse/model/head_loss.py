@@ -21,6 +21,7 @@ class HeadLoss(TorchFunctionMode):
     they all end up keeps each model's own shift of the labels. ``nll_loss`` of a ``log_softmax`` is cross-entropy
     too. It also divides by ``num_items_in_batch`` where the model forgets to, which makes gradient accumulation
     exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made.
+    ``factor`` is on the loss; see ``SparseConfig.loss_scale``.
 
     Attributes:
         asked: whether a cross-entropy over the head's classes has come by.
@@ -33,6 +34,7 @@ class HeadLoss(TorchFunctionMode):
         num_items: Any,
         label_smoothing: float,
         fused: bool = False,
+        factor: float = 1.0,
     ) -> None:
         super().__init__()
         self.map_config = map_config
@@ -40,6 +42,7 @@ class HeadLoss(TorchFunctionMode):
         self.num_items = num_items
         self.label_smoothing = label_smoothing
         self.fused = fused
+        self.factor = factor
         self.asked = False
         self.log_softmax: Any = None
         self.logits: Any = None
@@ -82,6 +85,7 @@ class HeadLoss(TorchFunctionMode):
         same = {"ignore_index": options["ignore_index"], "reduction": reduction}
         same["label_smoothing"] = self.label_smoothing or options["label_smoothing"]
         loss = _loss(self.map_config, input, target, options["weight"], **same)
+        loss = loss if self.factor == 1 else self.factor * loss
         if self.num_items is None:
             return loss
         divisor = items_divisor(self.num_items, target != options["ignore_index"])

@@ -21,6 +21,7 @@ FIGURES = {
     "attention_zero_rate": "keys of exactly zero weight",
     "head_support": "classes of nonzero probability, mean a token",
     "head_zero_rate": "classes of exactly zero probability",
+    "head_missed_rate": "next tokens of exactly zero probability",
 }
 
 

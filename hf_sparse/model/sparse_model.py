@@ -174,7 +174,8 @@ def sparse_forward(
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
     if has_labels and head is not None:
         fused = self.training and state.config.fused_loss
-        loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused)
+        factor = state.config.loss_factor
+        loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused, factor)
         output = _forward_with_loss(self, loss, args, kwargs)
     else:
         output = self._dense_forward(self, *args, **kwargs)

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from accelerate.utils import align_module_device
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.find import find_sites
@@ -18,7 +18,7 @@ from ..attention.inline import inline_refusal
 from ..attention.sequential import sequential_refusal
 from ..config import KINDS, MapConfig, SparseConfig
 from ..fertility.source import source_for
-from ..functional import estimate_tau_from_head
+from ..functional import balanced_temperature, estimate_tau_from_head
 from ..losses import fused_maps
 from .attach import attach, detach, own_configs
 from .audit import audit
@@ -54,7 +54,9 @@ def sparsify(
             "csparsemax", for decoders and cross-attention, bound what each key receives over all queries
             (``{"cross": {"name": "csparsemax", "fertility": 2.0}}``). All others take, for cross-attention,
             ``"coverage": "vector"``: what each key received before goes into its score by learned vectors.
-        head: None, a map's name ("alpha_relu" too), or a mapping with settings. ``tau="auto"``, the default of
+        head: None, a map's name ("alpha_relu" too), or a mapping with settings. To train from scratch give it
+            ``"temperature": "auto"``, which grows with alpha and with the vocabulary; see
+            ``hf_sparse.functional.balanced_temperature``. ``tau="auto"``, the default of
             alpha_relu, estimates the threshold from the head's weights. That fits models trained from scratch. Logits
             of pretrained heads carry an offset softmax never saw: ``centered=True`` takes it off, and ``calibrate``
             fits threshold and temperature to data.
@@ -88,6 +90,7 @@ def sparsify(
     check_forward(dense)
     _check_fits(dense, config)
     _check_learned(model, dense, config)
+    config = _with_temperature(dense, config)
     inputs: Mapping[str, Any] | None = None
     if _needs_a_run(config) and input_device(dense).type != "meta":
         inputs, before = first_run(dense, example)
@@ -128,6 +131,17 @@ def unsparsify(model: Model) -> Model:
 def _needs_a_run(config: SparseConfig) -> bool:
     """Whether the model has to run: to complete the configuration, or to see that its attention was reached."""
     return bool(config.attn or config.fused_loss or (config.head is not None and config.head.open_settings))
+
+
+def _with_temperature(model: PreTrainedModel, config: SparseConfig) -> SparseConfig:
+    """Fill in a temperature of the head that is left open."""
+    head = config.head
+    if head is None or head.temperature != "auto":
+        return config
+    assert head.alpha is not None
+    temperature = balanced_temperature(head.alpha, len(cast(Tensor, model.get_output_embeddings().weight)))
+    logger.info("temperature of the head = %.4f, for %s", temperature, head.name)
+    return replace(config, head=head.with_settings(temperature=temperature))
 
 
 def _completed(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> SparseConfig:

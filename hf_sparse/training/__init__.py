@@ -1,6 +1,14 @@
-"""Training sparse models: a trainer with Fenchel-Young losses, and annealing from softmax."""
+"""Training sparse models: trainers with Fenchel-Young losses and shuffled buckets of length, and annealing."""
 
 from .annealing import AnnealingCallback
+from .buckets import BucketedTrainer, LengthBuckets
 from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
-__all__ = ["AnnealingCallback", "SparseSeq2SeqTrainer", "SparseTrainer", "SparseTrainingArguments"]
+__all__ = [
+    "AnnealingCallback",
+    "BucketedTrainer",
+    "LengthBuckets",
+    "SparseSeq2SeqTrainer",
+    "SparseTrainer",
+    "SparseTrainingArguments",
+]

@@ -21,7 +21,8 @@ class Distillation:
 
     L is the Fenchel-Young loss of the head's map (cross-entropy where only attention is sparse), ``q`` the softmax of
     the teacher's logits, and both terms run over the positions whose label counts and are divided by the same count.
-    The gradient of the second by the logits is ``p - q``, divided by the head's temperature.
+    The gradient of the second by the logits is ``p - q``: like the first it has the factor of the head's loss, see
+    ``SparseConfig.loss_scale``.
 
     Args:
         model: the sparse model that learns.
@@ -79,9 +80,10 @@ class Distillation:
                 "distillation; set distillation_weight=0"
             )
         logits, targets = self.scored(outputs.logits, inputs), self.scored(self.teacher_logits(inputs), inputs)
-        map_config = sparse_config(self.model).head or MapConfig("softmax")
+        config = sparse_config(self.model)
+        map_config = config.head or MapConfig("softmax")
         distilled = map_config.loss()(logits, targets.float().softmax(-1), num_items=inputs.get("num_items_in_batch"))
-        outputs["loss"] = (1 - self.weight) * outputs["loss"] + self.weight * distilled
+        outputs["loss"] = (1 - self.weight) * outputs["loss"] + self.weight * config.loss_factor * distilled
         return outputs
 
     def scored(self, logits: Tensor, inputs: dict[str, Any]) -> Tensor:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from ..attention import observe
 from ..config import MapConfig
 from ..functional.arguments import check_flag, check_number
+from ..model.cold_start import cold_start
 from ..model.distribution import distribution
 from ..model.model_card import update_card
 from ..model.state import is_sparse, sparse_config, sparse_state
+from .buckets import BucketedTrainer
 from .distillation import Distillation
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -44,7 +49,7 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
 class _Sparsity:
     """Running means of what the logs show."""
 
-    names = ("attention_support", "attention_zero_rate", "head_support", "head_zero_rate")
+    names = ("attention_support", "attention_zero_rate", "head_support", "head_zero_rate", "head_missed_rate")
 
     def __init__(self) -> None:
         self.clear()
@@ -66,7 +71,7 @@ class _Sparsity:
         return {name: total / count for name, (total, count) in zip(self.names, sums) if count}
 
 
-class SparseTrainer(Trainer):
+class SparseTrainer(BucketedTrainer):
     """``Trainer`` for sparse models.
 
     Args:
@@ -80,7 +85,11 @@ class SparseTrainer(Trainer):
     labels' (with its smoothing, if any) and that against the softmax ``q`` of the teacher. See ``Distillation``.
 
     Logs, beside the loss: ``head_support`` and ``attention_support`` (mean number of nonzero classes or keys, a row)
-    and their ``_zero_rate`` (share of exact zeros); with the prefix ``eval_`` after an evaluation.
+    and their ``_zero_rate`` (share of exact zeros), and ``head_missed_rate``, the share of targets of probability
+    zero; with the prefix ``eval_`` after an evaluation. The first step is counted too, and warns where most targets
+    are missed at a temperature below ``"auto"``.
+
+    ``train_sampling_strategy="group_by_length"`` shuffles the batches; see ``BucketedTrainer``.
 
     Raises:
         TypeError: other training arguments.
@@ -111,7 +120,8 @@ class SparseTrainer(Trainer):
         if model.training and self.args.sparse_label_smoothing:
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
         run = partial(self._distillation.forward, model) if model.training and self._distillation else model
-        due = not model.training or (self.state.global_step + 1) % max(self.state.logging_steps, 1) == 0
+        step = self.state.global_step
+        due = not model.training or step == 0 or (step + 1) % max(self.state.logging_steps, 1) == 0
         if not (self.args.log_sparsity and due):
             return super().compute_loss(run, inputs, return_outputs, **kwargs)
         with observe(model) as counts:
@@ -130,10 +140,17 @@ class SparseTrainer(Trainer):
         if self._loss_shifts_labels:
             logits, labels = logits[:, :-1], labels[:, 1:]
         map_config = cast(MapConfig, sparse_config(self.model).head)
-        support = (distribution(map_config, logits[labels != -100]) > 0).sum(-1)
-        total, rows = float(support.sum()), support.numel()
+        counted, vocab_size = labels != -100, logits.shape[-1]
+        p = distribution(map_config, logits[counted])
+        total, rows = float((p > 0).sum()), len(p)
+        missed = float((p.gather(-1, labels[counted][:, None]) == 0).sum())
         self._sparsity.add("head_support", total, rows)
-        self._sparsity.add("head_zero_rate", rows * logits.shape[-1] - total, rows * logits.shape[-1])
+        self._sparsity.add("head_zero_rate", rows * vocab_size - total, rows * vocab_size)
+        self._sparsity.add("head_missed_rate", missed, rows)
+        if self.state.global_step == 0 and self.model.training:
+            advice = cold_start(map_config, missed / max(rows, 1), vocab_size)
+            if advice is not None:
+                logger.warning("at the first step %s", advice)
 
     def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
         """Log, with the sparsity seen since the last training log."""

@@ -17,6 +17,7 @@ import hf_sparse
 from ..lib.records import sibling
 from ..lib.settings import Settings, setting
 from ..lib.training import train
+from .curve import Curve
 from .data import Text, blocks, learn_tokenizer, read_text
 
 DENSE_RUN = "softmax"  # conversions resume from it
@@ -35,6 +36,7 @@ class LanguageSettings(Settings):
 
     data: str = setting("scenes", paper="WikiText-2, WikiText-103, BookCorpus", where="Section 5.1")
     head: str = setting("softmax", paper="softmax, or entmax with alpha tuned", where="Section 5.1")
+    temperature: float = setting(0.0)  # of the head; 0: "auto" from scratch, 1 in conversions
     attention: str = setting("softmax", paper="softmax")
     conversion: str = setting("", paper="GPT-2 medium, fine-tuned", where="Section 5.1")
     conversion_steps: int = setting(100)
@@ -50,6 +52,7 @@ class LanguageSettings(Settings):
     uniform: float = setting(0.01)
     span: int = setting(32, paper="16, 32, 128, 512")
     test_rows: int = setting(150)
+    dev_rows: int = setting(150)  # held-out rows after those, to choose settings by
     prompts: int = setting(32)
     prompt: int = setting(16)
     report_to: str = setting("none")
@@ -74,8 +77,17 @@ def build(settings: LanguageSettings, tokenizer: PreTrainedTokenizerFast) -> GPT
 
 def made_sparse(model: PreTrainedModel, settings: LanguageSettings) -> PreTrainedModel:
     """``model`` with the maps of a run; unchanged if all are softmax."""
-    maps = {"attn": None if settings.attention == "softmax" else settings.attention, "head": HEADS[settings.head]}
+    maps = {"attn": None if settings.attention == "softmax" else settings.attention, "head": head_of(settings)}
     return model if not any(maps.values()) else hf_sparse.sparsify(model, **maps)
+
+
+def head_of(settings: LanguageSettings) -> dict[str, Any] | None:
+    """The map of the head with its temperature; None for softmax."""
+    head = HEADS[settings.head]
+    if head is None:
+        return None
+    usual = 1.0 if settings.conversion else "auto"
+    return {**({"name": head} if isinstance(head, str) else head), "temperature": settings.temperature or usual}
 
 
 def lora(rank: int) -> peft.LoraConfig:
@@ -99,12 +111,16 @@ class Corpus:
         self.settings = settings
         self.tokenizer = learn_tokenizer(text.train, settings.vocabulary)
         self.train_rows = blocks(self.tokenizer, text.train, settings.context)
-        self.test_rows = torch.tensor(blocks(self.tokenizer, text.test, settings.context, settings.test_rows))
+        held_out = torch.tensor(
+            blocks(self.tokenizer, text.test, settings.context, settings.test_rows + settings.dev_rows)
+        )
+        self.test_rows, self.dev_rows = held_out[: settings.test_rows], held_out[settings.test_rows :]
+        self.log: list[dict[str, Any]] = []
 
     def train(self, model: Any, folder: Path, steps: int, lr: float, phase: int) -> None:
         """Train ``model`` in place for one phase, with a whole schedule of the learning rate."""
         settings = self.settings
-        train(
+        self.log = train(
             model,
             self.tokenizer,
             Dataset.from_dict({"input_ids": self.train_rows}),
@@ -115,6 +131,7 @@ class Corpus:
             batch_size=settings.batch_size,
             seed=settings.seed + phase,
             report_to=settings.report_to,
+            callbacks=[Curve(self.dev_rows, settings.uniform)],
         )
 
     def model(self, folder: Path) -> Any:

@@ -28,6 +28,7 @@ from hf_sparse.attention import observe
 from ..lib.models import config_of, probabilities
 from ..lib.records import Figures
 from ..lib.study import Study, main
+from .curve import fit_to, points
 from .data import read_text
 from .measures import DENSE, SPARSE, Decoding, distinct, fit, repetitions
 from .model import DENSE_RUN, HEADS, Corpus, LanguageSettings
@@ -128,6 +129,8 @@ def perform(settings: LanguageSettings, folder: Path) -> Figures:
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "maps": config_of(model),
         "trained": 0 if settings.conversion == "none" else trained,
+        "curve": points(corpus.log),
+        "dev": fit_to(model, corpus.dev_rows, settings.uniform) if len(corpus.dev_rows) else {},
         **measure(model, corpus),
         "written": continuations(model, corpus),
     }
@@ -153,6 +156,7 @@ QUICK = {
     "context": 24,
     "prompt": 8,
     "test_rows": 6,
+    "dev_rows": 4,
     "prompts": 3,
 }
 

@@ -21,6 +21,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
 
 import hf_sparse
+from hf_sparse.training import BucketedTrainer
 
 from .progress import Progress
 
@@ -55,6 +56,10 @@ class StepSeconds(TrainerCallback):
         self.seconds.append(time.process_time() - self.started)
 
 
+class DenseTrainer(BucketedTrainer, Seq2SeqTrainer):
+    """The stock trainer, in the order of the rows that sparse models see."""
+
+
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
@@ -78,7 +83,8 @@ def train(
     Args:
         model: dense or sparse, of any task; a sparse one is trained with its own loss.
         tokenizer: saved with the checkpoints; None for rows that are no text.
-        rows: training rows; rows of similar length are batched together if there is a column ``length``.
+        rows: training rows; rows of similar length are batched together, and the batches shuffled, if there is a
+            column ``length``.
         folder: for checkpoints; deleted at the end.
         collator: makes a batch of rows.
         steps: optimizer steps in all.
@@ -99,7 +105,7 @@ def train(
     schedule_steps = schedule_steps or steps
     warmup = max(schedule_steps // 10, 1)
     sparse = hf_sparse.is_sparse(model)
-    trainer_class: Any = hf_sparse.SparseSeq2SeqTrainer if sparse else Seq2SeqTrainer
+    trainer_class: Any = hf_sparse.SparseSeq2SeqTrainer if sparse else DenseTrainer
     arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
     losses = {"sparse_label_smoothing" if sparse else "label_smoothing_factor": label_smoothing}
     if teacher is not None:

@@ -54,6 +54,12 @@ def test_it_agrees_with_the_estimate_from_weights_where_logits_are_normal():
     )
 
 
+def test_an_open_temperature_is_refused():
+    model = tiny_model("gpt2")
+    with pytest.raises(ValueError, match=r'temperature must be a number, was "auto"; balanced_temperature\(alpha'):
+        estimate_tau_from_data(model, loader(model), temperature="auto", progress=False)
+
+
 def test_it_is_logged(caplog):
     model = tiny_model("gpt2")
     with caplog.at_level(logging.INFO, logger="hf_sparse"):

@@ -1,5 +1,7 @@
 """The doctor reports what sparsify would do, and leaves the model as it was."""
 
+import re
+
 import pytest
 import torch
 from transformers import BigBirdConfig, BigBirdForMaskedLM, ConvNextConfig, ConvNextForImageClassification
@@ -103,3 +105,29 @@ def test_what_cannot_be_examined_is_refused():
         doctor(tiny_model("llama"), attn=None)
     with pytest.raises(TypeError, match="a Transformers model"):
         doctor(torch.nn.Linear(2, 2))
+
+
+def untrained(std):
+    """A model with 500 classes whose logits are noise of about this size."""
+    model = tiny_model("llama", vocab_size=500)
+    with torch.no_grad():
+        model.lm_head.weight.normal_(std=std / 6, generator=torch.Generator().manual_seed(0))
+    return model
+
+
+def test_an_untrained_head_that_starts_without_its_targets_is_told_the_cure():
+    model = untrained(0.5)
+    found = doctor(model, attn=None, head="sparsemax")
+    advice = found.checks["targets in the support"]
+    assert re.match(r"9\d% of the targets have probability zero", advice)
+    assert f'"temperature": "auto" ({500**0.5:.3g} here, it has 1)' in advice
+    assert found.sound
+    cured = doctor(model, attn=None, head={"name": "entmax15", "temperature": "auto"})
+    assert cured.checks["targets in the support"] == "yes"
+    sparser = doctor(model, attn=None, head={"name": "sparsemax", "temperature": "auto"})
+    assert re.fullmatch(r"\d+% of them, until training brings in more", sparser.checks["targets in the support"])
+
+
+def test_a_trained_head_is_meant_to_have_a_small_support():
+    found = doctor(untrained(20.0), attn=None, head="sparsemax")
+    assert found.checks["targets in the support"] == "not all, as it should be in a trained model"

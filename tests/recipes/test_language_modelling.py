@@ -9,10 +9,12 @@ import math
 import pytest
 import torch
 
+import hf_sparse
 from hf_sparse import from_pretrained, sparse_config
 from recipes.language_modelling import data, measures
 from recipes.language_modelling import model as models
 from recipes.language_modelling import run as recipe
+from recipes.language_modelling.curve import points
 from recipes.lib.study import main
 
 
@@ -146,6 +148,37 @@ def test_perplexity_is_that_of_the_models_own_loss_and_the_human_share_is_of_the
     seen = [token in row[max(0, place - 32) : place] for row in text for place, token in enumerate(row)]
     assert found["human"]["rep"] == sum(seen) / len(seen)
     assert found["tokens"] == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"head": "entmax13"}, {"name": "entmax", "alpha": 1.3, "temperature": "auto"}),
+        ({"head": "sparsemax", "temperature": 4.0}, {"name": "sparsemax", "temperature": 4.0}),
+        ({"head": "entmax15", "conversion": "lora"}, {"name": "entmax15", "temperature": 1.0}),
+        ({"head": "softmax", "temperature": 4.0}, None),
+    ],
+)
+def test_heads_find_their_temperature_from_scratch_alone(changes, expected):
+    assert models.head_of(models.LanguageSettings(**changes)) == expected
+
+
+def test_curves_are_measured_on_development_rows_apart_from_the_reported_ones(tmp_path):
+    settings = dataclasses.replace(recipe.RUNS["entmax15"], **recipe.QUICK, lr=0.0)
+    corpus = models.Corpus(settings)
+    every = torch.cat([corpus.test_rows, corpus.dev_rows])
+    assert [len(corpus.test_rows), len(corpus.dev_rows)] == [6, 4]
+    alone = models.Corpus(dataclasses.replace(settings, test_rows=10, dev_rows=0))
+    assert torch.equal(alone.test_rows, every)
+    model = corpus.model(tmp_path / "model").eval()
+    curve = points(corpus.log)
+    assert [point["step"] for point in curve] == [1, 2, 3, 4]
+    p = hf_sparse.probabilities(model, model(corpus.dev_rows).logits[:, :-1]).flatten(0, 1)
+    figures = measures.fit(p.detach(), corpus.dev_rows[:, 1:].flatten(), settings.uniform)
+    assert curve[-1]["dev_eps_perplexity"] == pytest.approx(math.exp(figures["eps_loss"] / len(p)), rel=1e-4)
+    assert curve[-1]["dev_missed"] == pytest.approx(figures["missed"] / len(p))
+    alone.model(tmp_path / "alone")
+    assert not points(alone.log)
 
 
 def test_a_quick_run_keeps_models_and_texts(tmp_path, capsys):

@@ -269,3 +269,36 @@ def test_a_run_is_not_resumed_under_other_settings(trainer_class, tmp_path):
         with pytest.raises(ValueError, match=r"checkpoint-1 was trained with .*alpha_relu.*this LlamaForCausalLM has"):
             run(other, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     assert largest_change(run(settings, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-1")), whole) == 0
+
+
+def first_warnings(caplog, path, head, **options):
+    caplog.clear()
+    _, trainer = trained(SparseTrainer, "bart", path, {"head": head}, max_steps=2, logging_steps=2, **options)
+    warned = [record.getMessage() for record in caplog.records if record.name.startswith("hf_sparse")]
+    return warned, trainer.state.log_history[0]
+
+
+def test_the_first_step_warns_where_most_targets_are_missed(tmp_path, caplog):
+    cold = {"name": "entmax15", "temperature": 0.05}
+    warned, log = first_warnings(caplog, tmp_path, cold, learning_rate=0.0)
+    model = sparsify(tiny_model("bart"), head=cold)
+    batch = rows_of_uneven_length().with_format("torch")[:]
+    p = probabilities(model, model(input_ids=batch["input_ids"], labels=batch["labels"]).logits)
+    counted = batch["labels"] != -100
+    missed = float((p[counted].gather(-1, batch["labels"][counted][:, None]) == 0).float().mean())
+    assert missed > 0.5
+    assert log["head_missed_rate"] == pytest.approx(missed)
+    assert len(warned) == 1
+    assert warned[0].startswith(f"at the first step {missed:.0%} of the targets have probability zero")
+    assert f'"temperature": "auto" ({23**0.25:.3g} here, it has 0.05)' in warned[0]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [{"name": "entmax15", "temperature": 9.0}, {"name": "sparsemax", "temperature": 5.0}, "softmax"],
+    ids=["few are missed", "at a higher temperature than auto", "softmax"],
+)
+def test_the_first_step_does_not_warn(head, tmp_path, caplog):
+    warned, log = first_warnings(caplog, tmp_path, head)
+    assert not warned
+    assert 0 <= log["head_missed_rate"] < 1
