@@ -139,7 +139,8 @@ def _tokens(model: PreTrainedModel, length: int, vocab_size: int | None = None) 
     named = {**vars(config), **vars(model.config)}
     special = [value for name, value in named.items() if name.endswith(("_token_id", "_token_index"))]
     special += [token for tokens in special if isinstance(tokens, list) for token in tokens]
-    known = range(1, vocab_size or getattr(config, "vocab_size", 100))
+    size: int = vocab_size or getattr(config, "vocab_size", 100)
+    known = range(1, size)
     plain = [token for token in known if token not in special][: 2 * length] or [0]
     return torch.tensor((plain * (2 * length))[: 2 * length]).view(2, length)
 
