@@ -11,10 +11,11 @@ from transformers import PreTrainedModel
 from .attention.find import through_interface
 from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
-from .hub import attach_as_saved, check_adapter, check_parts
+from .hub import attach_as_saved, check_adapter
 from .model.beam_record import recorded_beam_search
 from .model.patch import Patch, Registration
 from .model.seal import read_sealed, write_sealed
+from .model.state import check_parts
 from .model.trainer_guard import LATE, install_late
 
 

@@ -188,25 +188,6 @@ def check_adapter(model: PreTrainedModel, path: str | Path | None, **where: Any)
         )
 
 
-def check_parts(model: PreTrainedModel) -> None:
-    """Refuse to save a model with a part that was made sparse by itself: its settings would not be saved.
-
-    Raises:
-        ValueError: there is such a part.
-    """
-    state = state_of(model)
-    if state is not None and state.whole is not None:  # a part itself, with parts that its whole knows
-        return
-    known = [] if state is None else [id(part) for part in state.parts]
-    for path, part in model.named_modules():
-        if part is not model and isinstance(part, SparseModel) and id(state_of(part)) not in known:
-            raise ValueError(
-                f"{path!r} in this {type(model).__name__} is sparse by itself, and the saved model would come back "
-                f"dense there: settings = sparse_config(model.{path}).to_dict(); unsparsify(model.{path}); then "
-                "sparsify the whole model with these settings, and save it"
-            )
-
-
 def _check_path(path: object) -> None:
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise TypeError(f"path must be that of a folder, or a Hub id, was {path!r}")

@@ -155,6 +155,27 @@ def estimate_tau_from_head(
     Raises:
         ValueError: see ``estimate_tau``.
     """
+    mean, std = logit_moments(head, hidden_rms, temperature=temperature, centered=centered)
+    return estimate_tau(alpha, cast(Tensor, head.weight).shape[0], std, mean)
+
+
+@torch.no_grad()
+def logit_moments(
+    head: nn.Module, hidden_rms: float = 1.0, *, temperature: float = 1.0, centered: bool = False
+) -> tuple[float, float]:
+    """Mean and standard deviation over the vocabulary of the logits of a fresh head.
+
+    Args:
+        head: the output embeddings, with ``weight`` (V, D) and perhaps ``bias`` (V,).
+        hidden_rms: root mean square of the entries of what enters the head, in a random direction.
+        temperature: above 0; divides the logits.
+        centered: whether the mean of the logits is subtracted.
+
+    >>> head = nn.Linear(4, 2, bias=False)
+    >>> _ = nn.init.ones_(head.weight)
+    >>> logit_moments(head, 3.0)
+    (0.0, 6.0)
+    """
     weight = cast(Tensor, head.weight).double()
     bias = getattr(head, "bias", None)
     if centered:
@@ -164,4 +185,4 @@ def estimate_tau_from_head(
     if bias is not None:
         variance += float(bias.double().var(correction=0))
         mean = 0.0 if centered else float(bias.double().mean())
-    return estimate_tau(alpha, weight.shape[0], math.sqrt(variance) / temperature, mean / temperature)
+    return mean / temperature, math.sqrt(variance) / temperature

@@ -18,6 +18,7 @@ from ..attention.site import SITE, AttentionSite, add_learned, attention_sites, 
 from ..attention.swap_class import change_class
 from ..config import SparseConfig
 from ..fertility.source import SourceFertility, drop_source, keep_source
+from .late_attention import check_late_attention
 from .saved_config import mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
 from .state import PartAttention, SparseState, set_state, sparse_state, state_of, transformers_model
@@ -64,6 +65,10 @@ def attach(
     _add_parts(model, state, sites)
     mark(model, saved or config)
     keep_source(model, source)
+    for part in model.modules():
+        own = state_of(part)
+        if own is not None and own.config.attn:
+            own.children = check_late_attention(part, [])
 
 
 def detach(model: PreTrainedModel) -> None:

@@ -53,7 +53,7 @@ class KeptSupport(LogitsProcessorList):
 
 def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     """The model's own ``generate``, in which a part that generates by itself decodes from its own head."""
-    with sparse_state(self).generating():
+    with sparse_state(self).generating(self):
         return self._dense_class.generate(self, *args, **kwargs)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..attention import attention_sites
@@ -60,7 +61,12 @@ class Diagnosis:
 
 
 def doctor(
-    model: nn.Module, attn: Any = "entmax15", head: Any = None, *, example: Mapping[str, Any] | None = None
+    model: nn.Module,
+    attn: Any = "entmax15",
+    head: Any = None,
+    *,
+    example: Mapping[str, Any] | None = None,
+    progress: bool = True,
 ) -> Diagnosis:
     """Try ``sparsify(model, attn, head)`` and report; the model is left as it was.
 
@@ -68,7 +74,9 @@ def doctor(
         model: a dense Transformers model, or a PEFT model around one.
         attn: as for ``sparsify``.
         head: as for ``sparsify``.
-        example: keyword arguments for one forward call, for models whose input cannot be made up.
+        example: keyword arguments for one forward call: for models whose input cannot be made up, and for a change of
+            the output that says something about your data.
+        progress: show a progress bar, one step per check, once two seconds have passed.
 
     Returns:
         A ``Diagnosis``; print it.
@@ -85,15 +93,22 @@ def doctor(
     if attn is None and head is None:
         raise ValueError("nothing to look at: give attn, head or both")
     found = Diagnosis(type(dense).__name__)
-    with quiet_evaluation(dense):
+    steps = (_ATTENTION_STEPS if attn is not None else 0) + (head is not None)
+    with quiet_evaluation(dense), tqdm(desc="doctor", total=steps, disable=not progress, delay=2.0) as bar:
         if attn is not None:
-            _attention(dense, attn, example, found)
+            _attention(dense, attn, example, found, bar)
         if head is not None:
             _head(dense, head, example, found)
+            bar.update()
     return found
 
 
-def _attention(model: PreTrainedModel, attn: object, example: Mapping[str, Any] | None, found: Diagnosis) -> None:
+_ATTENTION_STEPS = 6
+
+
+def _attention(
+    model: PreTrainedModel, attn: object, example: Mapping[str, Any] | None, found: Diagnosis, bar: tqdm
+) -> None:
     measures: dict[str, Callable] = {"causal": causality, "cached equals uncached": cache_difference}
     # Before the dense model runs here: what is refused may be a model that running changes.
     with _sparse(model, found, attn=attn, example=example) as reached:
@@ -103,19 +118,27 @@ def _attention(model: PreTrainedModel, attn: object, example: Mapping[str, Any] 
         for part, site in attention_sites(model):
             key = type(part).__name__, site.kind, "inline" if site.inline else "interface"
             found.changed[key] = found.changed.get(key, 0) + 1
+        bar.update()
         _report_run(dry_run(model, with_arguments(model, inputs)), found)
-        finite = bool(logits_of(model, inputs).isfinite().all())
-        found.checks["finite logits"] = "yes" if finite else "no: some are not finite"
+        sparse = logits_of(model, inputs)
+        bar.update()
+        found.checks["finite logits"] = "yes" if bool(sparse.isfinite().all()) else "no: some are not finite"
         after = {name: measure(model, inputs) for name, measure in measures.items()}
+        bar.update()
     own = logits_of(model, inputs)
+    is_logits = model.get_output_embeddings() is not None
+    found.checks["output without training"] = f"changes by {100 * relative_change(sparse, own, is_logits):.2g} %"
+    bar.update()
     tolerance = TOLERANCE[own.dtype]
     for name, measure in measures.items():
         found.checks[name] = _compare(measure(model, inputs), after[name], tolerance)
+    bar.update()
     with _sparse(model, found, attn="softmax", example=inputs):
         parity = difference(logits_of(model, inputs), own)
     found.checks["alpha = 1 is the model's own"] = _compare(0.0, parity, tolerance)
     again = torch.equal(logits_of(model, inputs), own)
     found.checks["undone bit-equal"] = "yes" if again else "no: the logits are not those of before"
+    bar.update()
 
 
 def _report_run(record: DryRun, found: Diagnosis) -> None:
@@ -198,6 +221,23 @@ def difference(one: Tensor, other: Tensor) -> float:
     if one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()):
         return float("inf")
     return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12)) if one.numel() else 0.0
+
+
+def relative_change(changed: Tensor, own: Tensor, is_logits: bool) -> float:
+    """The norm of the change of an output, relative to the norm of that output.
+
+    Args:
+        changed: the output after the change, of any shape.
+        own: the output before it, of the same shape.
+        is_logits: leave out what is constant over the last axis, which softmax ignores.
+
+    >>> relative_change(torch.tensor([4.0, 6.0]), torch.tensor([2.0, 0.0]), is_logits=True)
+    2.0
+    """
+    change, size = (changed - own).double(), own.double()
+    if is_logits:
+        change, size = (x - x.mean(-1, keepdim=True) for x in (change, size))
+    return float(change.norm() / size.norm().clamp(min=1e-12))
 
 
 def _tokens(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -91,7 +91,7 @@ def _seen_or_heard(model: PreTrainedModel, main: str, length: int, takes: frozen
 
 def _read(model: PreTrainedModel, length: int, takes: frozenset[str]) -> dict[str, Tensor]:
     """Tokens, and the images that a model takes among them or beside them."""
-    ids = _tokens(model, length)
+    ids = _tokens(model, length, _source_vocabulary(model))
     if _takes_plain_images(model):
         return {"input_ids": ids, **_tokens_around_image(model, ids)}
     beside = {"pixel_values": _image(model)} if "pixel_values" in takes and _is_beside_text(model) else {}
@@ -128,12 +128,19 @@ def _cannot(model: PreTrainedModel, main: str) -> NoExampleError:
     )
 
 
-def _tokens(model: PreTrainedModel, length: int) -> Tensor:
+def _source_vocabulary(model: PreTrainedModel) -> int | None:
+    """The size of the vocabulary that an encoder reads, where it is another than the decoder's (Marian)."""
+    embeddings = model.get_input_embeddings() if model.config.is_encoder_decoder else None
+    return getattr(embeddings, "num_embeddings", None)
+
+
+def _tokens(model: PreTrainedModel, length: int, vocab_size: int | None = None) -> Tensor:
     config = model.config.get_text_config(decoder=True)
     named = {**vars(config), **vars(model.config)}
     special = [value for name, value in named.items() if name.endswith(("_token_id", "_token_index"))]
     special += [token for tokens in special if isinstance(tokens, list) for token in tokens]
-    known = range(1, getattr(config, "vocab_size", 100))
+    size: int = getattr(config, "vocab_size", 100) if vocab_size is None else vocab_size
+    known = range(1, size)
     plain = [token for token in known if token not in special][: 2 * length] or [0]
     return torch.tensor((plain * (2 * length))[: 2 * length]).view(2, length)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ class HeadLoss(TorchFunctionMode):
         if self.log_softmax is not None and any(arg is self.log_softmax for arg in args):
             return self._after_log_softmax(func, args, kwargs)
         output = func(*args, **kwargs)
-        if func in _LOG_SOFTMAX and output.shape[-1] == len(cast(Tensor, self.head.weight)):
+        if func in _LOG_SOFTMAX and output.shape[-1] == _num_classes(self.head):
             self.log_softmax, self.logits = output, args[0]
         return output
 
@@ -77,7 +77,7 @@ class HeadLoss(TorchFunctionMode):
         call = CROSS_ENTROPY.bind(input, target, *args, **kwargs)
         call.apply_defaults()
         options = call.arguments
-        if input.shape[min(1, input.dim() - 1)] != len(cast(Tensor, self.head.weight)):
+        if input.shape[min(1, input.dim() - 1)] != _num_classes(self.head):
             return nn.functional.cross_entropy(*call.args, **call.kwargs)
         self.asked = True
         missing_count = options["reduction"] == "mean" and self.num_items is not None
@@ -111,6 +111,12 @@ def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -
         raise NotImplementedError(
             f"{unseen} it is not divided by num_items_in_batch; compute the loss from output.logits or, {in_parts}"
         )
+
+
+def _num_classes(head: nn.Module) -> int:
+    """The size of the vocabulary of a head, whose ``weight`` is a method where torch quantized it dynamically."""
+    weight: Any = head.weight
+    return len(weight() if callable(weight) else weight)
 
 
 def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tensor | None, **options: Any) -> Tensor:

@@ -30,9 +30,9 @@ from .trainer_guard import install_late
 from .visible_loss import visible_methods, with_visible_loss
 
 _ANOTHER_FORWARD = (
-    "this {} is sparse, and {} in the place of its forward would compute the dense model: for Liger's kernels pass "
-    'liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; wrap a forward with '
-    "functools.wraps"
+    "the head of this {} is sparse, and {} in the place of its forward would compute the loss of softmax: for Liger's "
+    'kernels pass liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; wrap a forward '
+    "with functools.wraps; or make attention alone sparse"
 )
 
 _NEVER_CALLED = (
@@ -76,8 +76,12 @@ class SparseModel:
         return output
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Allow wrapping ``forward``; refuse replacing it."""
-        if name == "forward" and not leads_to(value, type(self).forward):  # type: ignore[attr-defined]
+        """Allow wrapping ``forward``; refuse replacing it where the head is sparse.
+
+        Sparse attention runs in the modules inside, whatever calls them.
+        """
+        sparse_head = name == "forward" and sparse_state(cast(Any, self)).config.head is not None
+        if sparse_head and not leads_to(value, type(self).forward):  # type: ignore[attr-defined]
             raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
         super().__setattr__(name, value)
 
@@ -113,7 +117,7 @@ def forward(self: PreTrainedModel, *args: object, **kwargs: Any) -> Any:
     """
     state = sparse_state(self)
     state.reached = True
-    state.check_attention()
+    state.check_attention(self)
     if state.inside and not state.decoding:
         return self._dense_forward(self, *args, **kwargs)
     with state.running():

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from accelerate.utils import align_module_device
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from ..attention.find import find_sites
 from ..attention.inline import inline_refusal
 from ..attention.sequential import sequential_refusal
-from ..config import KINDS, MapConfig, SparseConfig
+from ..config import KINDS, SparseConfig
 from ..fertility.source import source_for
-from ..functional import balanced_temperature, estimate_tau_from_head
 from ..losses import fused_maps
 from .attach import attach, detach, own_configs
 from .audit import audit
+from .auto_settings import tau_of_head, temperature_of_head
 from .dry_run import DryRun, input_device
 from .example import first_run
 from .forward_guard import check_forward
@@ -29,7 +27,6 @@ from .sparse_model import SparseModel
 from .state import is_sparse, sparse_config, sparse_state, transformers_model
 
 Model = TypeVar("Model", bound=nn.Module)
-logger = logging.getLogger(__name__)
 
 
 def sparsify(
@@ -138,35 +135,14 @@ def _with_temperature(model: PreTrainedModel, config: SparseConfig) -> SparseCon
     head = config.head
     if head is None or head.temperature != "auto":
         return config
-    assert head.alpha is not None
-    temperature = balanced_temperature(head.alpha, len(cast(Tensor, model.get_output_embeddings().weight)))
-    logger.info("temperature of the head = %.4f, for %s", temperature, head.name)
-    return replace(config, head=head.with_settings(temperature=temperature))
+    return replace(config, head=head.with_settings(temperature=temperature_of_head(model, head)))
 
 
 def _completed(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> SparseConfig:
     """Fill in what the dense run showed: a threshold that is left open, the number of heads that learn."""
     if config.head is not None and config.head.open_settings:
-        config = replace(config, head=config.head.with_settings(tau=_estimated_tau(model, config.head, before)))
+        config = replace(config, head=config.head.with_settings(tau=tau_of_head(model, config.head, before)))
     return config.with_heads(_learning_heads(model, config, before)) if config.is_learned else config
-
-
-def _estimated_tau(model: PreTrainedModel, head_map: MapConfig, before: DryRun) -> float:
-    head = model.get_output_embeddings()
-    if before.hidden_rms is None:
-        raise ValueError(
-            f'tau="auto" reads the input of the head, which {type(model).__name__} did not call; give tau a number'
-        )
-    with align_module_device(head):  # its weights may be on disk
-        tau = estimate_tau_from_head(
-            head,
-            head_map.map_settings["alpha"],
-            before.hidden_rms,
-            temperature=head_map.temperature,
-            centered=head_map.centered,
-        )
-    logger.info("tau = %.4f, estimated from the weights of the head", tau)
-    return tau
 
 
 def _learning_heads(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> dict[str, tuple[int, int]]:
@@ -251,7 +227,10 @@ def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
     for kind in config.kinds:
         listed, layers = config.layers_listed(kind), sum(site.kind == kind for site in sites)
         if listed and layers not in (0, listed):
-            yield f"attn[{kind!r}] lists {listed} layers, {type(model).__name__} has {layers} of them"
+            total = getattr(model.config, "num_hidden_layers", None) or 0
+            note = f" (of {total}: layers that share a module count once, layers without attention not at all)"
+            count = f"{layers} of them{note if total > layers else ''}"
+            yield f"attn[{kind!r}] lists {listed} layers, {type(model).__name__} has {count}"
 
 
 def _check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:

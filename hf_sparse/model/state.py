@@ -15,6 +15,7 @@ from ..config import MapConfig, SparseConfig
 from ..functional.log_zero import sums_to_one
 from ..functional.rows import check_scores, upcast
 from .distribution import distribution
+from .late_attention import Children, check_late_attention
 
 _STATE = "_sparse_state"
 _RAW_DECODING = (
@@ -61,6 +62,7 @@ class SparseState:
         decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
         raw: blocks of ``raw_scores`` that are running.
         reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
+        children: modules that lead to its attention, with their children; see ``check_late_attention``.
     """
 
     config: SparseConfig
@@ -74,6 +76,7 @@ class SparseState:
     decoding: int = 0
     raw: int = 0
     reached: bool = False
+    children: Children = field(default_factory=list, repr=False)
 
     @property
     def head(self) -> MapConfig:
@@ -93,26 +96,32 @@ class SparseState:
             for state, config in zip(states, configs):
                 state.config = config
 
-    def check_attention(self) -> None:
-        """Refuse a model whose configuration was told to use another attention.
+    def check_attention(self, model: nn.Module) -> None:
+        """Refuse a model whose configuration was told to use another attention, or that was given dense attention.
+
+        Args:
+            model: the model of this state.
 
         Raises:
             RuntimeError: it would be dense.
         """
-        for part in self.attention if self.config.attn else ():
+        if not self.config.attn:
+            return
+        for part in self.attention:
             if part.config._attn_implementation != part.sparse:
                 raise RuntimeError(DENSE_AGAIN.format(part.config._attn_implementation))
+        self.children = check_late_attention(model, self.children)
 
     @contextmanager
-    def generating(self) -> Iterator[None]:
-        """Run the block as a call of ``generate``; the attention that its configurations name is kept through it.
+    def generating(self, model: nn.Module) -> Iterator[None]:
+        """Run the block as a call of ``generate`` of its model; configurations then name the same attention again.
 
         Raises:
             RuntimeError: inside ``raw_scores``, or sparse attention was taken out by way of the configuration.
         """
         if self.raw and self.config.head is not None:
             raise RuntimeError(_RAW_DECODING)
-        self.check_attention()
+        self.check_attention(model)
         names = [(part, part.config._attn_implementation) for part in self.attention]
         self.decoding += 1
         try:
@@ -141,7 +150,7 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     Raises:
         TypeError: neither of the two.
     """
-    inner = _inside_peft(model)
+    inner = inside_peft(model)
     if not isinstance(inner, PreTrainedModel):
         raise TypeError(
             f"a Transformers model (PreTrainedModel) is needed, was {type(model).__name__}; "
@@ -150,13 +159,14 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     return inner
 
 
-def _inside_peft(model: PreTrainedModel) -> Any:
+def inside_peft(model: Any) -> Any:
+    """The model inside a PEFT model, or ``model`` itself, of whatever class."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def state_of(model: object) -> SparseState | None:
     """The state of a sparse model, or of the one inside a PEFT model; None for anything else."""
-    return getattr(_inside_peft(model), "__dict__", {}).get(_STATE)
+    return getattr(inside_peft(model), "__dict__", {}).get(_STATE)
 
 
 def set_state(model: nn.Module, state: SparseState | None) -> None:
@@ -170,25 +180,57 @@ def sparse_state(model: nn.Module) -> SparseState:
     """The state of a sparse model, or of the one inside a PEFT model.
 
     Raises:
-        ValueError: the model is dense.
+        ValueError: the model is dense, or sparse in a part alone.
         TypeError: not a Transformers model.
     """
     inner = transformers_model(model)
     state = state_of(inner)
     if state is None:
+        check_parts(inner)
         raise ValueError(f"this {type(inner).__name__} is not sparse; call sparsify(model, ...) first")
     return state
 
 
 def is_sparse(model: nn.Module) -> bool:
-    """Whether ``sparsify`` was applied to ``model`` (or to the model inside a PEFT model) and not undone.
+    """Whether ``sparsify`` was applied to ``model`` or to a part of it (or to the model inside a PEFT model).
 
-    An ``Ensemble`` counts as sparse too: it has settings of its own.
+    A model that is sparse in a part alone has no settings: ``sparse_config`` names the part, and so does all that
+    would train, save or decode the model as a dense one. An ``Ensemble`` counts as sparse too: it has settings of its
+    own.
 
     Raises:
         TypeError: not a Transformers model.
     """
-    return state_of(transformers_model(model)) is not None
+    inner = transformers_model(model)
+    return state_of(inner) is not None or _lone_part(inner) is not None
+
+
+def _lone_part(model: PreTrainedModel) -> str | None:
+    """The path of a model inside ``model`` that was made sparse by itself, so that the whole knows nothing of it."""
+    state = state_of(model)
+    if state is not None and state.whole is not None:  # a part itself, with parts that its whole knows
+        return None
+    known = [] if state is None else [id(part) for part in state.parts]
+    for path, part in model.named_modules():
+        own = vars(part).get(_STATE)
+        if part is not model and own is not None and id(own) not in known:
+            return path
+    return None
+
+
+def check_parts(model: PreTrainedModel) -> None:
+    """Refuse a model with a part that was made sparse by itself: its settings would not be saved.
+
+    Raises:
+        ValueError: there is such a part.
+    """
+    path = _lone_part(model)
+    if path is not None:
+        raise ValueError(
+            f"{path!r} in this {type(model).__name__} is sparse by itself, and the whole would be trained and "
+            f"saved as a dense model: keep sparse_config(model.{path}).to_dict(), unsparsify(model.{path}), then "
+            "sparsify the whole model with these settings"
+        )
 
 
 def sparse_config(model: nn.Module) -> SparseConfig:

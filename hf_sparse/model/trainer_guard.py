@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from ..config import SparseConfig
 from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, BLOCK
-from .state import state_of
+from .state import check_parts, inside_peft, state_of
 
 _TRIGGER = (
     "a Trainer first asks a sparse model whether it accepts loss keywords, or any model is built after "
@@ -27,6 +28,13 @@ def _evaluation_loop(original: Callable[..., Any], self: Any, *args: object, **k
             f"label_smoothing_factor={self.args.label_smoothing_factor} would report a dense loss for a sparse "
             "head; leave it 0 where you evaluate, and train with SparseTrainer and sparse_label_smoothing"
         )
+    return original(self, *args, **kwargs)
+
+
+def _train(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:
+    model = inside_peft(self.model)
+    if isinstance(model, PreTrainedModel):
+        check_parts(model)
     return original(self, *args, **kwargs)
 
 
@@ -55,6 +63,13 @@ def _trained_settings(checkpoint: Path) -> SparseConfig | None:
 
 
 LATE = (
+    Patch(
+        "transformers:Trainer",
+        "train",
+        _train,
+        reason="A model with a part that is sparse by itself would be trained on a dense loss, and not be saved.",
+        trigger=_TRIGGER,
+    ),
     Patch(
         "transformers:Trainer",
         "evaluation_loop",

@@ -1,12 +1,15 @@
 """The doctor reports what sparsify would do, and leaves the model as it was."""
 
 import re
+import sys
 
 import pytest
 import torch
+from tqdm.auto import tqdm
 from transformers import BigBirdConfig, BigBirdForMaskedLM, ConvNextConfig, ConvNextForImageClassification
 
 from hf_sparse import doctor, is_sparse, sparsify
+from hf_sparse.model.doctor import relative_change
 from tests.sweep.architectures import build
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import DECODER, TOKENS, tiny_model, tokens
@@ -131,3 +134,35 @@ def test_an_untrained_head_that_starts_without_its_targets_is_told_the_cure():
 def test_a_trained_head_is_meant_to_have_a_small_support():
     found = doctor(untrained(20.0), attn=None, head="sparsemax")
     assert found.checks["targets in the support"] == "not all, as it should be in a trained model"
+
+
+@torch.no_grad()
+def test_the_change_of_the_output_without_training_is_told():
+    model, example = tiny_model("llama"), {"input_ids": tokens(2, 9)}
+    dense = model(**example).logits.double()
+    sparse = sparsify(tiny_model("llama"), attn="sparsemax")(**example).logits.double()
+    change, dense = (x - x.mean(-1, keepdim=True) for x in (sparse - dense, dense))
+    expected = f"changes by {100 * change.norm() / dense.norm():.2g} %"
+    assert doctor(model, attn="sparsemax", example=example).checks["output without training"] == expected
+    line = "output without training:      changes by "
+    assert line in str(doctor(model, attn="sparsemax"))
+    same = doctor(model, attn="softmax", example=example).checks["output without training"]
+    assert float(same.split()[2]) < 1e-3
+
+
+def test_the_change_of_an_encoders_states_is_told_with_what_is_constant_in_them():
+    model = tiny_model("bert").bert
+    assert doctor(model).checks["output without training"].startswith("changes by ")
+    assert relative_change(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0]), is_logits=False) == pytest.approx(
+        13**0.5 / 2
+    )
+
+
+def test_progress_is_shown_on_request(capsys, monkeypatch):
+    at_once = {"delay": 0}
+    module = sys.modules["hf_sparse.model.doctor"]
+    monkeypatch.setattr(module, "tqdm", lambda **options: tqdm(**{**options, **at_once}))
+    doctor(tiny_model("llama"), head="entmax15", progress=False)
+    assert "doctor" not in capsys.readouterr().err
+    doctor(tiny_model("llama"), head="entmax15")
+    assert "doctor: 100%" in capsys.readouterr().err

@@ -5,6 +5,8 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    MarianConfig,
+    MarianMTModel,
     PerceiverConfig,
     PerceiverForMaskedLM,
     ViTConfig,
@@ -15,7 +17,7 @@ from hf_sparse import doctor, is_sparse, sparsify
 from hf_sparse.attention import observe
 from hf_sparse.model.example import NoExampleError, example_inputs
 from tests.sweep.architectures import build
-from tests.tiny_models import DECODER, tiny_model, tokens
+from tests.tiny_models import DECODER, SEQ2SEQ, TOKENS, tiny_model, tokens
 
 
 @pytest.mark.parametrize("name", ["llama", "bart", "bert"])
@@ -91,3 +93,12 @@ def test_failures_on_the_users_own_example_name_it():
         sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": [1.5, 1.5, 1.5]})
     with pytest.raises(NoExampleError, match=r"ReadsBoxes does not run on example={'input_ids'}: AttributeError"):
         sparsify(ReadsBoxes(BertConfig(vocab_size=23, **DECODER)), attn="entmax15", example={"input_ids": tokens()})
+
+
+@pytest.mark.parametrize(("source", "target"), [(4, 23), (23, 4)])
+def test_source_and_target_have_vocabularies_of_their_own(source, target):
+    sizes = {"vocab_size": source, "decoder_vocab_size": target, "share_encoder_decoder_embeddings": False}
+    config = MarianConfig(**{**TOKENS, **SEQ2SEQ, **sizes, "decoder_start_token_id": 0, "pad_token_id": 0})
+    inputs = example_inputs(MarianMTModel(config))
+    assert len(inputs["input_ids"].unique()) == min(source - 3, 10)
+    assert is_sparse(sparsify(MarianMTModel(config), attn="entmax15"))

@@ -156,3 +156,35 @@ def test_a_wrapper_that_says_what_it_wraps_is_welcome():
     model.forward = counted
     assert torch.equal(model(**inputs).loss, expected)
     assert calls == [1]
+
+
+def redirected(model, method, *args):
+    """One call of ``method`` through ``model(...)``, as TRL's trainer for distillation makes it."""
+    own = model.forward
+
+    def once(*args):
+        model.forward = own
+        return method(*args)
+
+    model.forward = once
+    return model(*args)
+
+
+@torch.no_grad()
+def test_one_call_may_be_redirected_where_only_attention_is_sparse():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    ids = labelled(model)["input_ids"]
+    expected = model(ids).logits
+    assert torch.equal(redirected(model, lambda ids: model.lm_head(model.model(ids)[0]), ids), expected)
+    assert torch.equal(model(ids).logits, expected)
+    with_head = sparsify(tiny_model("llama"), **BOTH)
+    with pytest.raises(ValueError, match=r"once in the place of .* or make attention alone sparse"):
+        redirected(with_head, with_head.model, ids)
+
+
+@torch.no_grad()
+def test_a_forward_in_the_place_of_another_has_sparse_attention():
+    model, expected = (sparsify(tiny_model("llama"), attn="entmax15") for _ in range(2))
+    inputs = labelled(model)
+    with_liger(model, None)
+    torch.testing.assert_close(model(**inputs).loss, expected(**inputs).loss)

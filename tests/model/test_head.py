@@ -234,3 +234,23 @@ def test_a_loss_that_the_model_keeps_is_given_back():
     assert type(model.kept) is VisibleCrossEntropyLoss
     unsparsify(model)
     assert type(model.kept) is nn.CrossEntropyLoss
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("settings", [{"head": "entmax15"}, {"attn": "entmax15"}], ids=["head", "attention"])
+@pytest.mark.parametrize("sparse_first", [False, True])
+@torch.no_grad()
+def test_a_head_that_torch_quantized_dynamically_has_the_loss_of_its_map(settings, sparse_first):
+    model = tiny_model("llama")
+    if sparse_first:
+        sparsify(model, **settings)
+    model = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    if not sparse_first:
+        sparsify(model, **settings)
+    assert callable(model.lm_head.weight)
+    inputs = labelled(model)
+    output = model(**inputs)
+    expected = MapConfig.parse(settings.get("head", "softmax"), "head").loss()
+    torch.testing.assert_close(output.loss, expected(output.logits[:, :-1], inputs["labels"][:, 1:]))
+    with pytest.raises(ValueError, match="the head of LlamaForCausalLM is not one linear layer"):
+        sparsify(unsparsify(model), head="entmax15", fused_loss=True)

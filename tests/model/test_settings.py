@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from datasets import Dataset
+from transformers import AlbertConfig, AlbertForMaskedLM
 
 import hf_sparse.functional as F
 from hf_sparse import SparseTrainer, from_pretrained, save_pretrained, sparse_config, sparsify, unsparsify
@@ -178,3 +179,15 @@ def test_tensor_settings_of_maps_equal_numbers_and_have_gradients(function, valu
     assert torch.autograd.gradcheck(lambda s: function(z, s, dim=dim), (setting,))
     with pytest.raises(ValueError, match="must broadcast over the rows of the scores"):
         function(z, torch.ones(3, 4, 5, dtype=torch.float64), dim=dim)
+
+
+def test_layers_that_share_one_module_are_told_from_those_of_the_configuration():
+    sizes = {"embedding_size": 16, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 16}
+    model = AlbertForMaskedLM(AlbertConfig(vocab_size=23, num_hidden_layers=12, **sizes))
+    listed = r"lists 12 layers, AlbertForMaskedLM has 1 of them \(of 12: layers that share a module count once"
+    with pytest.raises(ValueError, match=listed):
+        sparsify(model, attn={"encoder": [None] * 10 + ["entmax15", None]})
+    sparsify(model, attn={"encoder": ["entmax15"]})
+    assert [site.path for _, site in attention_sites(model)] == [
+        "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"
+    ]

@@ -1,0 +1,51 @@
+"""Attention modules that were put into a sparse model after it was made sparse: they would run dense."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..attention.find import computes_inline, goes_through_interface
+from ..attention.site import SITE
+
+Children = list[tuple[nn.Module, dict[str, nn.Module | None]]]
+
+
+def check_late_attention(model: nn.Module, known: Children) -> Children:
+    """Refuse a model that holds attention which ``sparsify`` never saw.
+
+    Args:
+        model: a model with sparse attention.
+        known: what the last call for this model returned; empty at first.
+
+    Returns:
+        The modules on the paths to its attention, with the children they have. While those stay the same, as they do
+        from call to call, nothing else is looked at.
+
+    Raises:
+        RuntimeError: such a module.
+    """
+    if known and all(module._modules == children for module, children in known):
+        return known
+    return _looked_through(model)
+
+
+@torch.compiler.disable
+def _looked_through(model: nn.Module) -> Children:
+    owners: dict[int, nn.Module] = {}
+    for path, module in model.named_modules():
+        if SITE in module.__dict__:
+            owners |= {id(owner): owner for owner in _on_the_way(model, path)}
+        elif computes_inline(type(module)) or goes_through_interface(type(module)):
+            raise RuntimeError(
+                f"{type(module).__name__} at {path!r} was put into this {type(model).__name__} after it was made "
+                "sparse and was never given a map, so that it would be dense: call unsparsify(model), put the module "
+                "in, and call sparsify(model, ...) again"
+            )
+    return [(owner, dict(owner._modules)) for owner in owners.values()]
+
+
+def _on_the_way(model: nn.Module, path: str) -> list[nn.Module]:
+    """The modules from ``model`` down to the owner of the module at ``path``."""
+    names = path.split(".")[:-1]
+    return [model.get_submodule(".".join(names[:depth])) for depth in range(len(names) + 1)]
