@@ -61,6 +61,7 @@ class SparseState:
         decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
         raw: blocks of ``raw_scores`` that are running.
         reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
+        scored_by_loss: whether labels are scored by the loss of the head's map; see ``LabelScores``.
     """
 
     config: SparseConfig
@@ -74,6 +75,7 @@ class SparseState:
     decoding: int = 0
     raw: int = 0
     reached: bool = False
+    scored_by_loss: bool = False
 
     @property
     def head(self) -> MapConfig:
@@ -178,6 +180,12 @@ def sparse_state(model: nn.Module) -> SparseState:
     if state is None:
         raise ValueError(f"this {type(inner).__name__} is not sparse; call sparsify(model, ...) first")
     return state
+
+
+def needs_forward(model: object) -> bool:
+    """Whether the forward of a sparse model cannot be another: it reads the head, or gives attention its bounds."""
+    state = state_of(model)
+    return state is None or state.config.head is not None or state.config.is_sequential
 
 
 def is_sparse(model: nn.Module) -> bool:
