@@ -17,6 +17,7 @@ from .model.patch import Patch, Registration
 from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
 from .model.trainer_guard import LATE, install_late
+from .model.trl_guard import PATCHES as OF_TRL
 
 
 def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:
@@ -114,13 +115,14 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "is false.",
     ),
     *LATE,
+    *OF_TRL,
 )
 
 
 def install() -> None:
     """Install every patch whose trigger is the import of this package."""
     for patch in PATCHES:
-        if patch not in LATE:
+        if patch not in (*LATE, *OF_TRL):
             patch.install()
 
 

@@ -58,7 +58,7 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
         raise ValueError(f"{path} is not a sparse checkpoint; load it with Transformers and call sparsify(model, ...)")
     if SparseConfig.from_dict(block).attn:
         kwargs.setdefault("attn_implementation", NAME)
-    model = _loading_class(auto_class, config).from_pretrained(path, **kwargs)
+    model = loading_class(auto_class, config).from_pretrained(path, **kwargs)
     if not isinstance(model, SparseModel):
         raise RuntimeError(f"{path} was saved sparse but loaded dense as {type(model).__name__}; please report this")
     return model
@@ -149,7 +149,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     base_config = AutoConfig.from_pretrained(base_path)
     if config.attn and block_of(base_config) is not None:
         kwargs.setdefault("attn_implementation", NAME)
-    base = _loading_class(auto_class, base_config).from_pretrained(base_path, **kwargs)
+    base = loading_class(auto_class, base_config).from_pretrained(base_path, **kwargs)
     if not is_sparse(base):
         source = load_source(*(cached_file(path, name, **_absent_is_none(kwargs)) for name in SOURCE_FILES))
         settings = {role: map_config for role, map_config in config.to_dict().items() if role != "version"}
@@ -193,7 +193,7 @@ def _check_path(path: object) -> None:
         raise TypeError(f"path must be that of a folder, or a Hub id, was {path!r}")
 
 
-def _loading_class(given: Any, config: PreTrainedConfig) -> Any:
+def loading_class(given: Any, config: PreTrainedConfig) -> Any:
     """The class to load with: the one given, else the one that the checkpoint names."""
     if given is not None:
         if not isinstance(given, type) or not hasattr(given, "from_pretrained"):

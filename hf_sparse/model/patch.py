@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -49,6 +50,8 @@ class Patch:
 
     def uninstall(self) -> None:
         """Put the original back, if it was replaced."""
+        if self.owner.partition(":")[0] not in sys.modules:
+            return
         owner = _found(self.owner)
         found = inspect.getattr_static(owner, self.name)
         method = found.__func__ if isinstance(found, classmethod) else found

@@ -18,21 +18,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..functional.arguments import check_flag, check_items, check_number
+from . import trl_guard
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
 from .distribution import log_distribution
 from .forward_guard import leads_to
 from .head_loss import HeadLoss, check_asked
+from .label_scores import in_place_of_fused_head
 from .model_card import update_card
 from .saved_config import save_adapter_settings
-from .state import DENSE_AGAIN, SparseState, sparse_state
+from .state import DENSE_AGAIN, SparseState, needs_forward, sparse_state
 from .trainer_guard import install_late
 from .visible_loss import visible_methods, with_visible_loss
 
 _ANOTHER_FORWARD = (
-    "the head of this {} is sparse, and {} in the place of its forward would compute the loss of softmax: for Liger's "
-    'kernels pass liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; wrap a forward '
-    "with functools.wraps; or make attention alone sparse"
+    "this {} is sparse, and {} in the place of its forward would compute the loss of softmax: for Liger's kernels "
+    'pass liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; instead of TRL\'s '
+    "DistillationTrainer use SparseTrainer with distillation_weight; wrap a forward with functools.wraps; or make "
+    "attention alone sparse"
 )
 
 _NEVER_CALLED = (
@@ -76,13 +79,12 @@ class SparseModel:
         return output
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Allow wrapping ``forward``; refuse replacing it where the head is sparse.
-
-        Sparse attention runs in the modules inside, whatever calls them.
-        """
-        sparse_head = name == "forward" and sparse_state(cast(Any, self)).config.head is not None
-        if sparse_head and not leads_to(value, type(self).forward):  # type: ignore[attr-defined]
-            raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
+        """Allow wrapping ``forward``, TRL's fused head, and where attention alone is sparse any other forward."""
+        if name == "forward":
+            trl_guard.install_where_imported()
+            value = in_place_of_fused_head(self, value)
+            if needs_forward(self) and not leads_to(value, type(self).forward):  # type: ignore[attr-defined]
+                raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
         super().__setattr__(name, value)
 
     def set_attn_implementation(self, attn_implementation: object, *args: object, **kwargs: object) -> None:

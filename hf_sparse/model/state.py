@@ -63,6 +63,7 @@ class SparseState:
         raw: blocks of ``raw_scores`` that are running.
         reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
         children: modules that lead to its attention, with their children; see ``check_late_attention``.
+        scored_by_loss: whether labels are scored by the loss of the head's map; see ``LabelScores``.
     """
 
     config: SparseConfig
@@ -77,6 +78,7 @@ class SparseState:
     raw: int = 0
     reached: bool = False
     children: Children = field(default_factory=list, repr=False)
+    scored_by_loss: bool = False
 
     @property
     def head(self) -> MapConfig:
@@ -189,6 +191,12 @@ def sparse_state(model: nn.Module) -> SparseState:
         check_parts(inner)
         raise ValueError(f"this {type(inner).__name__} is not sparse; call sparsify(model, ...) first")
     return state
+
+
+def needs_forward(model: object) -> bool:
+    """Whether the forward of a sparse model cannot be another: it reads the head, or gives attention its bounds."""
+    state = state_of(model)
+    return state is None or state.config.head is not None or state.config.is_sequential
 
 
 def is_sparse(model: nn.Module) -> bool:

@@ -28,6 +28,7 @@ def _evaluation_loop(original: Callable[..., Any], self: Any, *args: object, **k
             f"label_smoothing_factor={self.args.label_smoothing_factor} would report a dense loss for a sparse "
             "head; leave it 0 where you evaluate, and train with SparseTrainer and sparse_label_smoothing"
         )
+    _check_reference(self)
     return original(self, *args, **kwargs)
 
 
@@ -35,7 +36,26 @@ def _train(original: Callable[..., Any], self: Any, *args: object, **kwargs: obj
     model = inside_peft(self.model)
     if isinstance(model, PreTrainedModel):
         check_parts(model)
+    _check_reference(self)
     return original(self, *args, **kwargs)
+
+
+def _check_reference(trainer: Any) -> None:
+    """Refuse a reference under other maps: at the first step policy and reference must agree."""
+    reference, state = getattr(trainer, "ref_model", None), state_of(trainer.model)
+    if reference is None or state is None or _changes_maps(trainer):
+        return
+    of_reference = state_of(trainer.accelerator.unwrap_model(reference))
+    if of_reference is None or of_reference.config != state.config:
+        found = "is dense" if of_reference is None else f"has {of_reference.config.to_dict()}"
+        raise ValueError(
+            f"the reference model {found}, and this {type(trainer.model).__name__} has {state.config.to_dict()}: "
+            "references are loaded from where the model was; save the sparse model, and give the trainer that path"
+        )
+
+
+def _changes_maps(trainer: Any) -> bool:
+    return any(getattr(callback, "changes_maps", False) for callback in trainer.callback_handler.callbacks)
 
 
 def _load_from_checkpoint(
@@ -43,8 +63,7 @@ def _load_from_checkpoint(
 ) -> None:
     trained = _trained_settings(Path(resume_from_checkpoint))
     state = state_of(self.model)
-    annealed = any(getattr(callback, "changes_maps", False) for callback in self.callback_handler.callbacks)
-    if trained is not None and not annealed and (state is None or state.config != trained):
+    if trained is not None and not _changes_maps(self) and (state is None or state.config != trained):
         found = "is dense" if state is None else f"has {state.config.to_dict()}"
         raise ValueError(
             f"{resume_from_checkpoint} was trained with {trained.to_dict()}, and this {type(self.model).__name__} "
@@ -67,7 +86,8 @@ LATE = (
         "transformers:Trainer",
         "train",
         _train,
-        reason="A model with a part that is sparse by itself would be trained on a dense loss, and not be saved.",
+        reason="A model with a part that is sparse by itself would be trained on a dense loss, and not be saved; "
+        "trainers with a reference model load a dense one where the model was made sparse after loading.",
         trigger=_TRIGGER,
     ),
     Patch(

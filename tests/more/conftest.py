@@ -20,3 +20,5 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("more")
+            for category in ("DeprecationWarning", "FutureWarning"):  # others still ask for what goes away
+                item.add_marker(pytest.mark.filterwarnings(f"default::{category}:transformers"))

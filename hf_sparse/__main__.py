@@ -1,0 +1,169 @@
+"""The command line: ``python -m hf_sparse convert | doctor | compare | calibrate``, each a few lines over the API."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers.utils import cached_file
+
+from .attention import attention_sites
+from .conversion import calibrate, compare
+from .conversion.text_file import text_batches
+from .hub import from_pretrained, loading_class, save_pretrained
+from .model import doctor, is_sparse, sparse_config, sparsify
+from .model.saved_config import block_of
+
+_MAP = 'a map\'s name, or JSON: \'{"name": "entmax", "alpha": 1.33}\''
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: those after the program's name; None takes the process's own.
+
+    Returns:
+        The exit status: 0, or 1 where ``doctor`` finds the model unsound. What the API refuses ends the process with
+        status 2 and its message.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except (ValueError, NotImplementedError, OSError) as refusal:
+        parser.error(str(refusal))
+
+
+def _convert(options: argparse.Namespace) -> int:
+    model = _sparse(options)
+    _print_maps(model)
+    _save(model, options)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    found = doctor(_load(options.model), options.attn, options.head)
+    print(found)
+    return 0 if found.sound else 1
+
+
+def _compare(options: argparse.Namespace) -> int:
+    model = _load(options.model)
+    found = compare(
+        model,
+        _batches(model, options),
+        options.attn,
+        options.head,
+        budget=options.budget,
+        max_batches=options.max_batches,
+    )
+    print(found)
+    return 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    model = _sparse(options)
+    print(calibrate(model, _batches(model, options), per_head=options.per_head, max_batches=options.max_batches))
+    _save(model, options)
+    return 0
+
+
+def _sparse(options: argparse.Namespace) -> PreTrainedModel:
+    """The model of the call, made sparse, or as it was saved sparse where no map is given."""
+    model = _load(options.model)
+    if options.attn is None and options.head is None and is_sparse(model):
+        return model
+    _say(f"making {type(model).__name__} sparse")
+    return sparsify(model, options.attn, options.head)
+
+
+def _load(path: str) -> Any:
+    _say(f"reading {path}")
+    config = AutoConfig.from_pretrained(path)
+    if block_of(config) is not None:
+        return from_pretrained(path)
+    return loading_class(None, config).from_pretrained(path)
+
+
+def _batches(model: PreTrainedModel, options: argparse.Namespace) -> list[dict[str, Any]]:
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    return text_batches(options.data, model, tokenizer, batch_size=options.batch_size, max_length=options.max_length)
+
+
+def _save(model: PreTrainedModel, options: argparse.Namespace) -> None:
+    save_pretrained(model, options.out)
+    if cached_file(options.model, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False) is not None:
+        AutoTokenizer.from_pretrained(options.model).save_pretrained(options.out)
+    _say(f"wrote {options.out}")
+
+
+def _print_maps(model: PreTrainedModel) -> None:
+    """One line for each kind of attention and run of layers with the same map, and one for the head."""
+    config = sparse_config(model)
+    layers: dict[tuple[str, str], list[int]] = {}
+    for _, site in attention_sites(model):
+        shown = "softmax" if site.map_config is None else json.dumps(site.map_config.to_dict())
+        layers.setdefault((site.kind, shown), []).append(site.layer)
+    rows = [(kind, ", ".join(map(str, sorted(set(found)))), shown) for (kind, shown), found in layers.items()]
+    rows.append(("head", "", "softmax" if config.head is None else json.dumps(config.head.to_dict())))
+    width = max(len(layer) for _, layer, _ in rows)
+    print(f"{'part':<10}{'layers':<{max(width, 6) + 2}}map")
+    for kind, layer, shown in rows:
+        print(f"{kind:<10}{layer:<{max(width, 6) + 2}}{shown}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _map(text: str) -> Any:
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error.msg}): {text}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m hf_sparse", description="Make Transformers models sparse.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        own = commands.add_parser(name, help=help, description=help)
+        own.set_defaults(run=run)
+        own.add_argument("model", help="a folder or a Hub id")
+        own.add_argument("--attn", type=_map, help=_MAP)
+        own.add_argument("--head", type=_map, help=_MAP)
+        return own
+
+    def with_data(own: argparse.ArgumentParser, max_batches: int) -> None:
+        own.add_argument(
+            "--data", type=Path, required=True, help="text, one example a line; SOURCE<tab>TARGET in pairs"
+        )
+        own.add_argument("--batch-size", type=int, default=8)
+        own.add_argument("--max-length", type=int, default=512, help="tokens kept of a text")
+        own.add_argument("--max-batches", type=int, default=max_batches)
+
+    command("convert", _convert, "make a model sparse and save it").add_argument("out", help="the folder to write")
+    command("doctor", _doctor, "try sparsify on a model and report; status 1 where it is not sound")
+    comparing = command("compare", _compare, "measure what sparsity would cost, head by head")
+    with_data(comparing, 4)
+    comparing.add_argument("--budget", type=float, default=0.01, help="KL in nats a target that attention may cost")
+    calibrating = command(
+        "calibrate", _calibrate, "fit temperatures and thresholds to data, and save the sparse model"
+    )
+    calibrating.add_argument("out", help="the folder to write")
+    calibrating.add_argument("--per-head", action="store_true", help="a temperature for each head of attention")
+    with_data(calibrating, 32)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

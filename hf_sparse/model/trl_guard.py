@@ -1,0 +1,50 @@
+"""TRL's ``SFTTrainer`` beside sparse heads: it minimizes the loss of the head's map.
+
+Its loss is the sum of what a model with TRL's fused head returns as log-probabilities, which preference trainers read
+too. A label outside the support has none: only the map's own loss has a gradient there that is of use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .patch import Patch
+from .state import state_of
+
+_MODULE = "trl.trainer.sft_trainer"
+
+
+def _compute_loss(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:
+    state = state_of(self.model)
+    if state is None or state.config.head is None:
+        return original(self, *args, **kwargs)
+    if self.label_smoother is not None:
+        raise ValueError(
+            f"label_smoothing_factor={self.args.label_smoothing_factor} is that of softmax and would smooth the "
+            "logarithm of zero; leave it 0, or train with SparseTrainer and sparse_label_smoothing"
+        )
+    state.scored_by_loss = self.args.loss_type == "nll"
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        state.scored_by_loss = False
+
+
+PATCHES = (
+    Patch(
+        f"{_MODULE}:SFTTrainer",
+        "compute_loss",
+        _compute_loss,
+        reason="It minimizes the loss of the head's map; every other trainer of TRL reads log-probabilities.",
+        trigger="TRL puts a fused head on a sparse model, and has imported SFTTrainer",
+    ),
+)
+
+
+def install_where_imported() -> None:
+    """Install the patch if ``SFTTrainer`` was imported."""
+    if _MODULE in sys.modules:
+        for patch in PATCHES:
+            patch.install()

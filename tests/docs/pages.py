@@ -1,0 +1,20 @@
+"""The pages with examples: those that `make test` runs, and those that need the packages of `make test-more`."""
+
+import doctest
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_OTHERS = re.compile(r"^>>> (from|import) (lm_eval|onnx\w*|sentence_transformers|trl)\b", re.MULTILINE)
+
+
+def pages(*, others):
+    """README and docs that have examples, with (``others``) or without packages of the extra ``more``."""
+    texts = {page: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+    return [page for page, text in texts.items() if ">>> " in text and bool(_OTHERS.search(text)) == others]
+
+
+def check(page):
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted >= 7
+    assert result.failed == 0

@@ -1,0 +1,139 @@
+"""``python -m hf_sparse``: its commands do what the functions of their names do."""
+
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+import torch
+
+import hf_sparse
+from hf_sparse.__main__ import main
+from hf_sparse.conversion.text_file import text_batches
+from tests.tiny_models import tiny_model, tokens
+from tests.word_tokenizer import word_tokenizer
+
+LINES = ["w5 w6 w7 w8", "w9 w10", "w11 w12 w13 w14 w15", "w16 w17 w18"]
+
+
+@pytest.fixture
+def dense(tmp_path):
+    """A folder with a tiny Llama and its tokenizer, and beside it a text."""
+    tiny_model("llama").save_pretrained(tmp_path / "dense")
+    word_tokenizer().save_pretrained(tmp_path / "dense")
+    (tmp_path / "text").write_text("\n".join(LINES) + "\n")
+    return tmp_path / "dense"
+
+
+def test_it_runs_as_a_module(dense):
+    command = [
+        sys.executable,
+        "-m",
+        "hf_sparse",
+        "convert",
+        str(dense),
+        str(dense.parent / "out"),
+        "--attn",
+        "entmax15",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        "part      layers  map",
+        'decoder   0, 1    {"name": "entmax15"}',
+        "head              softmax",
+    ]
+    assert run.stderr.splitlines()[0] == f"reading {dense}"
+    assert hf_sparse.is_sparse(hf_sparse.from_pretrained(dense.parent / "out"))
+
+
+def test_convert_saves_what_sparsify_makes_with_the_tokenizer(dense, tmp_path, capsys):
+    head = '{"name": "entmax", "alpha": 1.33}'
+    assert main(["convert", str(dense), str(tmp_path / "out"), "--attn", "sparsemax", "--head", head]) == 0
+    found = hf_sparse.from_pretrained(tmp_path / "out")
+    expected = hf_sparse.sparsify(tiny_model("llama"), attn="sparsemax", head={"name": "entmax", "alpha": 1.33})
+    assert hf_sparse.sparse_config(found) == hf_sparse.sparse_config(expected)
+    assert torch.equal(found(tokens()).logits, expected(tokens()).logits)
+    assert (tmp_path / "out" / "tokenizer.json").exists()
+    assert "head" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_doctor_prints_its_diagnosis_and_exits_by_it(dense, capsys, tmp_path):
+    assert main(["doctor", str(dense), "--attn", "entmax15"]) == 0
+    assert capsys.readouterr().out.startswith("LlamaForCausalLM: sound")
+    assert main(["doctor", str(dense), "--attn", '{"cross": "entmax15"}']) == 1
+    assert "not sound" in capsys.readouterr().out
+
+
+def test_compare_prints_the_comparison(dense, tmp_path, capsys):
+    arguments = ["--attn", "entmax15", "--data", str(tmp_path / "text"), "--budget", "0.5", "--batch-size", "3"]
+    assert main(["compare", str(dense), *arguments]) == 0
+    loader = text_batches(tmp_path / "text", tiny_model("llama"), word_tokenizer(), batch_size=3)
+    expected = hf_sparse.compare(tiny_model("llama"), loader, "entmax15", budget=0.5, progress=False)
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(dense, tmp_path, capsys):
+    loader = text_batches(tmp_path / "text", tiny_model("llama"), word_tokenizer())
+    expected = hf_sparse.sparsify(tiny_model("llama"), "entmax15", "entmax15")
+    report = hf_sparse.calibrate(expected, loader, per_head=True, progress=False)
+    common = ["--data", str(tmp_path / "text"), "--per-head"]
+    maps = ["--attn", "entmax15", "--head", "entmax15"]
+    assert main(["calibrate", str(dense), str(tmp_path / "fitted"), *maps, *common]) == 0
+    assert capsys.readouterr().out == f"{report}\n"
+    main(["convert", str(dense), str(tmp_path / "bare"), *maps])
+    main(["calibrate", str(tmp_path / "bare"), str(tmp_path / "again"), *common])
+    for name in ("fitted", "again"):
+        found = hf_sparse.sparse_config(hf_sparse.from_pretrained(tmp_path / name))
+        assert found == hf_sparse.sparse_config(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "{dense}", "{out}", "--attn", "entmx"], "unknown sparse map 'entmx'"),
+        (["convert", "{dense}", "{out}", "--head", '{"name"'], "not JSON"),
+        (["convert", "{dense}", "{out}"], "nothing to make sparse"),
+        (["compare", "{dense}", "--attn", "entmax15", "--data", "{empty}"], "has no line of text"),
+        (["compare", "{dense}", "--attn", "entmax15", "--data", "{missing}"], "No such file"),
+    ],
+)
+def test_what_the_functions_refuse_ends_with_their_message(arguments, message, dense, tmp_path, capsys):
+    (tmp_path / "empty").write_text("\n\n")
+    paths = {name: str(tmp_path / name) for name in ("dense", "out", "empty", "missing")}
+    with pytest.raises(SystemExit) as stopped:
+        main([paths.get(word.strip("{}"), word) if word.endswith("}") else word for word in arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_labels_of_a_text_are_those_of_each_kind_of_language_model(tmp_path):
+    file = tmp_path / "pairs"
+    file.write_text("w5 w6 w7\tw8 w9\nw10\tw11 w12 w13\n")
+    (batch,) = text_batches(file, tiny_model("bart"), word_tokenizer())
+    assert batch["input_ids"].tolist() == [[5, 6, 7], [10, 0, 0]]
+    assert batch["labels"].tolist() == [[8, 9, -100], [11, 12, 13]]
+    file.write_text("w5 w6 w7\nw10\n")
+    (batch,) = text_batches(file, tiny_model("gpt2"), word_tokenizer(), max_length=2)
+    assert batch["labels"].tolist() == [[5, 6], [10, -100]]
+    file.write_text("\n".join(["w5 w6 w7 w8 w9 w10"] * 8))
+    tokenizer = word_tokenizer(mask_token="<mask>")
+    (batch,) = text_batches(file, tiny_model("bert"), tokenizer)
+    chosen = batch["labels"] != -100
+    assert 0 < int(chosen.sum()) < 24
+    assert bool((batch["input_ids"] == tokenizer.mask_token_id)[chosen].any())
+    assert torch.equal(text_batches(file, tiny_model("bert"), tokenizer)[0]["labels"], batch["labels"])
+
+
+def test_texts_that_no_loss_can_be_had_from_are_refused(tmp_path):
+    file = tmp_path / "text"
+    file.write_text("w5 w6\n")
+    with pytest.raises(ValueError, match="has no tab between source and target: 'w5 w6'"):
+        text_batches(file, tiny_model("bart"), word_tokenizer())
+    with pytest.raises(ValueError, match="BertModel has no loss over the words of a text"):
+        text_batches(file, tiny_model("bert").bert, word_tokenizer())
+
+
+def test_type_checkers_are_told_that_the_package_is_typed():
+    assert (files("hf_sparse") / "py.typed").is_file()
