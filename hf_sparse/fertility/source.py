@@ -140,9 +140,10 @@ def source_for(
     if word is None:
         if fertility is None and training_fertility is None:
             return None
+        given = "fertility" if fertility is not None else "training_fertility"
         raise ValueError(
-            'fertility is given, but no attention asks for it: attn={"cross": {..., "fertility": "predicted"}} does, '
-            'or "guided"'
+            f'{given} is given, but no attention asks for it: attn={{"cross": {{..., "fertility": "predicted"}}}} '
+            'does, or "guided"'
         )
     if model.main_input_name != "input_ids":
         raise ValueError(

@@ -27,7 +27,7 @@ def check_members(models: Sequence[PreTrainedModel]) -> None:
         ValueError: no members, or members that differ in one of ``_SHARED``.
     """
     if not models:
-        raise ValueError("an ensemble needs at least one member, was given none")
+        raise ValueError(f"members must hold at least one model, were {models!r}")
     for number, model in enumerate(models):
         if not model.can_generate() or model.get_output_embeddings() is None:
             raise TypeError(f"member {number} of the ensemble ({type(model).__name__}) is not a model that generates")

@@ -129,14 +129,15 @@ def _scores(state: SparseState, asked: _Asked, rows: Any, target: Tensor) -> dic
     """The scores of targets (N,) under rows (N, V) of logits, each (N,)."""
     if not state.scored_by_loss:
         return _by_chunks(rows, target, lambda z, y: _read(state.head, asked, z, y))
+    factor = state.config.loss_factor
     if state.config.fused_loss and isinstance(rows, LinearLogits):
         with torch.no_grad():
             found = _by_chunks(rows, target, lambda z, y: _read(state.head, asked, z, y))
-        return found | {"log_probs": -rows.loss(state.head, target, reduction="none")}
+        return found | {"log_probs": -factor * rows.loss(state.head, target, reduction="none")}
     loss = state.head.loss()
 
     def read(z: Tensor, y: Tensor) -> dict[str, Tensor]:
-        return _read(state.head, asked, z.detach(), y) | {"log_probs": -loss(z, y, reduction="none")}
+        return _read(state.head, asked, z.detach(), y) | {"log_probs": -factor * loss(z, y, reduction="none")}
 
     return _by_chunks(rows, target, read)
 

@@ -335,7 +335,12 @@ REFUSED = [
     (choice("guided"), {"fertility": predictor()}, ValueError, "needs a GuidedFertility.* was FertilityPredictor"),
     (choice("predicted"), {"fertility": 2.0}, ValueError, "needs a FertilityPredictor.* was float"),
     (choice(2.0), {"fertility": predictor()}, ValueError, "fertility is given, but no attention asks for it"),
-    ("entmax15", {"training_fertility": guided()}, ValueError, "fertility is given, but no attention asks for it"),
+    (
+        "entmax15",
+        {"training_fertility": guided()},
+        ValueError,
+        "training_fertility is given, but no attention",
+    ),
     (
         choice("predicted"),
         {"fertility": predictor(), "training_fertility": torch.ones(3)},

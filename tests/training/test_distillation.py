@@ -80,14 +80,15 @@ def test_the_loss_mixes_labels_and_teacher(name, weight, tmp_path):
     assert abs(float(hard - soft)) > 0.01
 
 
-def test_the_gradient_at_the_logits_is_p_minus_q():
-    """With weight 1, one batch and no ignored position, summed over the rows."""
-    model, teacher = student("llama"), tiny_model("llama")
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_the_gradient_at_the_logits_is_p_minus_q(temperature):
+    """With weight 1, one batch and no ignored position, summed over the rows, at every temperature."""
+    model, teacher = student("llama", head={"name": "entmax15", "temperature": temperature}), tiny_model("llama")
     ids = tokens(2, 6)
     trainer = SparseTrainer(model, arguments("unused", distillation_weight=1.0), teacher=teacher)
     outputs = trainer._distillation.forward(model, input_ids=ids, labels=ids)
     (gradient,) = torch.autograd.grad(outputs.loss, outputs.logits)
-    p = entmax15_by_bisection(outputs.logits.detach().double()[:, :-1])
+    p = entmax15_by_bisection(outputs.logits.detach().double()[:, :-1] / temperature)
     q = teacher(ids).logits.detach().double().softmax(-1)[:, :-1]
     torch.testing.assert_close(gradient[:, :-1].double() * 10, p - q, atol=1e-5, rtol=0)
     assert bool((gradient[:, -1] == 0).all())
