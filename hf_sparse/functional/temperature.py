@@ -26,7 +26,7 @@ def balanced_temperature(alpha: float, vocab_size: int) -> float:
         TypeError: one that is no number.
 
     Source: the curvature is the Jacobian of Peters et al. 2019, Proposition 1, at ``z / T``. The choice of k is a rule
-    of thumb, tested in ``recipes/language_modelling``.
+    of thumb.
 
     >>> round(balanced_temperature(1.5, 4096), 3)
     8.0

@@ -161,19 +161,20 @@ def _head(model: PreTrainedModel, head: object, example: Mapping[str, Any] | Non
             mass = logits_of(model, {**inputs, "log_probs": True}).exp().sum(-1)
             error = float((mass - 1).abs().max())
             found.checks["head sums to one"] = _compare(0.0, error, 1e-4)
-            found.checks["targets in the support"] = _start(sparse_state(model).head, logits_of(model, inputs))
+            scores = logits_of(model, {**inputs, "log_probs": False})
+            found.checks["targets in the support"] = _start(sparse_state(model).head, scores)
 
 
-def _start(map_config: MapConfig, logits: Tensor) -> str:
+def _start(map_config: MapConfig, scores: Tensor) -> str:
     """How training from scratch would start: with most targets possible, or with advice.
 
     Before training they are where any class is. A model is untrained where softmax of its logits has a perplexity
     above half of the number of classes.
     """
-    vocab_size = logits.shape[-1]
-    log_p = logits.float().log_softmax(-1)
+    vocab_size = scores.shape[-1]
+    log_p = scores.float().log_softmax(-1)
     entropy = float(-(log_p.exp() * log_p).sum(-1).mean())
-    missed = float((distribution(map_config, logits) == 0).float().mean())
+    missed = float((distribution(map_config, scores) == 0).float().mean())
     if missed <= 0.5:
         return "yes"
     if entropy <= math.log(vocab_size / 2):

@@ -120,9 +120,7 @@ class SparseTrainer(BucketedTrainer):
         if model.training and self.args.sparse_label_smoothing:
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
         run = partial(self._distillation.forward, model) if model.training and self._distillation else model
-        step = self.state.global_step
-        due = not model.training or step == 0 or (step + 1) % max(self.state.logging_steps, 1) == 0
-        if not (self.args.log_sparsity and due):
+        if not self._counts_supports(model):
             return super().compute_loss(run, inputs, return_outputs, **kwargs)
         with observe(model) as counts:
             loss, outputs = super().compute_loss(run, inputs, True, **kwargs)
@@ -132,6 +130,13 @@ class SparseTrainer(BucketedTrainer):
         if sparse_config(self.model).head is not None and "labels" in inputs:
             self._count_head(outputs["logits"].detach(), inputs["labels"])
         return (loss, outputs) if return_outputs else loss
+
+    def _counts_supports(self, model: PreTrainedModel) -> bool:
+        """Whether supports of this call will be logged: in evaluation, at the first step and where a log is due."""
+        if not self.args.log_sparsity or not model.training:
+            return self.args.log_sparsity
+        step = self.state.global_step
+        return step == 0 or (step + 1) % max(self.state.logging_steps, 1) == 0
 
     @torch.no_grad()
     def _count_head(self, logits: torch.Tensor, labels: torch.Tensor) -> None:

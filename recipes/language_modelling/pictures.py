@@ -1,4 +1,4 @@
-"""Picture of the language-model recipe."""
+"""Pictures of the language-model recipe."""
 
 from __future__ import annotations
 
@@ -28,6 +28,25 @@ def draw(results: dict[str, Any], path: Path) -> None:
     left.set_ylabel("Jensen-Shannon divergence, nats (lower is better)")
     right.set_xlabel("drawn tokens that wrongly repeat")
     right.set_ylabel("sparsemax score (higher is better)")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize="x-small")
+    figure.savefig(path, dpi=110)
+
+
+def draw_curves(results: dict[str, Any], path: Path) -> None:
+    """Draw accuracy and eps-perplexity on development rows over the steps, a colour per run, a line per seed."""
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    names = list(dict.fromkeys(run["run"] for run in results["runs"]))
+    for run in results["runs"]:
+        curve, seed = run["figures"]["curve"], run["settings"]["seed"]
+        steps = [point["step"] for point in curve]
+        for axes, key, factor in ((left, "dev_accuracy", 100), (right, "dev_eps_perplexity", 1)):
+            values = [factor * point[key] for point in curve]
+            label = run["run"] if seed == results["runs"][0]["settings"]["seed"] else None
+            axes.plot(steps, values, color=f"C{names.index(run['run'])}", linewidth=1, label=label)
+    left.set(xlabel="step", ylabel="accuracy on development rows, percent")
+    right.set(xlabel="step", ylabel="eps-perplexity on development rows", yscale="log")
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize="x-small")
     figure.savefig(path, dpi=110)

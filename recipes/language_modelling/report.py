@@ -10,8 +10,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
-from .pictures import draw
-from .tuned import draw_curves
+from .pictures import draw, draw_curves
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
 MEASURES = (
@@ -38,7 +37,7 @@ def report(results: dict[str, Any], out: Path) -> None:
                 f"{row['wrep']:6.1%}"
             )
     draw(results, out / "language_modelling.png")
-    draw_curves(results["runs"], out / "training_curves.png")
+    draw_curves(results, out / "learning_curves.png")
 
 
 def condensed(figures: Figures) -> Figures:

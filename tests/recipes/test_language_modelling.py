@@ -200,6 +200,7 @@ def test_a_quick_run_keeps_models_and_texts(tmp_path, capsys):
     assert len(set(scores)) == 3
     assert json.loads((tmp_path / "results.json").read_text()) == results
     assert (tmp_path / "language_modelling.png").stat().st_size > 10_000
+    assert (tmp_path / "learning_curves.png").stat().st_size > 10_000
     assert "softmax, nucleus 0.9" in capsys.readouterr().out
     for name in ("alpha_relu-attention", "entmax15-lora"):
         kept = from_pretrained(tmp_path / "runs" / f"{name}-0" / "model")
