@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, PreTrainedModel, StoppingCriteriaList
 from transformers.utils import ModelOutput
+
+from .state import sparse_state
 
 _RECORD = "_hf_sparse_beam_search"
 
@@ -23,12 +25,14 @@ class BeamRecord:
         num_beams: beams per sentence.
         sampled: whether beams were drawn.
         stopped_by: the names of stopping criteria other than end tokens and length.
+        scores: of all beams at every step, where ``generate`` returns those of its sequences alone.
     """
 
     ends: tuple[int, ...]
     num_beams: int
     sampled: bool
     stopped_by: tuple[str, ...]
+    scores: tuple[Tensor, ...] | None = field(default=None, repr=False)
 
 
 def record_of(output: ModelOutput) -> BeamRecord | None:
@@ -65,4 +69,21 @@ def recorded_beam_search(
                 if not isinstance(each, EosTokenCriteria | MaxLengthCriteria)
             ),
         )
+    return output
+
+
+def _postprocess_outputs(self: Any, seek_outputs: Any, *args: object, **kwargs: object) -> Any:
+    """Whisper's own, which cuts the scores of its sequences out; those of all beams are kept aside."""
+    if isinstance(seek_outputs, ModelOutput):
+        sparse_state(self).searches.append(seek_outputs)
+    return self._dense_class._postprocess_outputs(self, seek_outputs, *args, **kwargs)
+
+
+def _stack_split_outputs(self: Any, *args: object, **kwargs: object) -> Any:
+    """Whisper's own, with the record of its search where there was one alone: no fallback to another temperature."""
+    output = self._dense_class._stack_split_outputs(self, *args, **kwargs)
+    searches = sparse_state(self).searches
+    record = record_of(searches[0]) if len(searches) == 1 else None
+    if record is not None and isinstance(output, ModelOutput):
+        vars(output)[_RECORD] = replace(record, scores=searches[0].get("scores"))
     return output

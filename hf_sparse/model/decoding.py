@@ -12,6 +12,7 @@ from transformers.generation import logits_process
 
 from ..fertility.source import source_bounds
 from ..functional.log_zero import LOG_ZERO
+from .beam_record import _postprocess_outputs, _stack_split_outputs
 from .state import sparse_config, sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
 
@@ -105,4 +106,6 @@ OVERRIDES: tuple[Callable[..., object], ...] = (
     _get_candidate_generator,
     generate_with_fallback,
     _extract_token_timestamps,
+    _postprocess_outputs,
+    _stack_split_outputs,
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import ModelOutput
 
 from ..attention.inline import divert, restore
 from ..config import MapConfig, SparseConfig
@@ -61,6 +62,7 @@ class SparseState:
         inside: running calls of the whole: a part that does not generate by itself leaves loss and logits to it.
         decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
         raw: blocks of ``raw_scores`` that are running.
+        searches: what the searches of the running call of ``generate`` returned, where it cuts that (Whisper).
         reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
         children: modules that lead to its attention, with their children; see ``check_late_attention``.
         scored_by_loss: whether labels are scored by the loss of the head's map; see ``LabelScores``.
@@ -76,6 +78,7 @@ class SparseState:
     inside: int = 0
     decoding: int = 0
     raw: int = 0
+    searches: list[ModelOutput] = field(default_factory=list, repr=False)
     reached: bool = False
     children: Children = field(default_factory=list, repr=False)
     scored_by_loss: bool = False
@@ -126,11 +129,13 @@ class SparseState:
         self.check_attention(model)
         names = [(part, part.config._attn_implementation) for part in self.attention]
         self.decoding += 1
+        self.searches.clear()
         try:
             with self.running():  # encoders are called by themselves
                 yield
         finally:
             self.decoding -= 1
+            self.searches.clear()
             for part, name in names:
                 part.name(name)
 

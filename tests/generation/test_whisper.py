@@ -1,10 +1,13 @@
 """Search, scores and word times on Whisper, whose own ``generate`` writes prompts and cuts what decoding returns."""
 
+import math
+
 import pytest
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_sparse import (
+    beam_certificate,
     compare_with_empty,
     enumerate_support,
     exact_decoding,
@@ -126,6 +129,28 @@ def test_a_prompt_in_the_inputs_and_outputs_of_the_encoder_are_read():
     (expected,) = exact_search(model, inputs, 2, max_new_tokens=STEPS, language="fr", task="transcribe")
     assert [h.tokens for h in result.hypotheses] == [h.tokens for h in expected.hypotheses]
     assert compare_with_empty(model, inputs, 2, max_new_tokens=STEPS).hypothesis_scores.normalized.isfinite().all()
+
+
+@pytest.mark.parametrize("sentences", [1, 3])
+@pytest.mark.parametrize("num_beams", [2, 6, 40])
+def test_beams_prove_what_they_find_from_the_scores_before_they_are_cut(num_beams, sentences):
+    model, inputs = tiny_whisper(seed=3, sentences=sentences, head=WIDE)
+    options = {"language": "fr", "task": "transcribe", "max_new_tokens": STEPS, "num_beams": num_beams}
+    output = model.generate(
+        **inputs, **options, return_dict_in_generate=True, output_scores=True, num_return_sequences=1
+    )
+    results = beam_certificate(model, output, num_beams)
+    assert len(results) == sentences
+    suppressed = set(model.generation_config.suppress_tokens)
+    for features, result in zip(inputs["input_features"], results):
+        table = all_strings(model, {"input_features": features[None]}, FRENCH_PROMPT, suppressed, {END})
+        found = {tuple(h.tokens): pytest.approx(h.probability, rel=1e-4) for h in result.hypotheses}
+        assert {string: p for p, string in table if string in found} == found
+        missed = max((p for p, string in table if string not in found), default=0)
+        assert math.exp(result.log_bound) >= missed * (1 - 1e-4)
+        if result.ended_by is None and table:
+            assert result.best.probability == pytest.approx(table[0][0], rel=1e-4)
+    assert num_beams < 40 or any(result.best and result.ended_by is None for result in results)
 
 
 def test_more_than_one_segment_and_the_mode_of_generate_are_refused():

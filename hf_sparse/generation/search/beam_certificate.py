@@ -37,28 +37,29 @@ def beam_certificate(model: PreTrainedModel, output: ModelOutput, num_beams: int
         open when ``generate`` stopped.
 
     Raises:
-        ValueError: no scores in ``output``, no record of a beam search (Whisper's generate cuts the scores of each
-            sequence out), no end token, another number of beams or sentences, sampled beams, another stopping
-            criterion than end tokens and length, NaN, a processor that raised a probability above 1, or tied scores
-            that the search resolved in another way than its replay.
+        ValueError: no scores in ``output``, no record of a beam search (Whisper's generate has several, with
+            fallback temperatures or more than one segment), no end token, another number of beams or sentences,
+            sampled beams, another stopping criterion than end tokens and length, NaN, a processor that raised a
+            probability above 1, or tied scores that the search resolved in another way than its replay.
 
     Source: Peters et al. 2019, Section 4.1.
 
     Cost: one pass over the scores, no forward pass.
     """
     record = _checked_record(model, output, num_beams)
-    rows = len(output.scores[0])
+    all_scores = record.scores or output.scores
+    rows = len(all_scores[0])
     if rows % num_beams or len(output.sequences) % (rows // num_beams):
         raise ValueError(f"the scores are for {rows} beams in all: that is not num_beams={num_beams} per sentence")
-    ends = torch.tensor(record.ends, device=output.scores[0].device)
+    ends = torch.tensor(record.ends, device=all_scores[0].device)
     beams = _Beams(rows // num_beams, num_beams, ends)
-    for scores in output.scores:
+    for scores in all_scores:
         if scores.isnan().any():
             raise ValueError("the scores hold NaN, so nothing can be proved; look at the model's weights and inputs")
         if (scores > 1e-5).any():
             raise ValueError("a logits processor raised a probability above 1: no bound holds; leave it out")
         beams.step(scores)
-    _check_returned(output, beams)
+    _check_returned(output, all_scores, beams)
     return beams.results()
 
 
@@ -72,8 +73,9 @@ def _checked_record(model: PreTrainedModel, output: ModelOutput, num_beams: int)
     record = record_of(output)
     if record is None:
         raise ValueError(
-            f"output does not come from {type(model).__name__}'s beam search as it was: Whisper's generate cuts the "
-            "scores of each sequence out, CoveragePenalty changes them; for a proof call exact_search(model, inputs)"
+            f"output does not come from {type(model).__name__}'s beam search as it was: Whisper's generate searches "
+            "more than once with fallback temperatures and segments, CoveragePenalty changes scores; for a proof call "
+            "exact_search(model, inputs)"
         )
     if not record.ends:
         raise ValueError("generate had no eos_token_id: no string ever ends; set it to the end token")
@@ -167,14 +169,14 @@ class _Beams:
         return results
 
 
-def _check_returned(output: ModelOutput, beams: _Beams) -> None:
+def _check_returned(output: ModelOutput, all_scores: tuple[Tensor, ...], beams: _Beams) -> None:
     """Refuse strings, ended or cut at the longest length, that the replay does not have."""
     lengths = (output.beam_indices >= 0).sum(-1).tolist()
     strings = output.sequences[:, output.sequences.shape[1] - output.beam_indices.shape[1] :].tolist()
     for row, (string, length) in enumerate(zip(strings, lengths)):
         sentence = row * len(beams.found) // len(strings)
         known = [hypothesis.tokens for hypothesis in beams.found[sentence]] + beams.kept[sentence].tolist()
-        if _has_probability(output, row, string[:length]) and string[:length] not in known:
+        if _has_probability(all_scores, output.beam_indices[row], string[:length]) and string[:length] not in known:
             reason = (
                 "two continuations had exactly the same score, and the search kept another of them than its replay"
                 if beams.tied[sentence]
@@ -185,7 +187,7 @@ def _check_returned(output: ModelOutput, beams: _Beams) -> None:
             )
 
 
-def _has_probability(output: ModelOutput, row: int, string: list[int]) -> bool:
+def _has_probability(all_scores: tuple[Tensor, ...], path: Tensor, string: list[int]) -> bool:
     """Whether a returned string has nonzero probability: beam search fills up with others."""
-    steps = zip(output.scores, output.beam_indices[row].tolist(), string)
+    steps = zip(all_scores, path.tolist(), string)
     return bool(string) and math.exp(sum(float(scores[beam, token]) for scores, beam, token in steps)) > 0

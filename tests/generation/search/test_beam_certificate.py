@@ -174,14 +174,15 @@ def test_a_string_that_the_replay_does_not_keep_is_refused_and_a_tie_named(weigh
         beam_certificate(model, output, 2)
 
 
-def test_scores_that_whispers_generate_cuts_or_a_penalty_changes_are_refused():
+def test_scores_of_several_searches_of_whispers_generate_or_that_a_penalty_changes_are_refused():
     model, inputs = tiny_whisper(head="entmax15")
-    output = model.generate(**inputs, max_new_tokens=4, num_beams=3, **SETTINGS)
-    with pytest.raises(ValueError, match="Whisper's generate cuts the scores"):
+    again = {"temperature": (0.0, 0.0), "logprob_threshold": 1.0}
+    output = model.generate(**inputs, max_new_tokens=4, num_beams=3, **SETTINGS, **again)
+    with pytest.raises(ValueError, match="Whisper's generate searches more than once with fallback temperatures"):
         beam_certificate(model, output, 3)
     model, inputs = model_and_inputs("bart", "entmax15")
     output = model.generate(
         **inputs, max_new_tokens=4, num_beams=3, custom_generate=CoveragePenalty(alpha=0.5), **SETTINGS
     )
-    with pytest.raises(ValueError, match="CoveragePenalty changes them"):
+    with pytest.raises(ValueError, match="CoveragePenalty changes scores"):
         beam_certificate(model, output, 3)
