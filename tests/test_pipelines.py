@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
+    CLIPImageProcessorPil,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
     Speech2TextConfig,
     Speech2TextFeatureExtractor,
     Speech2TextForConditionalGeneration,
@@ -16,7 +23,7 @@ from transformers import (
 )
 
 from hf_sparse import sparsify
-from tests.tiny_models import tiny_model
+from tests.tiny_models import spread, tiny_model
 from tests.word_tokenizer import word_tokenizer
 
 TEXT = "w5 w6 w7"
@@ -91,3 +98,28 @@ def test_a_pipeline_transcribes_from_the_sparse_distribution():
     features = extractor(SOUND, sampling_rate=16000, return_tensors="pt").input_features
     ids = model.generate(input_features=features, max_new_tokens=4, num_beams=2)
     assert found == tokenizer.decode(ids[0], skip_special_tokens=True)
+
+
+@torch.no_grad()
+def test_a_pipeline_answers_to_an_image_from_the_sparse_distribution():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision = CLIPVisionConfig(**sizes, image_size=8, patch_size=4)
+    text = LlamaConfig(vocab_size=23, **sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=3, vision_feature_layer=-1)
+    model = sparsify(spread(LlavaForConditionalGeneration(config).eval()), attn="entmax15", head="entmax15")
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8}),
+        tokenizer=word_tokenizer(image_token="<image>"),
+        patch_size=4,
+        vision_feature_select_strategy="default",
+        image_token="<image>",
+        num_additional_image_tokens=1,
+    )
+    image = Image.fromarray((np.random.default_rng(0).random((8, 8, 3)) * 255).astype("uint8"))
+    options = {"max_new_tokens": 4, "do_sample": False}
+    answer = pipeline("image-text-to-text", model=model, processor=processor)
+    (found,) = answer(images=image, text="<image> w5 w6", generate_kwargs=options)
+    inputs = processor(images=image, text="<image> w5 w6", return_tensors="pt")
+    ids = model.generate(**inputs, **options)[0, inputs.input_ids.shape[1] :]
+    assert found["generated_text"] == f"<image> w5 w6 {processor.tokenizer.decode(ids)}"
