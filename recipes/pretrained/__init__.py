@@ -1,0 +1,1 @@
+"""Pretrained models made sparse: what it costs where the weights are ones that people use."""
