@@ -69,7 +69,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _calibrate(options: argparse.Namespace) -> int:
     model = _sparse(options)
-    print(calibrate(model, _batches(model, options), per_head=options.per_head, max_batches=options.max_batches))
+    given = {name: getattr(options, name) for name in ("edges", "coverage", "classes", "max_batches")}
+    print(calibrate(model, _batches(model, options), per_head=not options.per_layer, **given))
     _save(model, options)
     return 0
 
@@ -160,7 +161,17 @@ def _parser() -> argparse.ArgumentParser:
         "calibrate", _calibrate, "fit temperatures and thresholds to data, and save the sparse model"
     )
     calibrating.add_argument("out", help="the folder to write")
-    calibrating.add_argument("--per-head", action="store_true", help="a temperature for each head of attention")
+    calibrating.add_argument("--per-layer", action="store_true", help="settings for each layer of attention, not head")
+    calibrating.add_argument(
+        "--edges", type=float, metavar="SHARE", help="largest share of attention's weights to keep"
+    )
+    goals = calibrating.add_mutually_exclusive_group()
+    goals.add_argument(
+        "--coverage", type=float, metavar="P", help="chance that the head's support holds the next token"
+    )
+    goals.add_argument(
+        "--classes", type=float, metavar="N", help="mean number of tokens that the head leaves possible"
+    )
     with_data(calibrating, 32)
     return parser
 

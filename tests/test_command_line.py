@@ -76,8 +76,8 @@ def test_compare_prints_the_comparison(dense, tmp_path, capsys):
 def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(dense, tmp_path, capsys):
     loader = text_batches(tmp_path / "text", tiny_model("llama"), word_tokenizer())
     expected = hf_sparse.sparsify(tiny_model("llama"), "entmax15", "entmax15")
-    report = hf_sparse.calibrate(expected, loader, per_head=True, progress=False)
-    common = ["--data", str(tmp_path / "text"), "--per-head"]
+    report = hf_sparse.calibrate(expected, loader, per_head=False, edges=0.9, classes=5.0, progress=False)
+    common = ["--data", str(tmp_path / "text"), "--per-layer", "--edges", "0.9", "--classes", "5"]
     maps = ["--attn", "entmax15", "--head", "entmax15"]
     assert main(["calibrate", str(dense), str(tmp_path / "fitted"), *maps, *common]) == 0
     assert capsys.readouterr().out == f"{report}\n"

@@ -1,8 +1,9 @@
-"""The user's data: read once, checked, and scored as the model itself scores it."""
+"""The user's data: read once, checked, and answered by the model as its own loss reads the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,19 +17,22 @@ from ..functional.arguments import check_count
 from ..functional.rows import upcast
 from ..model.head_loss import CROSS_ENTROPY
 from ..model.state import dense_head
+from ._padding import counted
 
 Batch = dict[str, Any]
 
 
-def read_batches(dataloader: Iterable[Any], max_batches: int | None) -> list[Batch]:
+def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for: str = "") -> list[Batch]:
     """The first batches of a loader, kept, so that every measurement sees the same data.
 
     Args:
-        dataloader: anything that yields keyword arguments for the model's forward, ``labels`` among them.
+        dataloader: anything that yields keyword arguments for the model's forward.
         max_batches: how many to read; None reads all.
+        labels_for: the purpose that needs labels; empty where batches may come without.
 
     Raises:
-        ValueError: no batch, one without labels, or no label that counts.
+        ValueError: no batch, or an empty one; labels in some batches only, or none where they are needed; no label
+            that counts.
         TypeError: nothing that yields batches, batches that are not mappings, or a count that is none.
     """
     if max_batches is not None:
@@ -42,19 +46,37 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None) -> list[Bat
                 f"the loader must yield mappings of the model's arguments, yielded {type(batch).__name__}; give it a "
                 "collate_fn that does"
             )
-        if batch.get("labels") is None:
-            raise ValueError(
-                f"batch {len(batches)} of the loader has no labels (it has: {', '.join(map(repr, batch))}); for a "
-                "causal language model copy input_ids to labels, or use DataCollatorForLanguageModeling(mlm=False)"
-            )
-        if not isinstance(batch["labels"], Tensor | list | tuple | np.ndarray):
-            raise TypeError(f"labels of the loader's batches must be a tensor, was {batch['labels']!r}")
+        if not batch:
+            raise ValueError(f"batch {len(batches)} of the loader is empty; it must have the model's arguments")
         batches.append(dict(batch))
     if not batches:
         raise ValueError("the loader is empty; it must yield at least one batch")
-    if not any(bool((torch.as_tensor(batch["labels"]) != -100).any()) for batch in batches):
-        raise ValueError("every label in the loader is -100 (ignored); there is nothing to measure on")
+    _check_labels(batches, labels_for)
     return batches
+
+
+def has_labels(batches: list[Batch]) -> bool:
+    """Whether the first batch, and so each of them, has labels."""
+    return batches[0].get("labels") is not None
+
+
+def _check_labels(batches: list[Batch], labels_for: str) -> None:
+    labels = [batch.get("labels") for batch in batches]
+    without = next((i for i, each in enumerate(labels) if each is None), None)
+    if without is not None and (labels_for or any(each is not None for each in labels)):
+        reason = f"{labels_for} needs them" if labels_for else "others have"
+        raise ValueError(
+            f"batch {without} of the loader has no labels, and {reason} (it has: "
+            f"{', '.join(map(repr, batches[without]))}); for a causal language model copy input_ids to labels, or use "
+            "DataCollatorForLanguageModeling(mlm=False)"
+        )
+    if without is not None:
+        return
+    for each in labels:
+        if not isinstance(each, Tensor | list | tuple | np.ndarray):
+            raise TypeError(f"labels of the loader's batches must be a tensor, was {each!r}")
+    if not any(bool((torch.as_tensor(each) != -100).any()) for each in labels):
+        raise ValueError("every label in the loader is -100 (ignored); there is nothing to measure on")
 
 
 class _CrossEntropyWatch(TorchFunctionMode):
@@ -106,7 +128,50 @@ def scored(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     if not watch.seen:
         raise ValueError(
             f"{type(model).__name__} computes no cross-entropy over its classes from these labels, so there is no "
-            "distribution to compare"
+            "distribution to compare; leave the labels out to compare its outputs"
         )
     logits, targets = (torch.cat(parts) for parts in zip(*watch.seen))
     return upcast(logits), targets
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The output of a model for one batch, at the positions that count.
+
+    Attributes:
+        rows: logits (N, V) or hidden states (N, d), float32 at least.
+        target: classes (N,), None without labels.
+        is_logits: whether rows are scores of classes.
+    """
+
+    rows: Tensor
+    target: Tensor | None
+    is_logits: bool
+
+
+def answer(model: PreTrainedModel, batch: Batch) -> Answer:
+    """Run a model on one batch, with softmax at its head.
+
+    With labels, the rows are those of ``scored``. Without, they are the model's ``logits``, or else its
+    ``last_hidden_state``, at the positions that the batch's mask does not exclude.
+
+    Raises:
+        ValueError: see ``scored``; or an output with neither.
+    """
+    if batch.get("labels") is not None:
+        return Answer(*scored(model, batch), is_logits=True)
+    with dense_head(model):
+        output = model(**on_device(model, batch))
+    found = dict(output) if isinstance(output, Mapping) else {}
+    name = next((name for name in ("logits", "last_hidden_state") if torch.is_tensor(found.get(name))), None)
+    if name is None:
+        raise ValueError(
+            f"{type(model).__name__} returns neither logits nor last_hidden_state to compare (it returns: "
+            f"{', '.join(found) or type(output).__name__}); give a part of it that does"
+        )
+    rows: Tensor = upcast(found[name])
+    if rows.dim() == 3:
+        kind = "decoder" if model.config.is_encoder_decoder else "encoder"
+        kept = counted(batch, kind, model.config.is_encoder_decoder, rows.shape[:2])
+        rows = rows.flatten(0, 1) if kept is None else rows[kept.to(rows.device)]
+    return Answer(rows.flatten(0, -2), None, is_logits=name == "logits" and rows.shape[-1] > 1)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -12,20 +11,28 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..attention import attention_sites
+from ..attention.site import trial
 from ..config import MapConfig, SparseConfig
 from ..functional.arguments import check_number
 from ..model.dry_run import quiet_evaluation
 from ..model.sparse_model import SparseModel
 from ..model.sparsify import sparsify, unsparsify
 from ..model.state import sparse_config, transformers_model
-from ._batches import Batch, on_device, read_batches
-from ._fit import fit_attention, fit_head, head_data
-from ._measure import Trial, measure
+from ._batches import Answer, Batch, answer, on_device, read_batches
+from ._calibrate import split
+from ._closeness import MEASURES
+from ._fit import fit_temperatures
+from ._fit_head import fit_head
+from ._head_rows import HeadRows
+from ._measure import Judge, Trial
 from ._results import Comparison, SparseHead
-from ._rules import MapsByPath, rules
+from ._rules import MapsByPath, all_softmax, rules
+from ._scores import SiteScores, record
 
 # Alphas to try below the one that was asked for.
 _ALPHAS = (1.25, 1.5)
+# Measurements in search of the most zeros within the budget.
+_ROUNDS = 5
 
 
 def compare(
@@ -35,23 +42,25 @@ def compare(
     head: Any = None,
     *,
     budget: float = 0.01,
+    measure: str = "auto",
     max_batches: int | None = 4,
     eps: float = 1e-4,
     progress: bool = True,
 ) -> Comparison:
     """Measure what ``sparsify(model, attn, head)`` would cost, and recommend a call that costs less.
 
-    Every attention head is made sparse alone, at several alphas and the temperature that suits it at each, and the
-    output of the model compared with what it was. Heads are then given their alpha one after the other, where a zero
-    costs least first, as long as the measured error of all of them together stays within the budget.
+    From the dense model's scores, recorded in one pass, every attention head is fitted at several alphas with the
+    temperature that suits it at each. Heads are then given their alpha one after the other, where a zero costs the
+    least of their own weights, as long as the measured divergence of the model's output stays within the budget.
 
     Args:
         model: a dense Transformers model, or a PEFT model around one. Left as it was.
-        dataloader: yields keyword arguments for the model's forward, with labels; read from the start.
+        dataloader: yields keyword arguments for the model's forward, with labels or without; read from the start.
         attn: as for ``sparsify``, with maps of the entmax family; the alphas tried go up to the one asked for.
         head: as for ``sparsify``. Its temperature, and tau, are fitted as by ``calibrate``.
-        budget: largest ``KL(q || p)`` of the model's output distribution from the dense model's with the recommended
-            attention and the dense head, in nats a target.
+        budget: largest divergence of the model's output from the dense model's with the recommended attention and the
+            dense head, by ``measure``: nats a position, or a share of the variance.
+        measure: of closeness, see ``calibrate``.
         max_batches: how many batches to read; None reads all.
         eps: of the eps-perplexities, in units of probability.
         progress: show a progress bar.
@@ -61,80 +70,89 @@ def compare(
 
     Raises:
         ValueError: a model that is sparse already, a map outside the entmax family, an alpha for each head, a loader
-            that is empty or without labels that count, a budget below 0; and what ``sparsify`` refuses.
+            that is empty, labels in some batches only, a budget below 0, a measure that does not fit the model's
+            output; and what ``sparsify`` refuses.
         TypeError: a loader that does not yield mappings.
 
-    Cost: one forward pass over the data for each head and alpha (288 for 12 layers of 12 heads and two alphas), three
-    more for each alpha, and about twenty to find the recommendation.
+    Cost: two forward passes over three quarters of the batches, and sixteen over the others.
     """
     dense_model: Any = transformers_model(model)
     if isinstance(dense_model, SparseModel):
         raise ValueError(f"this {type(dense_model).__name__} is sparse already; call unsparsify(model) first")
     check_number("budget", budget, ">= 0", lambda budget: budget >= 0)
     check_number("eps", eps, "> 0 and finite", lambda eps: 0 < eps < math.inf)
+    if measure not in MEASURES:
+        raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, was {measure!r}")
     batches = read_batches(dataloader, max_batches)
     sparsify(dense_model, attn, head, example=on_device(dense_model, batches[0]))
     try:
         with quiet_evaluation(dense_model), tqdm(desc="compare", disable=not progress) as bar:
-            return _compared(dense_model, batches, budget, eps, bar.update)
+            fit, judged = split(batches)
+            return _compared(dense_model, fit, Judge(dense_model, judged, measure, eps, bar.update), budget)
     finally:
         unsparsify(dense_model)
 
 
-def _compared(
-    model: PreTrainedModel, batches: list[Batch], budget: float, eps: float, advance: Callable[[], object]
-) -> Comparison:
+def _compared(model: PreTrainedModel, fit: list[Batch], judge: Judge, budget: float) -> Comparison:
     own: MapsByPath = {site.path: site.map_config for _, site in attention_sites(model) if site.map_config is not None}
-    untried = _heads_to_try(model, batches, own, advance)
-    trials = [Trial(_maps([each])) for each in untried]
-    dense, measured = measure(model, batches, trials, eps, advance)
-    heads = []
-    for each, (quality, layers) in zip(untried, measured):
-        layer = layers.get(each.path)
-        if layer is not None:  # a module that these data do not reach costs nothing and gains nothing
-            zeros = (layer.dense_support - layer.support) * each.num_heads
-            heads.append(replace(each, error=quality.divergence, zeros=zeros))
-    chosen = _maps(_within(model, batches, heads, budget, eps, advance))
-    asked: dict[str, Trial] = {}
+    asked_alphas = {path: _alpha(path, map_config) for path, map_config in own.items()}
+    dense_rows = HeadRows(len(fit))
+    head = sparse_config(model).head
+
+    def each(batch: Batch, given: Answer) -> None:
+        judge.advance()
+        if head is not None:
+            dense_rows.add(given)
+
+    scores = record(model, fit, len(fit), own, each)
+    heads = [tried for path, alpha in asked_alphas.items() if path in scores for tried in _tried(scores[path], alpha)]
+    chosen = _maps(_within(heads, budget, judge))
+    trials: dict[str, Trial] = {}
     if own:
-        asked["attention"] = Trial(own)
-        asked["attention, fitted"] = Trial(_maps(_highest(heads)))
-        asked["attention, recommended"] = Trial(chosen)
-    head = fitted = sparse_config(model).head
+        trials["attention"] = Trial(own)
+        trials["attention, fitted"] = Trial(_maps(_highest(heads)))
+        trials["attention, recommended"] = Trial(chosen)
+    fitted = head
     if head is not None:
-        fitted = fit_head(head, *head_data(model, batches, chosen, advance))
-        asked["head"] = Trial({}, head)
-        asked["head, fitted"] = Trial({}, fitted)
-    _, measured = measure(model, batches, [*asked.values(), Trial(chosen, fitted)], eps, advance)
-    *qualities, recommended = [quality for quality, _ in measured]
+        fitted = _fitted_head(model, fit, chosen, head, dense_rows, judge)
+        trials["head"] = Trial({}, head)
+        trials["head, fitted"] = Trial({}, fitted)
+    dense, (*qualities, recommended) = judge([*trials.values(), Trial(chosen, fitted)])
     attn = SparseConfig(rules(model, chosen)).to_dict()["attn"]
-    recommendation = {"attn": attn, "head": fitted and fitted.to_dict()}
-    name = type(model).__name__
-    return Comparison(name, eps, budget, dense, dict(zip(asked, qualities)), recommended, heads, recommendation)
+    return Comparison(
+        type(model).__name__,
+        judge.measure,
+        judge.eps,
+        budget,
+        dense,
+        dict(zip(trials, qualities)),
+        recommended,
+        heads,
+        {"attn": attn, "head": fitted and fitted.to_dict()},
+    )
 
 
-def _heads_to_try(
-    model: PreTrainedModel, batches: list[Batch], own: MapsByPath, advance: Callable[[], object]
-) -> list[SparseHead]:
-    """Every head at every alpha up to the one asked for, with its temperature; errors still to be measured."""
-    asked = {path: _alpha(path, map_config) for path, map_config in own.items()}
-    alphas = sorted({*_ALPHAS, *asked.values()} - {1.0})
-    heads = []
-    for alpha in alphas:
+def _fitted_head(
+    model: PreTrainedModel, fit: list[Batch], chosen: MapsByPath, head: MapConfig, dense: HeadRows, judge: Judge
+) -> MapConfig:
+    """The head's map at its best temperature under the chosen attention."""
+    rows = HeadRows(len(fit))
+    for batch in fit:
+        with trial(model, all_softmax(model) | dict(chosen)):
+            rows.add(answer(model, batch))
+        judge.advance()
+    return fit_head(head, rows.logits, dense.logits.softmax(-1))
+
+
+def _tried(scores: SiteScores, asked: float) -> Iterator[SparseHead]:
+    """Every head of a site at every alpha up to the one asked for, with its temperature, error and zeros."""
+    site = scores.site
+    for alpha in sorted({*(each for each in _ALPHAS if each < asked), asked} - {1.0}):
         entmax = MapConfig.parse({"name": "entmax", "alpha": alpha}, "attn")
-        tried: MapsByPath = {
-            path: entmax for path, top in asked.items() if alpha == top or (alpha in _ALPHAS and alpha < top)
-        }
-        fitted = fit_attention(model, batches, tried, True, advance) if tried else {}
-        for _, site in attention_sites(model):
-            map_config = fitted.get(site.path)
-            if map_config is not None:
-                temperatures = map_config.value("temperature").numbers
-                heads += [
-                    SparseHead(site.path, site.kind, site.layer, head, len(temperatures), alpha, temperature, 0.0, 0.0)
-                    for head, temperature in enumerate(temperatures)
-                ]
-    return heads
+        temperatures, means = fit_temperatures(scores, entmax, per_head=True)
+        errors, zeros = means.error / means.length, means.dense_support - means.support
+        for head, values in enumerate(zip(temperatures.tolist(), errors.tolist(), zeros.tolist())):
+            yield SparseHead(site.path, site.kind, site.layer, head, scores.heads, alpha, *values)
 
 
 def _alpha(path: str, map_config: Any) -> float:
@@ -170,15 +188,8 @@ def _highest(heads: list[SparseHead]) -> list[SparseHead]:
     return list({(each.path, each.head): each for each in sorted(heads, key=lambda each: each.alpha)}.values())
 
 
-def _within(
-    model: PreTrainedModel,
-    batches: list[Batch],
-    heads: list[SparseHead],
-    budget: float,
-    eps: float,
-    advance: Callable[[], object],
-) -> list[SparseHead]:
-    """The heads to make sparse: as many greedy steps as keep their joint, measured error in the budget."""
+def _within(heads: list[SparseHead], budget: float, judge: Judge) -> list[SparseHead]:
+    """The heads to make sparse: as many greedy steps as keep the measured divergence in the budget, by bisection."""
     items: dict[tuple[str, int], list[SparseHead]] = {}
     for each in heads:
         items.setdefault((each.path, each.head), []).append(each)
@@ -189,9 +200,11 @@ def _within(
         return list({item: levels[item][level - 1] for item, level in order[:steps]}.values())
 
     fit, too_many = 0, len(order) + 1
-    while too_many - fit > 1:
+    for _ in range(_ROUNDS):
+        if too_many - fit <= 1:
+            break
         steps = (fit + too_many) // 2
-        _, ((quality, _),) = measure(model, batches, [Trial(_maps(after(steps)))], eps, advance)
+        _, (quality,) = judge([Trial(_maps(after(steps)))])
         fit, too_many = (steps, too_many) if quality.divergence <= budget else (fit, steps)
     return after(fit)
 

@@ -6,18 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention.site import AttentionSite, trial, weights_under
+from ..attention.site import trial
 from ..config import MapConfig
-from ..functional import softmax
-from ..functional.rows import upcast
 from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
-from ._batches import Batch, scored
+from ._batches import Answer, Batch, answer
+from ._closeness import DIVERGENCES, lost_variance
 from ._rules import MapsByPath, all_softmax
+from ._scores import HeadMeans
 
 
 @dataclass(frozen=True)
@@ -38,20 +37,21 @@ class Quality:
     """A model on the user's data.
 
     Attributes:
+        divergence: distance of the model's output from the dense model's, by the measure of the report: ``"eps_kl"``
+            and ``"js"`` in nats a position, ``"states"`` the share of the variance of the dense outputs.
+        targets: positions that were measured; those with a label that counts, where there are labels.
         loss: the loss of the head's map, a target; cross-entropy in nats for softmax. Losses of different maps do not
-            compare.
-        eps_perplexity: ``hf_sparse.metrics.eps_perplexity``, in classes a target; it does compare.
-        divergence: ``KL(q || p)`` of the model's next-token distribution from the dense model's, over its support, in
-            nats a target.
-        support: classes with nonzero probability, a target.
-        targets: how many there were.
+            compare. None without labels.
+        eps_perplexity: ``hf_sparse.metrics.eps_perplexity``, in classes a target; it does compare. None without
+            labels.
+        support: classes with nonzero probability, a position; None where the output is no scores of classes.
     """
 
-    loss: float
-    eps_perplexity: float
     divergence: float
-    support: float
     targets: int
+    loss: float | None = None
+    eps_perplexity: float | None = None
+    support: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,117 +70,117 @@ class LayerQuality:
     support: float
     dense_support: float
 
+    @classmethod
+    def of(cls, means: HeadMeans) -> LayerQuality:
+        """The mean over heads."""
+        values = (means.error, means.divergence, means.support, means.dense_support)
+        return cls(*(float(value.mean()) for value in values))
+
 
 @dataclass
 class _Sums:
-    """Sums over targets, and over queries by path."""
+    """Sums over the positions of all batches."""
 
+    eps: float
     targets: int = 0
-    model: list[float] = field(default_factory=lambda: [0.0] * 4)
-    layers: dict[str, list[float]] = field(default_factory=dict)
+    distance: float = 0.0
+    scale: float = 0.0
+    labelled: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    support: float = 0.0
+    seen: tuple[bool, bool] = (False, False)
 
-    def add_layer(self, path: str, q: Tensor, p: Tensor) -> None:
-        """Add the weights of one call (..., keys)."""
-        visible = support_size(p)
-        each = [squared_distance(q, p), support_divergence(q, p), support_size(q), visible, visible > 0]
-        old = self.layers.get(path, [0.0] * len(each))
-        self.layers[path] = [total + float(value.double().sum()) for total, value in zip(old, each)]
+    def add(self, own: Answer, dense: Answer, head: MapConfig, measure: str) -> None:
+        """Add the answers of one batch; ``head`` maps the logits among them."""
+        self.seen = (own.target is not None, own.is_logits)
+        self.targets += len(own.rows)
+        q = distribution(head, own.rows) if own.is_logits else own.rows
+        self._add_distance(q, own, dense, measure)
+        if own.is_logits:
+            self.support += float(support_size(q).sum())
+        if own.target is not None:
+            self.labelled[0] += float(head.loss()(own.rows, own.target, reduction="sum"))
+            self.labelled[1] += float(eps_perplexity(q, own.target, self.eps).log()) * len(own.target)
 
-    def add_targets(self, logits: Tensor, target: Tensor, head: MapConfig, p: Tensor, eps: float) -> None:
-        """Add the logits (N, V) and targets (N,) of one batch; p (N, V) is the dense distribution."""
-        q = distribution(head, logits)
-        count = len(target)
-        each = [
-            head.loss()(logits, target, reduction="sum"),
-            eps_perplexity(q, target, eps).log() * count,
-            support_divergence(q, p).sum(),
-            support_size(q).sum(),
-        ]
-        self.targets += count
-        self.model = [total + float(value) for total, value in zip(self.model, each)]
+    def _add_distance(self, q: Tensor, own: Answer, dense: Answer, measure: str) -> None:
+        if measure in DIVERGENCES:
+            self.distance += float(DIVERGENCES[measure](q, dense.rows.softmax(-1)).sum())
+            self.scale += len(q)
+        else:
+            lost, variance = lost_variance(own.rows, dense.rows)
+            self.distance, self.scale = self.distance + float(lost), self.scale + float(variance)
 
     def quality(self) -> Quality:
-        """The means over targets."""
-        loss, log_perplexity, divergence, support = (total / self.targets for total in self.model)
-        return Quality(loss, math.exp(log_perplexity), divergence, support, self.targets)
+        """The means."""
+        labelled, is_logits = self.seen
+        loss, log_perplexity = (total / self.targets for total in self.labelled)
+        return Quality(
+            self.distance / self.scale if self.scale else 0.0,
+            self.targets,
+            loss if labelled else None,
+            math.exp(log_perplexity) if labelled else None,
+            self.support / self.targets if is_logits else None,
+        )
 
-    def layer_quality(self) -> dict[str, LayerQuality]:
-        """The means over queries that see a key."""
-        layers = {path: sums for path, sums in self.layers.items() if sums[-1]}
-        return {path: LayerQuality(*(total / sums[-1] for total in sums[:-1])) for path, sums in layers.items()}
 
+@dataclass
+class Judge:
+    """The batches on which settings are judged, and how.
 
-def measure(
-    model: PreTrainedModel, batches: list[Batch], trials: Sequence[Trial], eps: float, advance: Callable[[], object]
-) -> tuple[Quality, list[tuple[Quality, dict[str, LayerQuality]]]]:
-    """The dense model, and what each trial makes of it.
-
-    Args:
-        model: a sparse model, in evaluation mode. Its maps are put back.
-        batches: keyword arguments for forward calls, labels among them.
-        trials: what to measure.
+    Attributes:
+        model: a sparse model, in evaluation mode.
+        batches: keyword arguments for forward calls.
+        measure: ``"eps_kl"``, ``"js"``, ``"states"``; ``"auto"`` becomes the first or, without scores of
+            classes, the last.
         eps: of ``eps_perplexity``.
         advance: called after every forward call.
-
-    Returns:
-        The quality of the dense model; and for each trial its own, and that of every layer which is not softmax in it.
-
-    Raises:
-        ValueError: no target counts.
-
-    Cost: one forward pass over the data for the dense model, and one for each trial.
     """
-    softmax_head = MapConfig("softmax")
-    dense, sums = _Sums(), [_Sums() for _ in trials]
 
-    def watch(site: AttentionSite, module: nn.Module, scores: Tensor) -> None:
-        z = upcast(scores)
-        p = softmax(z)
-        for one, its in zip(trials, sums):
-            map_config = one.attention.get(site.path)
-            if map_config is not None:
-                its.add_layer(site.path, weights_under(map_config, module, z), p)
+    model: PreTrainedModel
+    batches: Sequence[Batch]
+    measure: str
+    eps: float
+    advance: Callable[[], object]
 
-    everywhere = all_softmax(model)
-    for batch in batches:
-        with trial(model, everywhere, watch):
-            logits, target = scored(model, batch)
-        advance()
-        if len(target) == 0:
-            continue
-        p = logits.softmax(-1)
-        dense.add_targets(logits, target, softmax_head, p, eps)
-        for one, its in zip(trials, sums):
-            with trial(model, everywhere | dict(one.attention)):
-                logits, _ = scored(model, batch)
-            its.add_targets(logits, target, one.head or softmax_head, p, eps)
-            advance()
-    if dense.targets == 0:
-        raise ValueError("no target counts in the model's loss: every label is ignored once labels are shifted")
-    return dense.quality(), [(its.quality(), its.layer_quality()) for its in sums]
+    def __call__(self, trials: Sequence[Trial]) -> tuple[Quality, list[Quality]]:
+        """The quality of the dense model, and of each trial.
 
+        Raises:
+            ValueError: no target counts, or a measure that does not fit the output.
 
-def support_divergence(q: Tensor, p: Tensor) -> Tensor:
-    """``KL(q || p) = sum_{q_i > 0} q_i log(q_i / p_i)``, in nats: finite however many zeros q has.
+        Cost: a forward pass for the dense model, and one for each choice of attention among the trials.
+        """
+        everywhere, softmax_head = all_softmax(self.model), MapConfig("softmax")
+        by_attention: dict[tuple[object, ...], list[int]] = {}
+        for number, each in enumerate(trials):
+            by_attention.setdefault(tuple(sorted(each.attention.items())), []).append(number)
+        sums = [_Sums(self.eps) for _ in (None, *trials)]
+        for batch in self.batches:
+            with trial(self.model, everywhere):
+                dense = answer(self.model, batch)
+            self.advance()
+            self.measure = self._fitting(dense)
+            for numbers in by_attention.values():
+                with trial(self.model, everywhere | dict(trials[numbers[0]].attention)):
+                    own = answer(self.model, batch)
+                self.advance()
+                for number in numbers if len(own.rows) else ():
+                    sums[number + 1].add(own, dense, trials[number].head or softmax_head, self.measure)
+            if len(dense.rows):
+                sums[0].add(dense, dense, softmax_head, self.measure)
+        if sums[0].targets == 0:
+            raise ValueError(
+                "no target counts in the model's loss: every label is ignored once labels are shifted, or every "
+                "position is padding"
+            )
+        dense_quality, *qualities = [each.quality() for each in sums]
+        return dense_quality, qualities
 
-    Args:
-        q: sparse weights (..., V).
-        p: dense weights (..., V), above zero where q is.
-
-    Returns:
-        Divergences (...), float32 (float64 for float64 weights); 0 where q is all zeros.
-
-    >>> support_divergence(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5]))  # log 2
-    tensor(0.6931)
-    """
-    smallest = torch.finfo(p.dtype).tiny
-    return (torch.xlogy(q, q) - torch.xlogy(q, p.clamp(min=smallest))).sum(-1)
-
-
-def squared_distance(q: Tensor, p: Tensor) -> Tensor:
-    """``||q - p||^2`` over the last axis: the error that weights q in place of p make in what they average.
-
-    Both sum to one, so the mean of the values drops out: for values with independent entries of variance s^2 the
-    expected squared error of ``sum_i (q_i - p_i) v_i`` is ``s^2 ||q - p||^2`` an entry.
-    """
-    return (q - p).square().sum(-1)
+    def _fitting(self, dense: Answer) -> str:
+        if self.measure == "auto":
+            return "eps_kl" if dense.is_logits else "states"
+        if self.measure in DIVERGENCES and not dense.is_logits:
+            raise ValueError(
+                f"measure={self.measure!r} compares distributions, and {type(self.model).__name__} returns none here; "
+                "choose 'states'"
+            )
+        return self.measure

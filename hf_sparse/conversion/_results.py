@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pprint import pformat
 from typing import Any
@@ -14,7 +15,7 @@ from ._measure import LayerQuality, Quality
 
 @dataclass(frozen=True)
 class SparseHead:
-    """One attention head that alone is sparse, at the temperature where it is closest to softmax.
+    """One attention head under a sparse map, at the temperature where it is closest to softmax.
 
     Attributes:
         path: the module's path.
@@ -24,7 +25,7 @@ class SparseHead:
         num_heads: how many there are in its layer; 1 where a layer does not show its heads.
         alpha: of entmax.
         temperature: what its scores are divided by.
-        error: ``KL(q || p)`` of the model's output distribution from the dense model's, in nats a target.
+        error: ``||q - p||^2 / ||p||^2`` of its weights q beside softmax's p, on the dense model's scores.
         zeros: keys a query that lose their weight in it.
     """
 
@@ -45,8 +46,9 @@ class Comparison:
 
     Attributes:
         model: the model's class.
+        measure: of divergences, by name; see ``calibrate``.
         eps: of the perplexities.
-        budget: on the error of the recommended attention, in nats a target.
+        budget: on the divergence of the recommended attention.
         dense: the model as it is.
         asked: what each part alone does to it: attention as asked, with fitted temperatures, and as recommended; the
             head as asked, and with fitted settings as it is recommended.
@@ -56,6 +58,7 @@ class Comparison:
     """
 
     model: str
+    measure: str
     eps: float
     budget: float
     dense: Quality
@@ -77,7 +80,7 @@ class Comparison:
         return "\n".join([*lines, ")"])
 
     def errors(self, kind: str, alpha: float | None = None) -> Tensor:
-        """The error of each head of one kind of attention that alone is sparse: (layers, heads); NaN where not tried.
+        """The error of each head of one kind of attention: (layers, heads); NaN where not tried.
 
         Args:
             kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
@@ -108,17 +111,11 @@ class Comparison:
 
     def __str__(self) -> str:
         rows = {"dense": self.dense, **self.asked, "recommended": self.recommended}
-        width = max(map(len, rows))
-        lines = [
-            f"{self.model} on {self.dense.targets:,} targets",
-            f"{'':<{width}}{f'ppl (eps {self.eps:g})':>18}{'KL':>9}{'classes':>10}",
-        ]
-        for name, each in rows.items():
-            lines.append(f"{name:<{width}}{each.eps_perplexity:>18.2f}{each.divergence:>9.4f}{each.support:>10.1f}")
+        lines = [f"{self.model} on {_positions(self.dense)}", *_table(rows, self.measure, self.eps)]
         for kind in self.kinds:
-            lines.append(f"KL of each {kind} head alone, one layer a line")
+            lines.append(f"relative error of each {kind} head's weights, one layer a line")
             lines += [" ".join(f"{error:8.5f}" for error in layer) for layer in self.errors(kind).tolist()]
-        lines += [f"attention within a KL of {self.budget:g}:", self.call]
+        lines += [f"attention within {self.measure} {self.budget:g}:", self.call]
         return "\n".join(lines)
 
 
@@ -129,13 +126,15 @@ class CalibratedLayer:
     Attributes:
         path: the module's path.
         kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
+        alpha: a number, or one for each head; None where its map is known by another name or has none.
         temperature: a number, or one for each head.
-        before: with the settings it had.
-        after: with the fitted temperature.
+        before: with the settings it had; on the queries that were recorded.
+        after: with those it has now.
     """
 
     path: str
     kind: str
+    alpha: float | tuple[float, ...] | None
     temperature: float | tuple[float, ...]
     before: LayerQuality
     after: LayerQuality
@@ -147,49 +146,94 @@ class Calibration:
 
     Attributes:
         model: the model's class.
+        measure: of divergences, by name; see ``calibrate``.
         eps: of the perplexities.
+        held_out: whether nothing was fitted on the batches that were measured.
         dense: the model with softmax everywhere.
         before: as it was before calibration.
         after: as it is now.
         layers: each layer of sparse attention.
         head: the head's map with its settings as plain data, None for softmax.
+        coverage: probability with which the head's support holds the observed class, over targets exchangeable with
+            the loader's; None where that was no goal.
     """
 
     model: str
+    measure: str
     eps: float
+    held_out: bool
     dense: Quality
     before: Quality
     after: Quality
     layers: list[CalibratedLayer]
     head: dict[str, Any] | None
+    coverage: float | None = None
+
+    @property
+    def edges(self) -> float | None:
+        """The share of attention's visible keys that keep weight, over its sparse layers; None without any."""
+        if not self.layers:
+            return None
+        kept = sum(layer.after.support for layer in self.layers)
+        return kept / sum(layer.after.dense_support for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
-        rows = [("dense", self.dense), ("before", self.before), ("after", self.after)]
-        lines = [
-            f"{self.model} on {self.dense.targets:,} targets",
-            f"{'':<8}{'loss':>9}{f'ppl (eps {self.eps:g})':>18}{'KL':>9}{'classes':>10}",
-            *(
-                f"{name:<8}{each.loss:>9.4f}{each.eps_perplexity:>18.2f}{each.divergence:>9.4f}{each.support:>10.1f}"
-                for name, each in rows
-            ),
-        ]
+        rows = {"dense": self.dense, "before": self.before, "after": self.after}
+        where = "held out" if self.held_out else "that settings were fitted on"
+        lines = [f"{self.model} on {_positions(self.dense)} {where}", *_table(rows, self.measure, self.eps)]
         if self.head is not None:
             lines.append("head: " + ", ".join(f"{key} {_shown(value)}" for key, value in self.head.items()))
-        if self.layers:
-            width = max(len(layer.path) for layer in self.layers)
-            pairs = f"{'error: before, after':>22}{'KL: before, after':>19}"
-            lines.append(f"{'attention':<{width}}{'keys: dense, before, after':>28}{pairs}  temperature")
+        if self.coverage is not None:
+            lines.append(
+                f"coverage {self.coverage:g}: for targets exchangeable with the loader's, the share of observed "
+                "classes in the support; a mean over positions, not a promise for each"
+            )
+        return "\n".join([*lines, *self._layer_table()])
+
+    def _layer_table(self) -> list[str]:
+        if not self.layers:
+            return []
+        width = max(len(layer.path) for layer in self.layers)
+        lines = [f"edges of attention: {self.edges:.1%}"]
+        lines.append(f"{'attention':<{width}}{'keys: dense, before, after':>28}{'error: before, after':>22}  settings")
         for layer in self.layers:
             keys = f"{layer.before.dense_support:.1f} {layer.before.support:.1f} {layer.after.support:.1f}"
             errors = f"{layer.before.error:.4f} {layer.after.error:.4f}"
-            divergences = f"{layer.before.divergence:.4f} {layer.after.divergence:.4f}"
-            pairs = f"{errors:>22}{divergences:>19}"
-            lines.append(f"{layer.path:<{width}}{keys:>28}{pairs}  {_shown(layer.temperature)}")
-        return "\n".join(lines)
+            alpha = "" if layer.alpha is None else f"alpha {_shown(layer.alpha)}, "
+            lines.append(
+                f"{layer.path:<{width}}{keys:>28}{errors:>22}  {alpha}temperature {_shown(layer.temperature)}"
+            )
+        return lines
+
+
+def _positions(dense: Quality) -> str:
+    return f"{dense.targets:,} {'positions' if dense.loss is None else 'targets'}"
+
+
+def _table(rows: Mapping[str, Quality], measure: str, eps: float) -> list[str]:
+    """A line a row: divergence and, where they were measured, eps-perplexity, loss and classes."""
+    width = max(map(len, rows))
+    columns: dict[str, Callable[[Quality], str]] = {measure: lambda each: f"{each.divergence:.4f}"}
+    first = next(iter(rows.values()))
+    if first.loss is not None:
+        columns |= {
+            "loss": lambda each: f"{each.loss:.4f}",
+            f"ppl (eps {eps:g})": lambda each: f"{each.eps_perplexity:.2f}",
+        }
+    if first.support is not None:
+        columns["classes"] = lambda each: f"{each.support:.1f}"
+    head = f"{'':<{width}}" + "".join(f"{name:>18}" for name in columns)
+    return [
+        head,
+        *(
+            f"{name:<{width}}" + "".join(f"{cell(each):>18}" for cell in columns.values())
+            for name, each in rows.items()
+        ),
+    ]
 
 
 def _shown(value: Any) -> str:

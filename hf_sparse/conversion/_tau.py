@@ -14,7 +14,7 @@ from ..config import SparseConfig
 from ..model.dry_run import quiet_evaluation
 from ..model.state import transformers_model
 from ._batches import read_batches, scored
-from ._fit import thresholds
+from ._fit_head import thresholds
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def estimate_tau_from_data(
     if map_config.open_settings:
         raise ValueError('temperature must be a number, was "auto"; balanced_temperature(alpha, vocab_size) gives one')
     inner = transformers_model(model)
-    batches = read_batches(dataloader, max_batches)
+    batches = read_batches(dataloader, max_batches, "estimate_tau_from_data")
     found = []
     with quiet_evaluation(inner):
         for batch in tqdm(batches, desc="tau", disable=not progress):

@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-ROUNDS = 3
-_POINTS = 13
-_MIDDLE, _REACH = 8.0, 64.0
 
+def best_temperatures(
+    errors: Callable[[Tensor], Tensor],
+    middle: Tensor,
+    reach: float = 64.0,
+    points: int = 13,
+    rounds: int = 3,
+) -> Tensor:
+    """The temperatures at which errors are smallest, for several heads at once, each with its own minimum.
 
-class TemperatureSearch:
-    """Minimizes an error over the temperature, for several heads at once, each with its own minimum.
-
-    The first grid runs from 1/8 to 512; each further one spans the neighbours of the best point of the one before.
-    After three rounds neighbours are 1.9 % apart.
+    The first grid runs from ``middle / reach`` to ``middle * reach``; each further one spans the neighbours of the
+    best point of the one before. With the defaults neighbours are 1.9 % apart in the end.
 
     Args:
-        heads: how many temperatures to find.
+        errors: from temperatures (heads,) to what they cost (heads,).
+        middle: (heads,), where to begin.
+        reach: above 1.
+        points: of a grid; odd.
+        rounds: number of grids.
 
-    >>> search = TemperatureSearch(heads=1)
-    >>> for _ in range(ROUNDS):
-    ...     for i, temperature in enumerate(search.candidates):
-    ...         search.add(i, (temperature.log() - 0.7) ** 2)
-    ...     search.zoom()
-    >>> [round(temperature, 1) for temperature in search.best]  # exp(0.7)
-    [2.0]
+    Returns:
+        Temperatures (heads,), float64, to three significant digits.
+
+    >>> found = best_temperatures(lambda temperature: (temperature.log() - 0.7) ** 2, torch.tensor([8.0]))
+    >>> round(float(found), 1)  # exp(0.7)
+    2.0
     """
-
-    def __init__(self, heads: int = 1) -> None:
-        self._middle = torch.full((heads,), _MIDDLE, dtype=torch.float64)
-        self._reach = _REACH
-        self._errors = torch.zeros(_POINTS, heads, dtype=torch.float64)
-
-    @property
-    def candidates(self) -> Tensor:
-        """The temperatures of this round: (points, heads)."""
-        steps = self._reach ** torch.linspace(-1, 1, _POINTS, dtype=torch.float64)
-        return steps[:, None] * self._middle
-
-    def add(self, point: int, errors: Tensor) -> None:
-        """Add what the candidates of one point cost on some data: (heads,)."""
-        self._errors[point] += errors.detach().double().cpu()
-
-    def zoom(self) -> None:
-        """End the round: go on around the best point of each head."""
-        best = self._errors.argmin(0, keepdim=True)
-        self._middle = self.candidates.gather(0, best)[0]
-        self._reach **= 2 / (_POINTS - 1)
-        self._errors.zero_()
-
-    @property
-    def best(self) -> list[float]:
-        """The best temperatures so far, one a head, to three significant digits."""
-        return [float(f"{temperature:.3g}") for temperature in self._middle.tolist()]
+    middle = middle.double()
+    steps = torch.linspace(-1, 1, points, dtype=torch.float64)
+    for _ in range(rounds):
+        candidates = reach ** steps[:, None] * middle
+        costs = torch.stack([errors(each).detach().double().cpu() for each in candidates])
+        middle = candidates.gather(0, costs.argmin(0, keepdim=True))[0]
+        reach **= 2 / (points - 1)
+    return torch.tensor([float(f"{temperature:.3g}") for temperature in middle.tolist()], dtype=torch.float64)

@@ -22,6 +22,7 @@ FIGURES = {
     "head_support": "classes of nonzero probability, mean a token",
     "head_zero_rate": "classes of exactly zero probability",
     "head_missed_rate": "next tokens of exactly zero probability",
+    "head_coverage": "observed classes in the support, mean over positions exchangeable with those of the calibration",
 }
 
 

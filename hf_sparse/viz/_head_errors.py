@@ -1,4 +1,4 @@
-"""A picture of the error that each attention head causes when it alone is sparse."""
+"""A picture of the error of each attention head under a sparse map."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plot_head_errors(
     comparison: Comparison, *, alpha: float | None = None, title: str = "", path: str | Path | None = None
 ) -> Figure:
-    """Draw the error of every head when it alone is sparse: heads by layers, one panel per kind of attention.
+    """Draw the relative error of every head's weights: heads by layers, one panel per kind of attention.
 
     Args:
         comparison: from ``compare``, with attention.
@@ -27,7 +27,7 @@ def plot_head_errors(
         path: file to save it to (PNG, SVG or PDF, by its suffix); None does not save.
 
     Returns:
-        The matplotlib figure. Colors are on a logarithmic scale, in nats per target.
+        The matplotlib figure. Colors are on a logarithmic scale.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -57,7 +57,7 @@ def plot_head_errors(
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
     axes[0].set_ylabel("head")
-    figure.colorbar(image, ax=list(axes), label="KL when it alone is sparse (nats per target)")
+    figure.colorbar(image, ax=list(axes), label="relative error of its weights")
     if title:
         figure.suptitle(title)
     save_figure(figure, path)

@@ -187,7 +187,7 @@ def converted(
         model = hf_sparse.sparsify(model, **maps)
     if settings.way in ("calibrate", "anneal", "distil"):
         rows = task.train.select(range(min(settings.calibration_rows, len(task.train))))
-        hf_sparse.calibrate(model, task.loader(rows, settings.batch_size))
+        hf_sparse.calibrate(model, task.loader(rows, settings.batch_size), per_head=False, fit_alpha=False)
     if settings.way in ("swap", "calibrate"):
         return model, [{"step": settings.steps, **evaluate(model, task, settings.batch_size)}]
     annealed = settings.way in ("anneal", "distil")

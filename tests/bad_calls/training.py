@@ -15,12 +15,20 @@ from tests.tiny_models import tokens
 def measuring(rng: random.Random, world: World) -> BadCall:
     sparse = {"model": world.sparse, "dataloader": world.batches, "progress": False, "max_batches": 1}
     dense = {**sparse, "model": world.dense, "attn": "entmax15"}
-    loaders = (None, 3, "x", [], [3], [{}], [{"input_ids": tokens()}], iter(()), [{"input_ids": "x", "labels": "y"}])
+    loaders = (None, 3, "x", [], [3], [{}], iter(()), [{"input_ids": "x", "labels": "y"}])
+    unlabelled = [{"input_ids": tokens()}]
     function, good, name, values = rng.choice((
         (hf_sparse.calibrate, sparse, "max_batches", BELOW_ONE[:6]),
         (hf_sparse.calibrate, sparse, "eps", (0, -1, NAN, "x", None)),
         (hf_sparse.calibrate, sparse, "per_head", ("yes", 1, None)),
         (hf_sparse.calibrate, sparse, "dataloader", loaders),
+        (hf_sparse.calibrate, sparse, "fit_alpha", ("yes", 1, None)),
+        (hf_sparse.calibrate, sparse, "edges", (0, 1.5, NAN, "x")),
+        (hf_sparse.calibrate, sparse, "coverage", (0, 1, NAN, "x")),
+        (hf_sparse.calibrate, sparse, "classes", (0.5, NAN, INF, "x")),
+        (hf_sparse.calibrate, sparse, "max_seconds", (0, -1, NAN, "x")),
+        (hf_sparse.calibrate, sparse, "measure", ("kl", 3, None)),
+        (hf_sparse.compare, dense, "measure", ("kl", 3, None)),
         (hf_sparse.compare, dense, "budget", (-1, NAN, "x", None)),
         (hf_sparse.compare, dense, "max_batches", BELOW_ONE[:6]),
         (hf_sparse.compare, dense, "eps", (0, -1, NAN, "x", None)),
@@ -29,7 +37,7 @@ def measuring(rng: random.Random, world: World) -> BadCall:
         (hf_sparse.compare, dense, "head", ("entmix", 3, {"name": "entmax", "alpha": 0.1})),
         (hf_sparse.estimate_tau_from_data, {**sparse, "model": world.dense}, "alpha", (0.5, 1.0, NAN, "x", None)),
         (hf_sparse.estimate_tau_from_data, {**sparse, "model": world.dense}, "temperature", (0, -1, NAN, "x", None)),
-        (hf_sparse.estimate_tau_from_data, {**sparse, "model": world.dense}, "dataloader", loaders[:6]),
+        (hf_sparse.estimate_tau_from_data, {**sparse, "model": world.dense}, "dataloader", (*loaders[:6], unlabelled)),
     ))  # fmt: skip
     return bad_call(function, good, name, rng.choice(values), "labels", "batch", "loader", "cross")
 

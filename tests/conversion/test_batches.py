@@ -55,8 +55,8 @@ def test_calls_are_understood_however_they_are_written():
 ROW = {"input_ids": tokens(), "labels": tokens()}
 BAD = [
     ([], ValueError, "the loader is empty; it must yield at least one batch"),
-    ([{"input_ids": tokens()}], ValueError, r"batch 0 of the loader has no labels \(it has: 'input_ids'\)"),
     ([ROW, {**ROW, "labels": None}], ValueError, "batch 1 of the loader has no labels"),
+    ([ROW, {}], ValueError, "batch 1 of the loader is empty; it must have the model's arguments"),
     ([(tokens(), tokens())], TypeError, "must yield mappings of the model's arguments, yielded tuple"),
     ([{**ROW, "labels": torch.full((2, 7), -100)}], ValueError, r"every label in the loader is -100 \(ignored\)"),
 ]
@@ -73,6 +73,16 @@ def test_unusable_loaders_are_refused_and_the_model_stays_as_it_was(function, ba
     with pytest.raises(error, match=message):
         function(model, batches, **arguments, progress=False)
     assert model.config.to_dict() == before
+
+
+def test_labels_are_asked_for_by_what_needs_them():
+    with pytest.raises(ValueError, match="batch 0 of the loader has no labels, and estimate_tau_from_data needs them"):
+        estimate_tau_from_data(tiny_model("gpt2"), [{"input_ids": tokens()}], progress=False)
+    with pytest.raises(
+        ValueError, match=r"batch 1 of the loader has no labels, and others have \(it has: 'input_ids'"
+    ):
+        read_batches([ROW, {"input_ids": tokens()}], None)
+    assert len(read_batches([{"input_ids": tokens()}], None)) == 1
 
 
 @pytest.mark.parametrize("function", [calibrate, compare, estimate_tau_from_data])

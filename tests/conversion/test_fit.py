@@ -1,16 +1,19 @@
 """Fitted temperatures are those that enumeration finds, and those that were put in."""
 
+import itertools
+
 import pytest
 import torch
 
 import hf_sparse.functional as F
 from hf_sparse import sparsify
-from hf_sparse.attention.site import attention_sites, trial
+from hf_sparse.attention.site import AttentionSite, attention_sites, trial
 from hf_sparse.config import MapConfig
-from hf_sparse.conversion._fit import fit_attention, fit_head, head_data
-from hf_sparse.conversion._measure import squared_distance, support_divergence
+from hf_sparse.conversion._fit import ALPHAS, alpha_of, cheapest, fit_temperatures, levels_of, share_of_edges
+from hf_sparse.conversion._fit_head import fit_head
 from hf_sparse.conversion._rules import all_softmax
-from hf_sparse.conversion._temperature import ROUNDS, TemperatureSearch
+from hf_sparse.conversion._scores import SiteScores, record, squared_distance, support_divergence
+from hf_sparse.conversion._temperature import best_temperatures
 from tests.conversion.data import loader
 from tests.tiny_models import tiny_model
 
@@ -21,12 +24,8 @@ def logits(rows=60, classes=30, scale=3.0, seed=0):
 
 def test_the_search_finds_every_heads_own_minimum_to_about_a_percent():
     truth = torch.tensor([0.13, 0.7, 2.0, 480.0], dtype=torch.float64)
-    search = TemperatureSearch(heads=4)
-    for _ in range(ROUNDS):
-        for point, temperatures in enumerate(search.candidates):
-            search.add(point, (temperatures.log() - truth.log()).abs())
-        search.zoom()
-    assert search.best == pytest.approx(truth.tolist(), rel=0.012)
+    found = best_temperatures(lambda temperatures: (temperatures.log() - truth.log()).abs(), torch.full((4,), 8.0))
+    assert found.tolist() == pytest.approx(truth.tolist(), rel=0.012)
 
 
 def test_divergences_equal_their_sums():
@@ -95,19 +94,26 @@ def test_softmax_stays_as_it_is():
     assert fit_head(choice, logits(), logits().softmax(-1)) == choice
 
 
+def recorded(model, batches, sites=None):
+    """Scores of dense attention as calibration records them, and all of them."""
+    own = {site.path: site.map_config for _, site in attention_sites(model)}
+    seen = {}
+    with trial(model, all_softmax(model), lambda site, _, scores: seen.setdefault(site.path, []).append(scores)):
+        for batch in batches:
+            model(**batch)
+    return record(model, batches, len(batches), own, lambda batch, given: None), seen
+
+
 @pytest.mark.parametrize(("name", "kinds"), [("gpt2", 2), ("bart", 6), ("t5", 6)])
 @pytest.mark.parametrize("per_head", [False, True])
 @torch.no_grad()
 def test_attention_gets_the_temperatures_that_enumeration_finds(name, kinds, per_head):
     model = sparsify(tiny_model(name), attn="sparsemax")
-    batches = loader(model)
-    seen = {}
-    with trial(model, all_softmax(model), lambda site, _, scores: seen.setdefault(site.path, []).append(scores)):
-        for batch in batches:
-            model(**batch)
-    own = {site.path: site.map_config for _, site in attention_sites(model)}
-    fitted = fit_attention(model, batches, own, per_head, lambda: None)
-    assert len(fitted) == kinds
+    batches = [{name: each for name, each in batch.items() if name != "labels"} for batch in loader(model)]
+    if model.config.is_encoder_decoder:
+        batches = [{**batch, "decoder_input_ids": batch["input_ids"]} for batch in batches]
+    scores, seen = recorded(model, batches)
+    assert len(scores) == kinds
     grid = torch.logspace(-0.9, 1.5, 120, dtype=torch.float64).tolist()
     for path, calls in seen.items():
         z = torch.cat([call.double() for call in calls])
@@ -116,40 +122,130 @@ def test_attention_gets_the_temperatures_that_enumeration_finds(name, kinds, per
         def errors(temperature, z=z, p=p):
             return (F.sparsemax(z / temperature) - p).square().sum((0, 2, 3))
 
-        found = fitted[path].temperature
+        found, means = fit_temperatures(scores[path], MapConfig("sparsemax"), per_head)
+        assert len(found) == 4
+        own_errors = errors(found.view(-1, 1, 1))
+        torch.testing.assert_close(means.error * (z.shape[0] * z.shape[2]), own_errors, rtol=1e-3, atol=1e-6)
         if per_head:
-            assert len(found) == 4
-            own_errors = errors(torch.tensor(found, dtype=torch.float64).view(-1, 1, 1))
             best = torch.stack([errors(temperature) for temperature in grid]).amin(0)
             assert (own_errors <= best * 1.01 + 1e-9).all()
         else:
+            assert len(set(found.tolist())) == 1
             best = min(float(errors(temperature).sum()) for temperature in grid)
-            assert float(errors(found).sum()) <= best * 1.01
+            assert float(own_errors.sum()) <= best * 1.01
 
 
-@torch.no_grad()
-def test_sites_left_out_and_softmax_keep_what_they_had():
-    model = sparsify(tiny_model("gpt2"), attn={"decoder": ["softmax", "entmax15"]})
-    own = {site.path: site.map_config for _, site in attention_sites(model)}
-    first, second = own
-    fitted = fit_attention(model, loader(model), {first: own[first], second: None}, False, lambda: None)
-    assert fitted == {first: MapConfig("softmax"), second: None}
-    assert [site.map_config for _, site in attention_sites(model)] == list(own.values())
+def made_up(heads=3, queries=40, keys=12, seed=0):
+    """Recorded scores of one site: heads of growing sharpness, causal masks."""
+    z = torch.randn(1, heads, queries, keys, generator=torch.Generator().manual_seed(seed))
+    z = z * torch.linspace(1, 4, heads)[:, None, None]
+    z = z.masked_fill(torch.arange(keys) > torch.arange(queries)[:, None], -torch.inf)
+    return SiteScores(AttentionSite("a", "decoder", None), torch.nn.Identity(), [z[..., :20, :], z[..., 20:, :]])
 
 
-@torch.no_grad()
-def test_the_head_is_fitted_under_sparse_attention_on_what_there_is_room_for(monkeypatch):
-    model = sparsify(tiny_model("gpt2"), attn="sparsemax", head="entmax15")
-    batches = loader(model)
-    own = {site.path: site.map_config for _, site in attention_sites(model)}
-    z, p = head_data(model, batches, own, lambda: None)
-    kept = [batch["labels"][:, 1:] != -100 for batch in batches]
-    sparse = torch.cat([model(**batch).logits[:, :-1][keep] for batch, keep in zip(batches, kept)])
-    dense = torch.cat([tiny_model("gpt2")(**batch).logits[:, :-1][keep] for batch, keep in zip(batches, kept)])
-    torch.testing.assert_close(z, sparse)
-    torch.testing.assert_close(p, dense.softmax(-1), atol=1e-5, rtol=1e-4)
-    monkeypatch.setattr("hf_sparse.conversion._fit._KEPT_LOGITS", 2 * 5 * 23)
-    few, _ = head_data(model, batches, own, lambda: None)
-    assert len(few) == 10
-    assert torch.equal(few[0], z[0])
-    assert torch.equal(few[-1], z[-1])
+def test_means_are_those_of_all_recorded_queries_together():
+    scores = made_up()
+    z = torch.cat(scores.parts, 2)[0]
+    q, p = F.sparsemax(z / 2), z.softmax(-1)
+    found = scores.means(MapConfig.parse({"name": "sparsemax", "temperature": 2.0}, "attn"))
+    expected = [
+        (q - p).square().sum(-1),
+        p.square().sum(-1),
+        support_divergence(q, p),
+        (q > 0).sum(-1),
+        (p > 0).sum(-1),
+    ]
+    for value, by_hand in zip(vars(found).values(), expected):
+        torch.testing.assert_close(value, by_hand.double().mean(-1), rtol=1e-5, atol=1e-6)
+    by_argument = scores.means(MapConfig("sparsemax"), torch.full((3,), 2.0))
+    torch.testing.assert_close(by_argument.error, found.error, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("edges", [0.9, 0.6, 0.4])
+def test_no_choice_of_levels_on_the_convex_hull_costs_less_for_as_few_edges(edges):
+    """Against all 6^3 choices: the price of an edge finds the best of those that some price makes best."""
+    levels = {"a": levels_of(made_up(), MapConfig("entmax15"), True, ALPHAS)}
+    (one,) = levels.values()
+    maps = cheapest(levels, edges)
+    own = made_up().means(maps["a"])
+    error = float((own.error / own.length).sum())
+    kept = float(own.support.sum() / own.dense_support.sum())
+    assert kept <= edges
+    choices = []
+    for choice in itertools.product(range(len(one.alphas)), repeat=3):
+        level = torch.tensor(choice)[None]
+        choices.append((float(one.supports.gather(0, level).sum()), float(one.errors.gather(0, level).sum())))
+    visible = float(one.visible.sum())
+    for price in torch.logspace(-4, 1, 60).tolist():
+        support, cost = min(choices, key=lambda each, price=price: each[1] + price * each[0])
+        assert support / visible > edges or cost >= error - 1e-6
+
+
+def test_heads_differ_in_alpha_and_temperature_unless_layers_may_not():
+    by_head = cheapest({"a": levels_of(made_up(), MapConfig("entmax15"), True, ALPHAS)}, 0.4)["a"]
+    by_layer = cheapest({"a": levels_of(made_up(), MapConfig("entmax15"), False, ALPHAS)}, 0.5)["a"]
+    assert len(set(by_head.temperature)) == 3
+    assert isinstance(by_layer.temperature, float)
+    assert by_layer.map_settings == {} or isinstance(by_layer.map_settings["alpha"], float)
+
+
+def test_colder_maps_reach_goals_that_no_alpha_does_and_what_none_reaches_is_refused():
+    scores = made_up()
+    with pytest.raises(ValueError, match=r"edges=0\.2 is out of reach: the sparsest of these maps keep 0\.\d+ of"):
+        cheapest({"a": levels_of(scores, MapConfig("entmax15"), True, ALPHAS)}, 0.2)
+    found = cheapest({"a": levels_of(scores, MapConfig("entmax15"), True, ALPHAS, colder=True)}, 0.2)
+    assert share_of_edges({"a": scores}, found) <= 0.2
+    assert share_of_edges({"a": scores}, {}) == 1
+
+
+def test_maps_outside_the_family_keep_what_they_are():
+    for given in ("sparsegen_lin", {"name": "entmax", "alpha": [1.2, 1.5, 2.0]}, {"name": "entmax15", "beta": 1.0}):
+        map_config = MapConfig.parse(given, "attn")
+        assert alpha_of(map_config) is None
+        levels = levels_of(made_up(), map_config, True, ALPHAS)
+        assert levels.alphas == (None,)
+        assert levels.chosen(torch.zeros(3, dtype=torch.long)).map_settings == map_config.map_settings
+    assert alpha_of(MapConfig("sparsemax")) == 2.0
+
+
+def test_the_sample_leaves_padding_out_and_spreads_over_the_data():
+    model = sparsify(tiny_model("bert"), attn="entmax15")
+    ids = torch.randint(5, 20, (4, 12), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(12) < torch.tensor([[12], [9], [6], [3]])).long()
+    with torch.no_grad():
+        scores = record(model, [{"input_ids": ids, "attention_mask": mask}], 1, paths(model), lambda *_: None)
+        short = [record(model, [{"input_ids": ids[i : i + 1, :n]}], 1, paths(model), lambda *_: None)
+                 for i, n in enumerate((12, 9, 6, 3))]  # fmt: skip
+    for path, each in scores.items():
+        assert each.parts[0].shape[2] == 30
+        alone = torch.stack([one[path].means(MapConfig("entmax15")).error * n for one, n in zip(short, (12, 9, 6, 3))])
+        torch.testing.assert_close(each.means(MapConfig("entmax15")).error, alone.sum(0) / 30, rtol=1e-4, atol=1e-7)
+
+
+def test_the_sample_does_not_meet_the_same_positions_of_every_row():
+    """48 of 96 rows of 16 positions, every 32nd at equal distances: the mean of the visible keys is that of all."""
+    model = sparsify(tiny_model("gpt2"), attn="entmax15")
+    ids = torch.randint(5, 20, (96, 16), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        scores = record(model, [{"input_ids": rows} for rows in ids.split(48)], 2, paths(model), lambda *_: None)
+    visible = scores[paths(model)[0]].means(MapConfig("entmax15")).dense_support
+    assert visible.tolist() == pytest.approx([8.5] * 4, abs=1.2)
+
+
+def paths(model):
+    return [site.path for _, site in attention_sites(model)]
+
+
+def test_memory_and_time_are_bounded_by_the_sample(monkeypatch):
+    model = sparsify(tiny_model("gpt2"), attn="entmax15")
+    batches = [{"input_ids": torch.randint(5, 20, (4, 7))} for _ in range(3)]
+    monkeypatch.setattr("hf_sparse.conversion._scores._QUERIES", 6)
+    with torch.no_grad():
+        scores = record(model, batches, 3, paths(model), lambda *_: None)
+    assert [part.shape for part in scores[paths(model)[0]].parts] == [(1, 4, 2, 7)] * 3
+    visible = [(part > -torch.inf).sum(-1)[0, 0].tolist() for part in scores[paths(model)[0]].parts]
+    assert len({tuple(each) for each in visible}) > 1  # not the same places of every batch
+    monkeypatch.setattr("hf_sparse.conversion._scores._NUMBERS", 0)
+    with torch.no_grad():
+        scores = record(model, batches, 3, paths(model), lambda *_: None)
+    assert scores[paths(model)[0]].parts[0].shape[2] == 1

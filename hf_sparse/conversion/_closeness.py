@@ -1,0 +1,65 @@
+"""How far the output of a sparse model is from that of the dense one: measures by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+# Share of the uniform distribution that is mixed in where zeros would cost without end.
+UNIFORM = 1e-4
+
+
+def eps_kl(q: Tensor, p: Tensor) -> Tensor:
+    """``KL(p' || q')`` in nats, where ``p' = (1 - u) p + u / V`` and q' likewise, ``u = UNIFORM``: zeros stay finite.
+
+    It is what the log-likelihood of classes drawn from p' loses; a class that q makes impossible costs about its
+    probability times ``log(p V / u)``. ``KL(q || p)``, finite too, never looks where q is zero: on a confident model
+    it prefers supports of one class.
+
+    Args:
+        q: distributions (..., V).
+        p: dense distributions (..., V).
+
+    Returns:
+        Divergences (...).
+
+    >>> eps_kl(torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.5]))
+    tensor(0.)
+    """
+    q, p = ((1 - UNIFORM) * each + UNIFORM / each.shape[-1] for each in (q, p))
+    return (p * (p / q).log()).sum(-1)
+
+
+def js(q: Tensor, p: Tensor) -> Tensor:
+    """The Jensen-Shannon divergence ``KL(q || m) / 2 + KL(p || m) / 2``, ``m = (q + p) / 2``: at most log 2 nats.
+
+    Args:
+        q: distributions (..., V).
+        p: dense distributions (..., V).
+
+    Returns:
+        Divergences (...).
+
+    >>> js(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))  # log 2
+    tensor(0.6931)
+    """
+    m = (q + p) / 2
+    return ((torch.xlogy(q, q) + torch.xlogy(p, p)) / 2 - torch.xlogy(m, m)).sum(-1)
+
+
+DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"eps_kl": eps_kl, "js": js}
+MEASURES = ("auto", *DIVERGENCES, "states")
+
+
+def lost_variance(h: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
+    """``sum ||h - h0||^2`` and ``sum ||h0 - mean h0||^2``: their ratio is the share of the variance that is lost.
+
+    A constant part that all positions share, which hidden states have, does not make it look small.
+
+    Args:
+        h: outputs (N, d).
+        dense: the dense model's (N, d).
+    """
+    return (h - dense).square().sum(), (dense - dense.mean(0)).square().sum()

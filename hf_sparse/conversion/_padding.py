@@ -1,0 +1,54 @@
+"""The positions of a batch that count: not padding, nor the silence that a mask of sound excludes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+
+def counted(batch: Mapping[str, Any], kind: str, is_encoder_decoder: bool, shape: tuple[int, ...]) -> Tensor | None:
+    """Which positions of one side of a model count: (batch, positions), True where they do; None where all do.
+
+    An encoder's, and a lone decoder's, are those of ``attention_mask``; a mask of more frames than there are
+    positions, as of sound, is read at as many places: a position counts where one of its frames does. The decoder's
+    positions of an encoder-decoder, cross-attention's queries among them, are those of ``decoder_attention_mask``, or
+    where a label counts.
+
+    Args:
+        batch: keyword arguments for one forward call.
+        kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
+        is_encoder_decoder: whether the model is one.
+        shape: number of rows and of positions.
+
+    >>> counted({"attention_mask": torch.tensor([[1, 1, 1, 0, 0, 0]])}, "encoder", True, (1, 3))
+    tensor([[ True,  True, False]])
+    """
+    mask = _mask_of(batch, kind, is_encoder_decoder)
+    if mask is None or mask.dim() != 2 or bool(mask.all()):
+        return None
+    rows, positions = shape
+    if mask.shape[0] == rows and positions > 0 and mask.shape[1] % positions == 0:
+        return mask.unflatten(1, (positions, -1)).any(-1)
+    logger.warning(
+        "%s positions of %s rows cannot be told apart by a mask of shape %s: all of them count, padding too",
+        positions,
+        rows,
+        tuple(mask.shape),
+    )
+    return None
+
+
+def _mask_of(batch: Mapping[str, Any], kind: str, is_encoder_decoder: bool) -> Tensor | None:
+    """True where a position counts, in the length of the side's input."""
+    if not is_encoder_decoder or kind == "encoder":
+        given = batch.get("attention_mask")
+        return None if given is None else torch.as_tensor(given) != 0
+    if batch.get("decoder_attention_mask") is not None:
+        return torch.as_tensor(batch["decoder_attention_mask"]) != 0
+    return None if batch.get("labels") is None else torch.as_tensor(batch["labels"]) != -100

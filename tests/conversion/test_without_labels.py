@@ -1,0 +1,186 @@
+"""Models without labels, heads or losses are calibrated by their outputs; what a mask excludes does not count."""
+
+import logging
+
+import pytest
+import torch
+from transformers import BertModel, ViTConfig, ViTModel
+
+from hf_sparse import calibrate, compare, sparse_config, sparsify
+from hf_sparse.conversion._batches import answer
+from hf_sparse.conversion._padding import counted
+from tests.tiny_models import tiny_model
+
+
+def encoder():
+    return tiny_model("bert").bert
+
+
+def padded(batches=3):
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.arange(9) < torch.tensor([[9], [6], [4]])).long()
+    return [
+        {"input_ids": torch.randint(5, 20, (3, 9), generator=generator), "attention_mask": mask}
+        for _ in range(batches)
+    ]
+
+
+def states_lost(sparse, dense, batch):
+    with torch.no_grad():
+        kept = batch["attention_mask"].bool()
+        h, h0 = (model(**batch).last_hidden_state[kept] for model in (sparse, dense))
+    return float((h - h0).square().sum() / (h0 - h0.mean(0)).square().sum())
+
+
+def test_an_encoder_is_judged_by_its_states_where_there_is_no_padding():
+    model, batches = sparsify(encoder(), attn="sparsemax"), padded()
+    before = states_lost(model, encoder(), batches[-1])
+    report = calibrate(model, batches, progress=False)
+    assert report.measure == "states"
+    assert report.dense.targets == 19
+    assert report.dense.loss is None
+    assert report.before.divergence == pytest.approx(before, rel=1e-3)
+    assert report.after.divergence == pytest.approx(states_lost(model, encoder(), batches[-1]), rel=1e-3)
+    assert report.after.divergence < report.before.divergence
+    assert "19 positions held out" in str(report)
+    assert "ppl" not in str(report)
+
+
+def test_compare_takes_encoders_too():
+    found = compare(encoder(), padded(), attn="sparsemax", budget=0.05, progress=False)
+    assert found.measure == "states"
+    assert found.asked["attention, recommended"].divergence <= 0.05
+    assert "relative error of each encoder head's weights" in str(found)
+
+
+@pytest.mark.parametrize("measure", ["eps_kl", "js", "states"])
+def test_measures_are_chosen_by_name(measure):
+    model = sparsify(tiny_model("gpt2"), attn="sparsemax")
+    report = calibrate(model, padded(), measure=measure, progress=False)
+    assert report.measure == measure
+    assert report.after.divergence <= report.before.divergence
+
+
+def test_a_head_is_fitted_without_labels():
+    model = sparsify(tiny_model("gpt2"), attn="entmax15", head="entmax15")
+    report = calibrate(model, padded(), progress=False)
+    assert report.after.divergence < report.before.divergence
+    assert report.dense.support == 23
+    assert sparse_config(model).head.temperature > 1
+    found = compare(tiny_model("gpt2"), padded(), head="entmax15", progress=False)
+    assert found.recommended.divergence <= found.asked["head"].divergence
+
+
+def test_an_image_encoder_needs_no_mask():
+    torch.manual_seed(0)
+    config = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    model = sparsify(ViTModel(ViTConfig(**config, image_size=8, patch_size=4)).eval(), attn="sparsemax")
+    batches = [{"pixel_values": torch.randn(2, 3, 8, 8)} for _ in range(2)]
+    assert calibrate(model, batches, progress=False).dense.targets == 2 * 5
+
+
+def test_it_is_never_worse_by_its_own_report():
+    """At alpha near 1 the map is closest as it is; whatever is fitted must not take that away."""
+    model = sparsify(tiny_model("gpt2"), attn={"name": "entmax", "alpha": 1.01})
+    report = calibrate(model, padded(), progress=False)
+    assert report.after.divergence <= report.before.divergence
+
+
+def test_edges_bound_what_attention_keeps():
+    found = {}
+    for edges in (0.9, 0.4):
+        model = sparsify(encoder(), attn="entmax15")
+        report = calibrate(model, padded(), edges=edges, progress=False)
+        assert report.edges <= edges
+        found[edges] = report.after.divergence
+    assert found[0.9] < found[0.4]
+
+
+def test_a_time_budget_reads_less():
+    calls = []
+    model = sparsify(encoder(), attn="entmax15")
+    model.register_forward_hook(lambda *_: calls.append(1))
+    calibrate(model, padded(8), max_seconds=1e-6, progress=False)
+    in_haste = len(calls)
+    calls.clear()
+    calibrate(model, padded(8), progress=False)
+    assert in_haste == 1 + 2 * 3  # one batch read; the dense model, the old attention and other temperatures judged
+    assert len(calls) > 6 + 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "kind", "whole", "shape", "expected"),
+    [
+        ({"attention_mask": torch.tensor([[1, 1, 0]])}, "decoder", False, (1, 3), [[True, True, False]]),
+        ({"attention_mask": torch.tensor([[1, 0, 0, 0]])}, "encoder", True, (1, 2), [[True, False]]),
+        ({"attention_mask": torch.tensor([[1, 0]])}, "cross", True, (1, 2), None),
+        ({"labels": torch.tensor([[4, -100]])}, "cross", True, (1, 2), [[True, False]]),
+        ({"decoder_attention_mask": [[1, 0]], "labels": torch.tensor([[4, 4]])}, "decoder", True, (1, 2),
+         [[True, False]]),
+        ({"attention_mask": torch.ones(1, 2)}, "encoder", False, (1, 2), None),
+        ({"labels": torch.tensor([[4, -100]])}, "decoder", False, (1, 2), None),
+    ],
+)  # fmt: skip
+def test_what_a_mask_excludes(batch, kind, whole, shape, expected):
+    found = counted(batch, kind, whole, shape)
+    assert (None if found is None else found.tolist()) == expected
+
+
+def test_a_mask_that_cannot_be_read_is_reported(caplog):
+    with caplog.at_level(logging.WARNING, logger="hf_sparse"):
+        assert counted({"attention_mask": torch.tensor([[1, 1, 0]])}, "encoder", False, (1, 5)) is None
+    assert "5 positions of 1 rows cannot be told apart by a mask of shape (1, 3): all of them count" in caplog.text
+
+
+def test_outputs_without_anything_to_compare_are_refused():
+    class Pooled(BertModel):
+        def forward(self, *args, **options):
+            return {"pooled": super().forward(*args, **options).pooler_output}
+
+    model = sparsify(Pooled(encoder().config).eval(), attn="entmax15")
+    with pytest.raises(ValueError, match="returns neither logits nor last_hidden_state to compare"):
+        calibrate(model, padded(), progress=False)
+    with pytest.raises(ValueError, match="measure='js' compares distributions, and BertModel returns none here"):
+        calibrate(sparsify(encoder(), attn="entmax15"), padded(), measure="js", progress=False)
+
+
+@torch.no_grad()
+def test_answers_of_padded_batches_are_those_of_the_rows_alone():
+    model, batch = encoder(), padded(1)[0]
+    found = answer(model, batch)
+    alone = [model(input_ids=row[None, :n]).last_hidden_state[0] for row, n in zip(batch["input_ids"], (9, 6, 4))]
+    torch.testing.assert_close(found.rows, torch.cat(alone), atol=1e-5, rtol=1e-4)
+    assert not found.is_logits
+
+
+BAD = [
+    ({"edges": 0}, ValueError, r"edges must be in \(0, 1\], or None, was 0"),
+    ({"coverage": 1}, ValueError, r"coverage must be in \(0, 1\), or None, was 1"),
+    ({"classes": 0.5}, ValueError, "classes must be >= 1 and finite, or None, was 0.5"),
+    ({"max_seconds": 0}, ValueError, "max_seconds must be > 0, or None, was 0"),
+    ({"measure": "kl"}, ValueError, "measure must be one of 'auto', 'eps_kl', 'js', 'states', was 'kl'"),
+    ({"edges": 0.01}, ValueError, r"edges=0\.01 is out of reach"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD, ids=str)
+def test_bad_requests_are_refused(arguments, error, message):
+    model = sparsify(encoder(), attn="entmax15")
+    config = sparse_config(model)
+    with pytest.raises(error, match=message):
+        calibrate(model, padded(), **arguments, progress=False)
+    assert sparse_config(model) == config
+
+
+def test_edges_are_for_attention():
+    with pytest.raises(ValueError, match="edges is for attention, and this model's is dense"):
+        calibrate(sparsify(tiny_model("gpt2"), head="entmax15"), padded(), edges=0.5, progress=False)
+
+
+def test_alphas_are_fitted_unless_told_otherwise():
+    names = {}
+    for fit_alpha in (True, False):
+        model = sparsify(encoder(), attn="entmax15")
+        calibrate(model, padded(), edges=0.4, fit_alpha=fit_alpha, progress=False)
+        names[fit_alpha] = {map_config.name for map_config in sparse_config(model).attention_maps}
+    assert names == {True: {"entmax"}, False: {"entmax15"}}
