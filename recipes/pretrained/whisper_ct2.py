@@ -142,16 +142,14 @@ def load_whisper(parts: Sequence[Path], folder: Path) -> tuple[WhisperForConditi
         ValueError: see ``read_arrays``; or arrays that are not those of a Whisper.
     """
     state = parameters(read_arrays(b"".join(part.read_bytes() for part in parts)))
-    model = WhisperForConditionalGeneration(_config(state))
-    missing = model.load_state_dict(state, strict=False)
-    if missing.missing_keys or missing.unexpected_keys:
-        raise ValueError(f"the file and WhisperForConditionalGeneration differ: {missing}")
     tokenizer = WhisperTokenizer.from_pretrained(folder, extra_special_tokens=_special_tokens(folder))
-    processor = WhisperProcessor(WhisperFeatureExtractor(feature_size=model.config.num_mel_bins), tokenizer)
-    model.generation_config = _generation(json.loads((folder / "config.json").read_text()), tokenizer)
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
-        setattr(model.config, name, getattr(model.generation_config, name))
-    return model.eval(), processor
+    generation = _generation(json.loads((folder / "config.json").read_text(encoding="utf-8")), tokenizer)
+    model = WhisperForConditionalGeneration(_config(state, generation))
+    differences = model.load_state_dict(state, strict=False)
+    if differences.missing_keys or differences.unexpected_keys:
+        raise ValueError(f"the file and WhisperForConditionalGeneration differ: {differences}")
+    model.generation_config = generation
+    return model.eval(), WhisperProcessor(WhisperFeatureExtractor(feature_size=model.config.num_mel_bins), tokenizer)
 
 
 def _special_tokens(folder: Path) -> list[str]:
@@ -160,20 +158,18 @@ def _special_tokens(folder: Path) -> list[str]:
     return [token["content"] for token in sorted(added, key=lambda token: token["id"])[1:]]
 
 
-def _config(state: dict[str, Tensor]) -> WhisperConfig:
-    """The sizes of a model, from the shapes of its parameters."""
+def _config(state: dict[str, Tensor], generation: GenerationConfig) -> WhisperConfig:
+    """The sizes of a model, from the shapes of its parameters, and its special tokens."""
     vocab_size, width = state["model.decoder.embed_tokens.weight"].shape
-    layers = {side: sum(name.startswith(f"model.{side}.layers") and name.endswith("fc1.weight") for name in state)
-              for side in ("encoder", "decoder")}  # fmt: skip
-    sizes: dict[str, Any] = {
-        f"{side}_{name}": value
-        for side, count in layers.items()
-        for name, value in (
-            ("layers", count),
-            ("attention_heads", width // _HEAD_SIZE),
-            ("ffn_dim", len(state[f"model.{side}.layers.0.fc1.weight"])),
-        )
-    }
+    sizes: dict[str, Any] = {}
+    for side in ("encoder", "decoder"):
+        first = [name for name in state if name.startswith(f"model.{side}.layers.") and name.endswith(".fc1.weight")]
+        sizes |= {
+            f"{side}_layers": len(first),
+            f"{side}_attention_heads": width // _HEAD_SIZE,
+            f"{side}_ffn_dim": len(state[first[0]]),
+        }
+    named = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
     return WhisperConfig(
         vocab_size=vocab_size,
         d_model=width,
@@ -181,6 +177,7 @@ def _config(state: dict[str, Tensor]) -> WhisperConfig:
         max_source_positions=len(state["model.encoder.embed_positions.weight"]),
         max_target_positions=len(state["model.decoder.embed_positions.weight"]),
         **sizes,
+        **{name: getattr(generation, name) for name in named},
     )
 
 
