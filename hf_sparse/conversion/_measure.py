@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.site import trial
-from ..config import MapConfig
+from ..config import MapConfig, SparseConfig
 from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
+from ..model.state import sparse_config
 from ._batches import Answer, Batch, answer
 from ._closeness import DIVERGENCES, lost_variance
 from ._rules import MapsByPath, all_softmax
@@ -40,8 +41,8 @@ class Quality:
         divergence: distance of the model's output from the dense model's, by the measure of the report: ``"eps_kl"``
             and ``"js"`` in nats a position, ``"states"`` the share of the variance of the dense outputs.
         targets: positions that were measured; those with a label that counts, where there are labels.
-        loss: the loss of the head's map, a target; cross-entropy in nats for softmax. Losses of different maps do not
-            compare. None without labels.
+        loss: the model's loss, that of the head's map, a target; cross-entropy in nats for softmax. Losses of different
+            maps, or of one at different temperatures, do not compare. None without labels.
         eps_perplexity: ``hf_sparse.metrics.eps_perplexity``, in classes a target; it does compare. None without
             labels.
         support: classes with nonzero probability, a position; None where the output is no scores of classes.
@@ -82,6 +83,7 @@ class _Sums:
     """Sums over the positions of all batches."""
 
     eps: float
+    config: SparseConfig
     targets: int = 0
     distance: float = 0.0
     scale: float = 0.0
@@ -98,7 +100,8 @@ class _Sums:
         if own.is_logits:
             self.support += float(support_size(q).sum())
         if own.target is not None:
-            self.labelled[0] += float(head.loss()(own.rows, own.target, reduction="sum"))
+            factor = replace(self.config, head=head).loss_factor
+            self.labelled[0] += factor * float(head.loss()(own.rows, own.target, reduction="sum"))
             self.labelled[1] += float(eps_perplexity(q, own.target, self.eps).log()) * len(own.target)
 
     def _add_distance(self, q: Tensor, own: Answer, dense: Answer, measure: str) -> None:
@@ -153,7 +156,7 @@ class Judge:
         by_attention: dict[tuple[object, ...], list[int]] = {}
         for number, each in enumerate(trials):
             by_attention.setdefault(tuple(sorted(each.attention.items())), []).append(number)
-        sums = [_Sums(self.eps) for _ in (None, *trials)]
+        sums = [_Sums(self.eps, sparse_config(self.model)) for _ in (None, *trials)]
         for batch in self.batches:
             with trial(self.model, everywhere):
                 dense = answer(self.model, batch)

@@ -44,7 +44,7 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
 
     def rows(x: Tensor) -> Tensor:
         # A masked entry must not reach alpha's gradient as 0 times inf.
-        x = x.to(torch.float64 if torch.is_tensor(alpha) else dtype_for(alpha, x))
+        x = x.double() if torch.is_tensor(alpha) else x.to(dtype_for(alpha, x))
         masked = x == -torch.inf
         u = ((alpha - 1) * x.masked_fill(masked, 0.0) - tau).masked_fill(masked, -torch.inf)
         support = u > 0

@@ -7,6 +7,7 @@ from torch import nn
 
 from ..attention.find import computes_inline, goes_through_interface
 from ..attention.site import SITE
+from ..fertility.source import SourceFertility
 
 Children = list[tuple[nn.Module, dict[str, nn.Module | None]]]
 
@@ -33,7 +34,10 @@ def check_late_attention(model: nn.Module, known: Children) -> Children:
 @torch.compiler.disable
 def _looked_through(model: nn.Module) -> Children:
     owners: dict[int, nn.Module] = {}
+    predictors = [f"{path}." for path, module in model.named_modules() if isinstance(module, SourceFertility)]
     for path, module in model.named_modules():
+        if any(map(path.startswith, predictors)):  # models of their own
+            continue
         if SITE in module.__dict__:
             owners |= {id(owner): owner for owner in _on_the_way(model, path)}
         elif computes_inline(type(module)) or goes_through_interface(type(module)):

@@ -122,7 +122,7 @@ def test_a_head_alone_is_compared_and_recommended_with_fitted_settings():
     assert not found.heads
     assert list(found.asked) == ["head", "head, fitted"]
     assert found.recommended == found.asked["head, fitted"]
-    assert found.recommended.loss < found.asked["head"].loss
+    assert found.recommended.eps_perplexity < found.asked["head"].eps_perplexity
     assert sparse_config(run(found.call, model)).head.to_dict() == found.recommendation["head"]
     with pytest.raises(ValueError, match="the comparison is without attention heads"):
         plot_head_errors(found)

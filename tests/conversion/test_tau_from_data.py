@@ -73,5 +73,5 @@ def test_bad_arguments_are_refused():
     model = tiny_model("gpt2")
     with pytest.raises(ValueError, match=r"alpha must be a number from 1.001 to 5, was 1\.0"):
         estimate_tau_from_data(model, loader(model), 1.0, progress=False)
-    with pytest.raises(ValueError, match=r"temperature must be a number from 0.0001 to 1000000, was 0"):
+    with pytest.raises(ValueError, match=r"temperature must be a number from 0.0001 to 1000000 or \"auto\", was 0"):
         estimate_tau_from_data(model, loader(model), temperature=0, progress=False)

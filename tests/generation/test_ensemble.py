@@ -221,7 +221,7 @@ def tokenizer_of(words):
 
 def test_members_that_do_not_fit_are_refused_by_name():
     llama = tiny_model("llama", vocab_size=VOCAB)
-    with pytest.raises(ValueError, match="at least one member, was given none"):
+    with pytest.raises(ValueError, match="members must hold at least one model, were"):
         Ensemble([])
     with pytest.raises(
         ValueError,

@@ -121,7 +121,7 @@ MUTATIONS = {
     "values weighed by the slope": (BACKWARD, "(w * u).to(dout.dtype)", "w.to(dout.dtype)", "causal"),
     "head of a group": (BACKWARD, "key_head * group + member", "key_head + member", GROUPED),
     "keys of another head": (BACKWARD, "key_head = head // group", "key_head = head % 2", GROUPED),
-    "sign of the entropy": (BACKWARD, "-p * exponent", "p * exponent", LEARNED),
+    "sign of the logarithm": (BACKWARD, "u - u * tl.log", "u + u * tl.log", LEARNED),
     "sink without weight": (BACKWARD, "total += w_sink", "total += 0 * w_sink", "sinks"),
     "block skipped too eagerly": ("_row_kernels", "shift > 0:", "shift > 0.3:", rows),
     "wrong class": ("_row_kernels", "entry == tl.load(TARGET + row)", "entry == tl.load(TARGET + row) + 1", rows),

@@ -26,14 +26,14 @@ FUSED = {
     "entmax 1.5": linear_entmax_loss,
     "sparsemax": linear_sparsemax_loss,
     "alpha-ReLU 1.5": lambda *tensors, **options: linear_alpha_relu_loss(*tensors, 1.5, 10.0, **options),
-    "alpha-ReLU 2.5": lambda *tensors, **options: linear_alpha_relu_loss(*tensors, 2.5, 20.0, **options),
+    "alpha-ReLU 1.9": lambda *tensors, **options: linear_alpha_relu_loss(*tensors, 1.9, 20.0, **options),
 }
 LOSSES = {
     "entmax 1.3": lambda z, y, **options: entmax_loss(z, y, 1.3, **options),
     "entmax 1.5": entmax_loss,
     "sparsemax": lambda z, y, **options: entmax_loss(z, y, 2.0, **options),
     "alpha-ReLU 1.5": lambda z, y, **options: alpha_relu_loss(z, y, 1.5, 10.0, **options),
-    "alpha-ReLU 2.5": lambda z, y, **options: alpha_relu_loss(z, y, 2.5, 20.0, **options),
+    "alpha-ReLU 1.9": lambda z, y, **options: alpha_relu_loss(z, y, 1.9, 20.0, **options),
 }
 # Logits this large leave supports of a few classes; these small ones, of all for entmax and of none for alpha-ReLU.
 LISTED, DENSE = 3.0, 0.01

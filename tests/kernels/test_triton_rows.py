@@ -94,7 +94,7 @@ LOSSES = {
     "entmax 1.3": lambda z, y, **options: entmax_loss(z, y, 1.3, **options),
     "sparsemax": lambda z, y, **options: entmax_loss(z, y, 2.0, **options),
     "alpha_relu": lambda z, y, **options: alpha_relu_loss(z, y, 1.5, 0.7, **options),
-    "alpha_relu 2.5": lambda z, y, **options: alpha_relu_loss(z, y, 2.5, -0.3, **options),
+    "alpha_relu 1.9": lambda z, y, **options: alpha_relu_loss(z, y, 1.9, -0.3, **options),
 }
 
 
