@@ -41,8 +41,8 @@ class Quality:
         divergence: distance of the model's output from the dense model's, by the measure of the report: ``"eps_kl"``
             and ``"js"`` in nats a position, ``"states"`` the share of the variance of the dense outputs.
         targets: positions that were measured; those with a label that counts, where there are labels.
-        loss: the model's loss, that of the head's map, a target; cross-entropy in nats for softmax. Losses of different
-            maps, or of one at different temperatures, do not compare. None without labels.
+        loss: the model's loss, that of the head's map, a target; cross-entropy in nats for softmax. Losses of
+            different maps, or of one at different temperatures, do not compare. None without labels.
         eps_perplexity: ``hf_sparse.metrics.eps_perplexity``, in classes a target; it does compare. None without
             labels.
         support: classes with nonzero probability, a position; None where the output is no scores of classes.
