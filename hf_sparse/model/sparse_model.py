@@ -163,8 +163,7 @@ def sparse_forward(
         check_flag("log_probs", log_probs)
     check_packed(self, args, kwargs)
     kwargs |= sequential_arguments(self, fertility, args, kwargs)
-    given = kwargs | dict(zip(self._arguments, args))
-    has_labels = any(value is not None for name, value in given.items() if "labels" in name)
+    has_labels = _has_labels(self, args, kwargs)
     num_items = kwargs.get("num_items_in_batch")
     _check_loss(self, state, label_smoothing, num_items, has_labels)
     if not self._takes_any_keyword:
@@ -174,7 +173,7 @@ def sparse_forward(
         kwargs["num_items_in_batch"] = num_items + (num_items == 0)
     head = self.get_output_embeddings()
     if log_probs is None:
-        log_probs = state.config.head is not None and not has_labels and not state.raw
+        log_probs = _read_as_log_probs(state, has_labels)
     as_tuple = log_probs and _returns_tuple(self, kwargs)
     if as_tuple:
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
@@ -188,6 +187,17 @@ def sparse_forward(
     if log_probs:
         output.logits = log_distribution(state.head, output.logits)
     return output.to_tuple() if as_tuple else output
+
+
+def _has_labels(model: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether labels of any name came with a call."""
+    given = kwargs | dict(zip(model._arguments, args))
+    return any(value is not None for name, value in given.items() if "labels" in name)
+
+
+def _read_as_log_probs(state: SparseState, has_labels: bool) -> bool:
+    """Whether the logits of a call are log-probabilities, where it does not say."""
+    return state.config.head is not None and not has_labels and not state.raw
 
 
 def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:
