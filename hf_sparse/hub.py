@@ -20,7 +20,7 @@ from .attention.find import find_sites, through_interface
 from .attention.interface import NAME
 from .config import SparseConfig
 from .fertility.source import SOURCE_FILES, load_source, saved_source
-from .model.attach import attach
+from .model.attach import attach, change_settings
 from .model.model_card import update_card
 from .model.saved_config import ADAPTER_SETTINGS, block_of, marked_part, save_adapter_settings
 from .model.sparse_model import SparseModel
@@ -152,10 +152,12 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     base = loading_class(auto_class, base_config).from_pretrained(base_path, **kwargs)
     if not is_sparse(base):
         source = load_source(*(cached_file(path, name, **_absent_is_none(kwargs)) for name in SOURCE_FILES))
-        settings = {role: map_config for role, map_config in config.to_dict().items() if role != "version"}
+        plain = config.to_dict()
+        settings = {role: plain[role] for role in ("attn", "head", "fused_loss")}
         if source is not None:
             settings |= {"fertility": source.source, "training_fertility": source.while_training}
         sparsify(base, **settings)
+        change_settings(base, config)  # the scale of its loss too, which ``sparsify`` does not ask for
     elif sparse_config(base) != config:
         raise ValueError(
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
