@@ -32,7 +32,7 @@ from .trainer_guard import install_late
 from .visible_loss import visible_methods, with_visible_loss
 
 _ANOTHER_FORWARD = (
-    "this {} is sparse, and {} in the place of its forward would compute the loss of softmax: for Liger's kernels "
+    "this {} is sparse, and {} in the place of its forward would not read its head or its bounds: for Liger's kernels "
     'pass liger_kernel_config={{"fused_linear_cross_entropy": False, "cross_entropy": False}}; instead of TRL\'s '
     "DistillationTrainer use SparseTrainer with distillation_weight; wrap a forward with functools.wraps; or make "
     "attention alone sparse"

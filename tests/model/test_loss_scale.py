@@ -4,9 +4,18 @@ import json
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from hf_sparse import AnnealingCallback, SparseConfig, SparseTrainer, from_pretrained, sparse_config, sparsify
+from hf_sparse import (
+    AnnealingCallback,
+    SparseConfig,
+    SparseTrainer,
+    from_pretrained,
+    save_pretrained,
+    sparse_config,
+    sparsify,
+)
 from hf_sparse.functional import MAPS
 from hf_sparse.model.attach import change_settings
 from hf_sparse.model.lazy_logits import LinearLogits
@@ -124,6 +133,20 @@ def test_a_checkpoint_says_its_scale_and_one_without_it_keeps_a_factor_of_one(tm
     torch.testing.assert_close(T * old(**labelled(old)).loss, model(**labelled(model)).loss)
     old.save_pretrained(tmp_path / "again")
     assert "loss_scale" not in json.loads((tmp_path / "again" / "config.json").read_text())["hf_sparse"]
+
+
+@pytest.mark.parametrize("loss_scale", ["temperature", "one"])
+def test_an_adapter_on_a_dense_base_comes_back_under_its_scale(loss_scale, tmp_path):
+    dense = tiny_model("llama")
+    dense.save_pretrained(tmp_path / "base")
+    base = with_scale(sparsify(type(dense).from_pretrained(tmp_path / "base"), head=head_of("entmax15")), loss_scale)
+    model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    save_pretrained(model, tmp_path / "adapter")
+    loaded = from_pretrained(tmp_path / "adapter")
+    assert sparse_config(loaded) == sparse_config(model)
+    assert sparse_config(loaded).loss_factor == (T if loss_scale == "temperature" else 1)
+    inputs = labelled(base)
+    torch.testing.assert_close(loaded.eval()(**inputs).loss, model.eval()(**inputs).loss)
 
 
 def test_settings_that_train_alike_are_equal():
