@@ -62,21 +62,24 @@ def has_labels(batches: list[Batch]) -> bool:
 
 def _check_labels(batches: list[Batch], labels_for: str) -> None:
     labels = [batch.get("labels") for batch in batches]
-    without = next((i for i, each in enumerate(labels) if each is None), None)
-    if without is not None and (labels_for or any(each is not None for each in labels)):
+    given = [each for each in labels if each is not None]
+    if len(given) < len(labels) and (given or labels_for):
+        without = next(i for i, each in enumerate(labels) if each is None)
         reason = f"{labels_for} needs them" if labels_for else "others have"
         raise ValueError(
             f"batch {without} of the loader has no labels, and {reason} (it has: "
             f"{', '.join(map(repr, batches[without]))}); for a causal language model copy input_ids to labels, or use "
             "DataCollatorForLanguageModeling(mlm=False)"
         )
-    if without is not None:
-        return
-    for each in labels:
-        if not isinstance(each, Tensor | list | tuple | np.ndarray):
-            raise TypeError(f"labels of the loader's batches must be a tensor, was {each!r}")
-    if not any(bool((torch.as_tensor(each) != -100).any()) for each in labels):
+    if given and not sum(map(_counts, given)):
         raise ValueError("every label in the loader is -100 (ignored); there is nothing to measure on")
+
+
+def _counts(labels: object) -> bool:
+    """Whether one of the labels is not ignored."""
+    if not isinstance(labels, Tensor | list | tuple | np.ndarray):
+        raise TypeError(f"labels of the loader's batches must be a tensor, was {labels!r}")
+    return bool((torch.as_tensor(labels) != -100).any())
 
 
 class _CrossEntropyWatch(TorchFunctionMode):
@@ -94,7 +97,7 @@ class _CrossEntropyWatch(TorchFunctionMode):
             self._keep(**call.arguments)
         return func(*args, **(kwargs or {}))
 
-    def _keep(self, input: Tensor, target: Tensor, ignore_index: int, **_: Any) -> None:
+    def _keep(self, input: Tensor, target: Tensor, ignore_index: int, **_: object) -> None:
         """The rows of a call over the head's classes whose target counts."""
         z = input.movedim(1, -1) if input.dim() > 1 else input
         if target.is_floating_point() or self.num_classes not in (None, z.shape[-1]):

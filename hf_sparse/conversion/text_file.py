@@ -58,7 +58,9 @@ def text_batches(
         else:
             batch = dict(tokenizer(some, **options))
             batch["labels"] = _without_padding(batch["input_ids"], batch["attention_mask"].bool())
-        batches.append(_masked(batch, tokenizer, start) if name in _MASKED and not in_pairs else batch)
+            if name in _MASKED:
+                batch = _masked(batch, tokenizer, start)
+        batches.append(batch)
     return batches
 
 

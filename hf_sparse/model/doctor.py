@@ -25,6 +25,9 @@ from .sparse_model import SparseModel
 from .sparsify import sparsify, unsparsify
 from .state import sparse_state, transformers_model
 
+# The keyword arguments of a forward call.
+Inputs = Mapping[str, Any]
+
 # Largest relative difference that rounding explains, by dtype.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
@@ -65,7 +68,7 @@ def doctor(
     attn: Any = "entmax15",
     head: Any = None,
     *,
-    example: Mapping[str, Any] | None = None,
+    example: Inputs | None = None,
     progress: bool = True,
 ) -> Diagnosis:
     """Try ``sparsify(model, attn, head)`` and report; the model is left as it was.
@@ -106,9 +109,7 @@ def doctor(
 _ATTENTION_STEPS = 6
 
 
-def _attention(
-    model: PreTrainedModel, attn: object, example: Mapping[str, Any] | None, found: Diagnosis, bar: tqdm
-) -> None:
+def _attention(model: PreTrainedModel, attn: object, example: Inputs | None, found: Diagnosis, bar: tqdm) -> None:
     measures: dict[str, Callable] = {"causal": causality, "cached equals uncached": cache_difference}
     # Before the dense model runs here: what is refused may be a model that running changes.
     with _sparse(model, found, attn=attn, example=example) as reached:
@@ -154,7 +155,7 @@ def _report_run(record: DryRun, found: Diagnosis) -> None:
     found.checks["keys with weight"] = f"{keys / max(rows, 1):.1f} per query, mean over the example"
 
 
-def _head(model: PreTrainedModel, head: object, example: Mapping[str, Any] | None, found: Diagnosis) -> None:
+def _head(model: PreTrainedModel, head: object, example: Inputs | None, found: Diagnosis) -> None:
     with _sparse(model, found, head=head, example=example) as reached:
         if reached:
             inputs = example_inputs(model, length=8) if example is None else example
@@ -207,7 +208,7 @@ def _compare(dense: float | None, sparse: float | None, tolerance: float) -> str
     return f"yes (difference {sparse:.0e})" if sparse <= tolerance else f"no: difference {sparse:.0e}"
 
 
-def logits_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
+def logits_of(model: PreTrainedModel, inputs: Inputs) -> Tensor:
     """The model's logits, or the first floating-point tensor it returns. Drawn noise is the same at every call."""
     torch.manual_seed(0)
     with torch.no_grad():
@@ -241,7 +242,7 @@ def relative_change(changed: Tensor, own: Tensor, is_logits: bool) -> float:
     return float(change.norm() / size.norm().clamp(min=1e-12))
 
 
-def _tokens(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[str, int] | None:
+def _tokens(model: PreTrainedModel, inputs: Inputs) -> tuple[str, int] | None:
     """The name of the tokens that logits answer to, and how many there are; None where there are none."""
     key = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     if key not in inputs or inputs[key].dim() != 2 or inputs[key].shape[1] < 4:
@@ -251,7 +252,7 @@ def _tokens(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[str, int
     return (key, length) if logits.dim() == 3 and logits.shape[1] == length else None
 
 
-def causality(model: PreTrainedModel, inputs: Mapping[str, Any]) -> float | None:
+def causality(model: PreTrainedModel, inputs: Inputs) -> float | None:
     """The largest move of earlier logits when the last two tokens change places.
 
     Args:
@@ -270,7 +271,7 @@ def causality(model: PreTrainedModel, inputs: Mapping[str, Any]) -> float | None
     return difference(other[:, : length - 2], one[:, : length - 2])
 
 
-def _without_last_two(inputs: Mapping[str, Any], key: str, length: int) -> dict[str, Any]:
+def _without_last_two(inputs: Inputs, key: str, length: int) -> dict[str, Any]:
     """The other arguments for a call on all but the last two tokens of ``key``."""
     rest = {name: value for name, value in inputs.items() if name not in (key, "labels", "past_key_values")}
     if key != "input_ids":
@@ -282,7 +283,7 @@ def _without_last_two(inputs: Mapping[str, Any], key: str, length: int) -> dict[
     return rest
 
 
-def cache_difference(model: PreTrainedModel, inputs: Mapping[str, Any]) -> float | None:
+def cache_difference(model: PreTrainedModel, inputs: Inputs) -> float | None:
     """The largest distance between logits of step-by-step decoding with a cache and those of one call.
 
     Args:

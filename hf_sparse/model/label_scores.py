@@ -86,7 +86,7 @@ class _Asked:
     outputs: tuple[str, ...]
 
 
-def _asked(forward: Any) -> _Asked | None:
+def _asked(forward: object) -> _Asked | None:
     """What ``add_fused_lm_head`` was called with; None for a forward that it did not make."""
     function = getattr(forward, "__func__", forward)
     if not inspect.isfunction(function) or "fused_lm_head" not in function.__code__.co_varnames:

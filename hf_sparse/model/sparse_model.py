@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsIndex, cast
 
@@ -93,12 +94,12 @@ class SparseModel:
             raise ValueError(DENSE_AGAIN.format(attn_implementation))
         cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
-    def save_pretrained(self, save_directory: Any, *args: object, **kwargs: object) -> None:
+    def save_pretrained(self, save_directory: str | PathLike[str], *args: object, **kwargs: object) -> None:
         """The model's own, with a section on sparsity in the model card; adapters with the settings beside them."""
         cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", args[0] if args else True):
             state = sparse_state(cast(Any, self))
-            update_card(save_directory, state.config, state.figures)
+            update_card(Path(save_directory), state.config, state.figures)
             save_adapter_settings(cast(Any, self), Path(save_directory))
 
     def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: object, **kwargs: object) -> Any:
@@ -128,7 +129,7 @@ def forward(self: PreTrainedModel, *args: object, **kwargs: Any) -> Any:
 
 def sparse_forward(
     self: PreTrainedModel,
-    *args: Any,
+    *args: object,
     label_smoothing: float = 0.0,
     log_probs: bool | None = None,
     fertility: float | Tensor | None = None,
@@ -166,11 +167,7 @@ def sparse_forward(
     has_labels = _has_labels(self, args, kwargs)
     num_items = kwargs.get("num_items_in_batch")
     _check_loss(self, state, label_smoothing, num_items, has_labels)
-    if not self._takes_any_keyword:
-        kwargs.pop("num_items_in_batch", None)
-    elif num_items is not None and has_labels:
-        # Models divide by it themselves; where no label counts in any batch, 0 / 0 would be NaN.
-        kwargs["num_items_in_batch"] = num_items + (num_items == 0)
+    _hand_on_num_items(self, kwargs, has_labels)
     head = self.get_output_embeddings()
     if log_probs is None:
         log_probs = _read_as_log_probs(state, has_labels)
@@ -189,7 +186,17 @@ def sparse_forward(
     return output.to_tuple() if as_tuple else output
 
 
-def _has_labels(model: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+def _hand_on_num_items(model: PreTrainedModel, kwargs: dict[str, Any], has_labels: bool) -> None:
+    """Leave the number of items to a model that takes it, and to no other."""
+    num_items = kwargs.get("num_items_in_batch")
+    if not model._takes_any_keyword:
+        kwargs.pop("num_items_in_batch", None)
+    elif num_items is not None and has_labels:
+        # Models divide by it themselves; where no label counts in any batch, 0 / 0 would be NaN.
+        kwargs["num_items_in_batch"] = num_items + (num_items == 0)
+
+
+def _has_labels(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether labels of any name came with a call."""
     given = kwargs | dict(zip(model._arguments, args))
     return any(value is not None for name, value in given.items() if "labels" in name)
