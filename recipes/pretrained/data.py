@@ -1,0 +1,56 @@
+"""Texts for the pretrained models: windows of a text, halves of its paragraphs, chemical reactions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+Batch = dict[str, Tensor]
+
+# Textbook reactions, reagents and product in SMILES, written down by class of reaction; atoms are not mapped.
+REACTIONS = Path(__file__).with_name("reactions.txt").read_text(encoding="utf-8").split()
+
+
+def windows(tokenizer: PreTrainedTokenizerBase, path: Path, length: int, count: int) -> tuple[Tensor, Tensor]:
+    """Windows of a text: from its first half, to calibrate on, and from its second, to judge on.
+
+    Args:
+        tokenizer: of the model.
+        path: a text file, UTF-8.
+        length: tokens of a window.
+        count: windows of each half, evenly spaced; all of them where there are fewer.
+
+    Returns:
+        Token ids (windows, length) of each half.
+    """
+    ids = torch.tensor(tokenizer(path.read_text(encoding="utf-8"), verbose=False)["input_ids"])
+    rows = ids[: len(ids) // length * length].view(-1, length)
+    if len(rows) < 2:
+        raise ValueError(f"{path} has {len(ids)} tokens; two windows of {length} are needed")
+    return tuple(_spread(half, count) for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]))  # type: ignore[return-value]
+
+
+def _spread(rows: Tensor, count: int) -> Tensor:
+    return rows[torch.linspace(0, len(rows) - 1, min(count, len(rows))).long()]
+
+
+def paragraphs(path: Path, count: int) -> list[tuple[str, str]]:
+    """Both halves, by words, of paragraphs of 60 to 200 words, evenly spaced through a text."""
+    found = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    long = [words for words in found if 60 <= len(words) <= 200]
+    chosen = [long[i] for i in torch.linspace(0, len(long) - 1, min(count, len(long))).long().tolist()]
+    return [(" ".join(w[: len(w) // 2]), " ".join(w[len(w) // 2 :])) for w in chosen]
+
+
+def batches_of(tokenizer: Any, texts: list[str], batch_size: int, length: int = 128) -> list[Batch]:
+    """Texts in their order, padded in batches of ``batch_size``, cut at ``length`` tokens."""
+    return [
+        dict(
+            tokenizer(texts[i : i + batch_size], padding=True, truncation=True, max_length=length, return_tensors="pt")
+        )
+        for i in range(0, len(texts), batch_size)
+    ]

