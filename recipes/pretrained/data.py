@@ -1,4 +1,4 @@
-"""Texts for the pretrained models: windows of a text, halves of its paragraphs, chemical reactions."""
+"""Texts for the pretrained models: windows of a text, halves of its paragraphs, captions, chemical reactions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+
+from ..translation.data import read_lines
 
 Batch = dict[str, Tensor]
 
@@ -40,10 +42,26 @@ def _spread(rows: Tensor, count: int) -> Tensor:
 
 def paragraphs(path: Path, count: int) -> list[tuple[str, str]]:
     """Both halves, by words, of paragraphs of 60 to 200 words, evenly spaced through a text."""
-    found = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [line.split() for line in read_lines(path)]
     long = [words for words in found if 60 <= len(words) <= 200]
     chosen = [long[i] for i in torch.linspace(0, len(long) - 1, min(count, len(long))).long().tolist()]
     return [(" ".join(w[: len(w) // 2]), " ".join(w[len(w) // 2 :])) for w in chosen]
+
+
+def captions(path: Path, count: int, kept: float = 0.35) -> list[tuple[str, str]]:
+    """Some words of a caption, in their order, and the caption: lines evenly spaced through a text.
+
+    Args:
+        path: a text file with a caption in each line, UTF-8, plain or ``.gz``.
+        count: how many; all of them where there are fewer.
+        kept: share of its words that a caption keeps, two at least.
+    """
+    lines = [line.split() for line in read_lines(path) if len(line.split()) > 2]
+    generator, pairs = torch.Generator().manual_seed(0), []
+    for i in torch.linspace(0, len(lines) - 1, min(count, len(lines))).long().tolist():
+        places = torch.randperm(len(lines[i]), generator=generator)[: max(2, round(kept * len(lines[i])))]
+        pairs.append((" ".join(lines[i][place] for place in sorted(places.tolist())), " ".join(lines[i])))
+    return pairs
 
 
 def batches_of(tokenizer: Any, texts: list[str], batch_size: int, length: int = 128) -> list[Batch]:

