@@ -74,7 +74,7 @@ def sentences(settings: Any, folder: Path) -> Figures:
         rows[name] = {
             "recall": recall(first, second),
             "spearman": float(spearmanr((first @ second.T).flatten(), (dense[0] @ dense[1].T).flatten()).statistic),
-            "zeros": zeros_of(model, halves[0][:2]) if attn else 0.0,
+            "zeros": zeros_of(model, [*halves[0][:2], *halves[1][:2]]) if attn else 0.0,
         }
         print(name, rows[name], flush=True)
     save(model, tokenizer, folder)
