@@ -117,6 +117,7 @@ class Supports:
 
     def __init__(self, z: Tensor, alpha: float, entries: Tensor) -> None:
         low, high = (float(entries.quantile(share)) for share in (0.6, 0.9995))
+        low = max(low, high / 1e4)  # zero where the likeliest class is the observed one as often
         self.temperatures = torch.logspace(math.log10(low), math.log10(high), 16, dtype=torch.float64)
         maps = [{"name": "entmax", "alpha": alpha, "temperature": float(t)} for t in self.temperatures]
         configs = [hf_sparse.SparseConfig.parse(head=each).head for each in maps]

