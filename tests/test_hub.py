@@ -27,6 +27,7 @@ from transformers import (
     T5EncoderModel,
     Trainer,
     TrainingArguments,
+    pipeline,
 )
 
 import hf_sparse
@@ -53,6 +54,7 @@ from tests.tiny_models import (
     tiny_model,
     tokens,
 )
+from tests.word_tokenizer import word_tokenizer
 
 SETTINGS = [
     {"attn": {"name": "entmax", "alpha": 1.4}},
@@ -382,6 +384,45 @@ def test_saving_to_a_file_is_refused_and_a_link_to_a_folder_followed(tmp_path):
     assert is_sparse(from_pretrained(folder))
     save_pretrained(model, tmp_path / "new" / "folders")
     assert is_sparse(from_pretrained(tmp_path / "new" / "folders"))
+
+
+ON_DISK = ("model.layers.1", "lm_head")
+DIVIDED = dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.norm", "model.rotary_emb"), "cpu")
+PLACES = {
+    "auto": {"device_map": "auto"},
+    "whole": {"device_map": {"": "cpu"}},
+    "divided": {"device_map": DIVIDED | dict.fromkeys(ON_DISK, "disk")},
+    "float64": {"device_map": "cpu", "dtype": torch.float64},
+}
+LOADERS = {
+    "ours": from_pretrained,
+    "auto class": AutoModelForCausalLM.from_pretrained,
+    "explicit class": LlamaForCausalLM.from_pretrained,
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("loader", LOADERS)
+@torch.no_grad()
+def test_a_checkpoint_that_is_dispatched_while_it_loads_is_as_sparse(loader, place, tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    save_pretrained(model, tmp_path / "model", max_shard_size="20KB")
+    loaded = LOADERS[loader](tmp_path / "model", offload_folder=tmp_path / "disk", **PLACES[place])
+    assert sparse_config(loaded) == sparse_config(model)
+    expected = model.to(loaded.dtype)(tokens()).logits
+    torch.testing.assert_close(loaded(tokens()).logits, expected)
+    assert (loaded(tokens()).logits.exp() == 0).any()
+
+
+@torch.no_grad()
+def test_a_pipeline_dispatches_a_folder_and_draws_from_the_support(tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    model.save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    generator = pipeline("text-generation", str(tmp_path), device_map="auto")
+    options = {"max_new_tokens": 4, "do_sample": False}
+    (found,) = generator("w5 w6", return_tensors=True, **options)
+    assert found["generated_token_ids"] == model.generate(torch.tensor([[5, 6]]), **options)[0].tolist()
 
 
 def test_sharded_files_load(tmp_path):

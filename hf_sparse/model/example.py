@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from .dry_run import DryRun, dry_run, input_device
 
@@ -90,12 +90,15 @@ def _seen_or_heard(model: PreTrainedModel, main: str, length: int, takes: frozen
 
 
 def _read(model: PreTrainedModel, length: int, takes: frozenset[str]) -> dict[str, Tensor]:
-    """Tokens, and the images that a model takes among them or beside them."""
+    """Tokens, and the images or sounds that a model takes among them or beside them."""
     ids = _tokens(model, length, _source_vocabulary(model))
     if _takes_plain_images(model):
         return {"input_ids": ids, **_tokens_around_image(model, ids)}
-    beside = {"pixel_values": _image(model)} if "pixel_values" in takes and _is_beside_text(model) else {}
-    return {"input_ids": ids, **beside}
+    if "pixel_values" in takes and _is_beside_text(model):
+        return {"input_ids": ids, "pixel_values": _image(model)}
+    if "input_features" in takes and hasattr(getattr(model.config, "audio_config", None), "spec_size"):
+        return {"input_ids": ids, "input_features": _square_spectrogram(model.config.audio_config)}
+    return {"input_ids": ids}
 
 
 def _fit_to_task(model: PreTrainedModel, inputs: dict[str, Tensor], length: int, takes: frozenset[str]) -> None:
@@ -177,6 +180,12 @@ def _sound(model: PreTrainedModel, main: str) -> Tensor:
     if getattr(config, "num_mel_bins", None) and getattr(config, "max_source_positions", None):
         return torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
     raise _cannot(model, main)
+
+
+def _square_spectrogram(config: PreTrainedConfig) -> Tensor:
+    """Frames by mel bins, which CLAP's kin fold into a square; a fused one has the whole and three cuttings of it."""
+    shape = (4 if config.enable_fusion else 1, config.spec_size, config.num_mel_bins)
+    return torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
 
 
 def _takes_plain_images(model: PreTrainedModel) -> bool:

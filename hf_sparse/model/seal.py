@@ -1,9 +1,9 @@
-"""The seal on ``config.json``: one field that this package alone reads, so that no sparse checkpoint opens as dense.
+"""The seal on ``config.json``: fields that this package alone reads, so that no sparse checkpoint opens as dense.
 
 Transformers takes ``attn_implementation`` from a caller in the place of the one that was saved, and servers have an
-attention of their own. What all of them read are the fields of the model's class, by their types. In the files of a
-sparse model one of those fields holds a record in its place: a sentence that names this package, and the value.
-Configurations in memory are never sealed.
+attention of their own. Auto classes and servers choose by ``model_type``, explicit classes read their own fields by
+their types. In the files of a sparse model a sentence that names this package stands behind the first, and one of the
+others holds a record in its place: that sentence, and the value. Configurations in memory are never sealed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .saved_config import BLOCK, block_of
 
 SENTENCE = "the attention or the head of this checkpoint is sparse: import hf_sparse before you load it"
 _VALUE = "value"
+_BEHIND_TYPE = f": {SENTENCE}"
 
 
 def write_sealed(
@@ -70,6 +71,8 @@ def _seal(config: PreTrainedConfig, saved: dict[str, Any]) -> bool:
         return any(sealed)
     # Transformers reads no configuration that asks for weights of another attention than its own eager one.
     saved.pop("output_attentions", None)
+    if "model_type" in saved:
+        saved["model_type"] += _BEHIND_TYPE
     record: dict[str, object] = {BLOCK: SENTENCE}
     name = sealed_field(type(config), record)
     if name in saved:
@@ -81,7 +84,9 @@ def _seal(config: PreTrainedConfig, saved: dict[str, Any]) -> bool:
 def _unsealed(saved: dict[str, Any]) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, value in saved.items():
-        if not isinstance(value, dict):
+        if name == "model_type" and isinstance(value, str):
+            values[name] = value.removesuffix(_BEHIND_TYPE)
+        elif not isinstance(value, dict):
             values[name] = value
         elif not isinstance(value.get(BLOCK), str):
             values[name] = _unsealed(value)

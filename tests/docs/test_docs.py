@@ -30,6 +30,14 @@ def test_the_numerics_contract_names_tests_that_exist():
     assert named <= set(re.findall(r"def (test_\w+)", contract))
 
 
+def test_versions_on_pages_are_those_that_are_tested():
+    pinned = dict(re.findall(r"^([\w.-]+)==([\d.]+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    text = "".join((ROOT / "docs" / page).read_text() for page in ("using.md", "trl.md"))
+    told = {name: version for name, version in re.findall(r"\b([\w-]+) (\d+\.\d+\.\d+)\b", text) if name in pinned}
+    assert told.keys() >= {"transformers", "trl", "lm_eval", "sentence-transformers", "onnxruntime", "torch", "peft"}
+    assert told == {name: pinned[name] for name in told}
+
+
 def test_generated_tables_are_up_to_date():
     run = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr

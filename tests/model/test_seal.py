@@ -92,11 +92,22 @@ def test_without_the_hooks_a_sparse_checkpoint_is_refused(tmp_path):
     assert is_sparse(AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
+@torch.no_grad()
+def test_checkpoints_whose_type_was_not_sealed_yet_load(tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="sparsemax")
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps({**saved, "model_type": "llama"}))
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(tokens()).logits, model(tokens()).logits)
+
+
 def test_only_files_are_sealed_and_configurations_go_round_as_before(tmp_path):
     model = sparsify(tiny_model("llama"), attn="entmax15", head="sparsemax")
     model.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["vocab_size"] == {"hf_sparse": SENTENCE, "value": 23}
+    assert saved["model_type"] == f"llama: {SENTENCE}"
     config = AutoConfig.from_pretrained(tmp_path)
     assert config.vocab_size == model.config.vocab_size == 23
     assert config.hf_sparse == model.config.hf_sparse
