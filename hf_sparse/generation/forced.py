@@ -118,7 +118,7 @@ def forced_output(
     if len(sequences) == 0 or len(sequences) % rows:
         raise ValueError(f"sequences must be a multiple of the {rows} inputs, were {len(sequences)}")
     rows_of_inputs = repeated(inputs, len(sequences) // rows)
-    start = beginning(model, rows_of_inputs, len(sequences))
+    start = beginning(model, rows_of_inputs, len(sequences), sequences)
     length = start.shape[1]
     if sequences.shape[1] <= length or not torch.equal(sequences[:, :length], start):
         raise ValueError(
@@ -129,11 +129,11 @@ def forced_output(
     return output, sequences[:, length:], check_logits(output.logits[:, length - 1 : -1])
 
 
-def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int) -> Tensor:
+def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int, sequences: Tensor | None = None) -> Tensor:
     """The beginning (rows, T) of the sequences that ``generate`` returns: start tokens, or the prompts.
 
-    For an encoder-decoder it is ``decoder_input_ids`` where ``inputs`` have them, and for Whisper the prompt that its
-    own ``generate`` writes, with the language it detects.
+    For an encoder-decoder it is ``decoder_input_ids`` where ``inputs`` have them. For Whisper it is the prompt that
+    the sequences begin with, or else the one that its own ``generate`` writes, with the language it detects.
     """
     if not model.config.is_encoder_decoder:
         return inputs["input_ids"]
@@ -142,9 +142,25 @@ def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int) -> T
         return given
     if cuts_outputs(model):
         check_one_segment(model, inputs)
+        kept = None if sequences is None else _kept_prompts(model, sequences)
+        if kept is not None:
+            return kept
         prompts: Tensor = inside_generate(model, inputs, _prompts)
         return prompts
     return torch.full((rows, 1), start_token(model), device=model.device)
+
+
+def _kept_prompts(model: PreTrainedModel, sequences: Tensor) -> Tensor | None:
+    """The prompts of Whisper (rows, T) that sequences begin with: start, language, task, no times.
+
+    None where a row has none, or where they differ in length.
+    """
+    config = model.generation_config
+    languages, tasks = (getattr(config, name, None) or {} for name in ("lang_to_id", "task_to_id"))
+    special = [*languages.values(), *tasks.values(), getattr(config, "no_timestamps_token_id", -1)]
+    follow = torch.isin(sequences[:, 1:], torch.tensor(special, device=sequences.device)).long().cumprod(-1).sum(-1)
+    is_prompt = (sequences[:, 0] == start_token(model)) & (follow > 0) & (follow == follow[0])
+    return sequences[:, : 1 + int(follow[0])] if bool(is_prompt.all()) else None
 
 
 def _prompts(model: PreTrainedModel, input_ids: Tensor, **model_kwargs: object) -> Tensor:

@@ -133,7 +133,10 @@ def check_logits(logits: Tensor) -> Tensor:
 
 
 def encode(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prefix: str, source: str | None
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prefix: str,
+    source: str | Mapping[str, Tensor] | None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Tokenize the text that the model reads and the beginning of its output.
 
@@ -141,7 +144,7 @@ def encode(
         model: an encoder-decoder or a decoder.
         tokenizer: the model's.
         prefix: the prompt of a decoder, or the beginning of an encoder-decoder's output.
-        source: the text an encoder-decoder reads; None for a decoder.
+        source: the text an encoder-decoder reads, or its inputs by name; None for a decoder.
 
     Returns:
         Inputs (1, length) by name, and the ids (T,) of the output's beginning: empty for a decoder, whose prompt is
@@ -154,7 +157,7 @@ def encode(
     if model.config.is_encoder_decoder:
         if source is None:
             raise ValueError(f"{name} reads a source text: pass source=...")
-        inputs = tokenizer(source, return_tensors="pt").to(model.device)
+        inputs = tokenizer(source, return_tensors="pt").to(model.device) if isinstance(source, str) else source
         ids = tokenizer(text_target=prefix, add_special_tokens=False).input_ids if prefix else []
         return dict(inputs), torch.tensor(ids, dtype=torch.long, device=model.device)
     if source is not None:

@@ -52,11 +52,10 @@ def score_sequences(
     Args:
         model: a model with ``generate``, in evaluation mode.
         inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left. With
-            ``decoder_input_ids`` where the decoder was given another beginning than the start token, or Whisper
-            another language or task than it finds itself.
-        sequences: token ids (k B, L) as ``model.generate`` returns them: with the start token or the prompt (Whisper
-            keeps it with ``return_dict_in_generate=True``); tokens after the end token are ignored. Rows k b to
-            k b + k - 1 belong to input b.
+            ``decoder_input_ids`` where the decoder was given another beginning than the start token.
+        sequences: token ids (k B, L) as ``model.generate`` returns them: with the start token or the prompt, of any
+            language and task (Whisper keeps it with ``return_dict_in_generate=True``); tokens after the end token are
+            ignored. Rows k b to k b + k - 1 belong to input b.
         eos_token_id: the end tokens, where ``generate`` was given others than those of the generation config.
         eps: share of the uniform distribution over the vocabulary, in [0, 1], mixed into every step:
             ``(1 - eps) p + eps / V``. With eps > 0 ``normalized`` is finite, as evaluators need it; compare models at
@@ -151,7 +150,7 @@ def compare_with_empty(
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options, "return_dict_in_generate": True}
     num_sentences(inputs)
     hypotheses = model.generate(**inputs, num_beams=num_beams, **options).sequences
-    start = beginning(model, inputs, len(hypotheses))
+    start = beginning(model, inputs, len(hypotheses), hypotheses)
     end = torch.tensor(ends, device=start.device)
     each_end = torch.cat([start.repeat_interleave(len(ends), dim=0), end.repeat(len(start))[:, None]], dim=1)
     empty = score_sequences(model, inputs, each_end, ends)

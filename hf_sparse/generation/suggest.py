@@ -13,7 +13,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ..fertility.source import source_bounds
 from ..model.state import probabilities
-from .inputs import check_logits, check_one_sentence, encode, end_tokens, head_map, start_token
+from .forced import beginning
+from .inputs import check_logits, check_one_sentence, encode, end_tokens, head_map
 
 UNITS = ("token", "word")
 
@@ -60,7 +61,7 @@ def suggest(
     prefix: str,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    source: str | None = None,
+    source: str | Mapping[str, Tensor] | None = None,
     unit: str = "token",
     max_candidates: int = 10,
     max_tokens: int = 32,
@@ -75,7 +76,8 @@ def suggest(
         model: a model with a sparse head, or an ensemble, in evaluation mode.
         prefix: the text so far: the prompt, or for an encoder-decoder the beginning of its output, which may be empty.
         tokenizer: the model's.
-        source: the text an encoder-decoder reads; None for other models.
+        source: the text an encoder-decoder reads, or its inputs (1, ...) by name, as ``input_features`` of speech;
+            None for other models. Whisper's prompt is ``decoder_input_ids`` among them, or else the one it writes.
         unit: "token", or "word" for candidates that reach at least to the end of a word, which is where a token's
             text starts with white space, or to the end of the text.
         max_candidates: most candidates returned.
@@ -233,10 +235,11 @@ class Continuations:
         head_map(model)  # refuses a dense head
         check_one_sentence(inputs)
         if model.config.is_encoder_decoder:
-            self.encoded = model.get_encoder()(**inputs).last_hidden_state
+            read = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
+            self.encoded = model.get_encoder()(**read).last_hidden_state
             self.mask = inputs.get("attention_mask")
             self.fertility = source_bounds(model, inputs.get("input_ids"), self.mask)
-            tokens = torch.cat([prefix.new_full((1,), start_token(model)), prefix])
+            tokens = torch.cat([beginning(model, inputs, 1)[0], prefix])
         else:
             prompt, mask = inputs["input_ids"][0], inputs.get("attention_mask")
             # With padding taken out no mask and no positions need to be kept.

@@ -16,10 +16,13 @@ from hf_sparse import (
     score_sequences,
     sparse_config,
     step_supports,
+    suggest,
     unsparsify,
 )
+from hf_sparse.generation.forced import beginning
 from hf_sparse.model.word_times import _from_neighbours
 from tests.tiny_whisper import END, FRAMES, FRENCH, NO_TIMES, START, SUPPRESSED, TRANSCRIBE, tiny_whisper
+from tests.word_tokenizer import word_tokenizer
 
 FRENCH_PROMPT = [START, FRENCH, TRANSCRIBE, NO_TIMES]
 STEPS = 3
@@ -129,6 +132,39 @@ def test_a_prompt_in_the_inputs_and_outputs_of_the_encoder_are_read():
     (expected,) = exact_search(model, inputs, 2, max_new_tokens=STEPS, language="fr", task="transcribe")
     assert [h.tokens for h in result.hypotheses] == [h.tokens for h in expected.hypotheses]
     assert compare_with_empty(model, inputs, 2, max_new_tokens=STEPS).hypothesis_scores.normalized.isfinite().all()
+
+
+def test_sequences_are_scored_under_the_prompt_that_they_begin_with():
+    model, inputs = tiny_whisper(seed=3, sentences=2, head=WIDE)
+    options = {"max_new_tokens": STEPS, "task": "transcribe", "return_dict_in_generate": True}
+    found = {language: model.generate(**inputs, **options, language=language).sequences for language in ("en", "fr")}
+    for sequences in found.values():
+        given = {**inputs, "decoder_input_ids": sequences[:, : len(FRENCH_PROMPT)]}
+        expected = score_sequences(model, given, sequences).normalized
+        assert torch.equal(score_sequences(model, inputs, sequences).normalized, expected)
+    mixed = torch.cat([each[:1] for each in found.values()])  # sentence 0 twice, in two languages
+    one = {"input_features": inputs["input_features"][:1]}
+    first, second = (score_sequences(model, one, row[None]).normalized for row in mixed)
+    torch.testing.assert_close(score_sequences(model, one, mixed).normalized, torch.cat([first, second]))
+    beams = compare_with_empty(model, inputs, 2, max_new_tokens=STEPS, language="fr", task="transcribe")
+    given = {**inputs, "decoder_input_ids": torch.tensor([FRENCH_PROMPT] * 2)}
+    ended = torch.tensor([[*FRENCH_PROMPT, END]] * 2)
+    torch.testing.assert_close(beams.empty_scores.normalized, score_sequences(model, given, ended).normalized)
+
+
+def test_suggestions_follow_speech_and_its_prompt():
+    model, inputs = tiny_whisper(seed=3, head=WIDE)
+    for prompt, source in (
+        (FRENCH_PROMPT, {**inputs, "decoder_input_ids": torch.tensor([FRENCH_PROMPT])}),
+        (beginning(model, inputs, 1)[0].tolist(), inputs),
+    ):
+        with torch.no_grad():
+            logits = model(**inputs, decoder_input_ids=torch.tensor([prompt])).logits[0, -1]
+        p = probabilities(model, logits)
+        found = suggest(model, "", word_tokenizer(), source=source, max_tokens=1, max_candidates=15)
+        expected = {(token,): pytest.approx(float(p[token]), rel=1e-5) for token in p.nonzero()[:, 0].tolist()}
+        assert {candidate.tokens: candidate.probability for candidate in found.candidates} == expected
+        assert found.complete
 
 
 @pytest.mark.parametrize("sentences", [1, 3])
