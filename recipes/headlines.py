@@ -37,6 +37,11 @@ HEADLINES = (
     Headline("conversion", "wikitext2_multi30k", "bart-both-anneal", "an encoder-decoder converted everywhere"),
     Headline("multilabel", "documents", "classifier-sparsehourglass+hinge", "a classifier without a threshold"),
     Headline(
+        "pretrained", "pretrained", "smollm2-attention-fifth", "a pretrained language model, calibrated in attention"
+    ),
+    Headline("pretrained", "pretrained", "smollm2-coverage", "a pretrained head whose support promises a coverage"),
+    Headline("pretrained", "pretrained", "rxnmapper-attention", "a pretrained model of reactions, cross-validated"),
+    Headline(
         "length_generalisation",
         "copy_reverse_recall",
         "copy-adaptive-scalable-entmax15",

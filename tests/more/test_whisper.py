@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import pipeline
 
-from hf_sparse import beam_certificate, exact_search, sparsify
+from hf_sparse import beam_certificate, exact_search, score_sequences, sparsify, suggest
 from recipes.pretrained.whisper_ct2 import whisper_base
 
 SENTENCE = "The old man walked slowly to the harbor."
@@ -74,3 +74,32 @@ def test_a_pipeline_tells_times_of_words(heard, speech):
     starts = [chunk["timestamp"][0] for chunk in found]
     assert starts == sorted(starts)
     assert 0 < starts[-1] < len(speech) / RATE
+
+
+def test_what_was_heard_is_scored_under_its_prompt_and_continued_word_by_word(heard):
+    model, processor, inputs = heard
+    sequences = model.generate(**inputs, **PROMPT, max_new_tokens=24, return_dict_in_generate=True).sequences
+    prompt = processor.tokenizer.convert_tokens_to_ids(
+        ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+    )
+    assert sequences[0, :4].tolist() == prompt
+    (score,) = score_sequences(model, inputs, sequences).normalized
+    given = {**inputs, "decoder_input_ids": torch.tensor([prompt])}
+    assert -20 < float(score) < 0
+    assert score == score_sequences(model, given, sequences).normalized
+    found = suggest(model, " The old", processor.tokenizer, source=given, unit="word", max_tokens=4, max_open=8)
+    assert found.candidates[0].text == " man"
+    assert sum(candidate.probability for candidate in found.candidates) + found.left == pytest.approx(1, abs=1e-5)
+
+
+def test_speech_of_more_than_half_a_minute_is_heard_to_its_end(heard, speech):
+    model, processor, _ = heard
+    pause = np.zeros(9 * RATE, np.float32)
+    long = np.concatenate([speech, pause, speech, pause, speech, pause, speech])
+    options = {"truncation": False, "padding": "longest", "return_attention_mask": True}
+    inputs = processor(long, sampling_rate=RATE, return_tensors="pt", **options)
+    (text,) = processor.batch_decode(
+        model.generate(**inputs, **PROMPT, return_timestamps=True), skip_special_tokens=True
+    )
+    assert len(long) > 30 * RATE
+    assert text.count("walked slowly") == 4
