@@ -13,7 +13,8 @@ from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
 from .hub import attach_as_saved, check_adapter
 from .model.beam_record import recorded_beam_search
-from .model.patch import Patch, Registration
+from .model.logits_guard import OF_HARNESS
+from .model.patch import ON_IMPORT, Patch, Registration
 from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
 from .model.trainer_guard import LATE, install_late
@@ -116,13 +117,14 @@ PATCHES: tuple[Patch | Registration, ...] = (
     ),
     *LATE,
     *OF_TRL,
+    *OF_HARNESS,
 )
 
 
 def install() -> None:
     """Install every patch whose trigger is the import of this package."""
     for patch in PATCHES:
-        if patch not in (*LATE, *OF_TRL):
+        if patch.trigger == ON_IMPORT:
             patch.install()
 
 

@@ -2,12 +2,13 @@
 
 from .doctor import Diagnosis, doctor
 from .sparsify import sparsify, unsparsify
-from .state import is_sparse, probabilities, raw_scores, sparse_config
+from .state import is_sparse, log_probabilities, probabilities, raw_scores, sparse_config
 
 __all__ = [
     "Diagnosis",
     "doctor",
     "is_sparse",
+    "log_probabilities",
     "probabilities",
     "raw_scores",
     "sparse_config",

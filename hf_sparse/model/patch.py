@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 _ORIGINAL = "_hf_sparse_original"
+ON_IMPORT = "import of hf_sparse"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Patch:
     name: str
     replacement: Callable[..., Any]
     reason: str
-    trigger: str = "import of hf_sparse"
+    trigger: str = ON_IMPORT
 
     def install(self) -> None:
         """Put the replacement in the method's place, once."""
@@ -79,7 +80,7 @@ class Registration:
     name: str
     value: object
     reason: str
-    trigger: str = "import of hf_sparse"
+    trigger: str = ON_IMPORT
 
     def install(self) -> None:
         """Add the entry."""

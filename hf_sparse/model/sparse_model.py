@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..functional.arguments import check_flag, check_items, check_number
-from . import trl_guard
+from . import logits_guard, trl_guard
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
 from .distribution import log_distribution
@@ -88,6 +88,11 @@ class SparseModel:
                 raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
         super().__setattr__(name, value)
 
+    def tie_weights(self, *args: object, **kwargs: object) -> None:
+        """The model's own; the moment to guard lm-evaluation-harness too, see ``hf_sparse.hooks``."""
+        logits_guard.install_where_imported()
+        cast(Any, super()).tie_weights(*args, **kwargs)
+
     def set_attn_implementation(self, attn_implementation: object, *args: object, **kwargs: object) -> None:
         """The model's own where attention is dense; refused where it is sparse, for it would silently be dense."""
         if sparse_state(cast(Any, self)).config.attn:
@@ -142,8 +147,8 @@ def sparse_forward(
         *args: as the model takes them.
         label_smoothing: mixes the targets with the uniform distribution, in [0, 1].
         log_probs: whether ``output.logits`` are log-probabilities of the head's distribution (float32; softmax's
-            where the head is dense) or raw scores. None: log-probabilities of a sparse head in calls without labels,
-            outside of ``raw_scores``.
+            where the head is dense) or raw scores. None: log-probabilities of a sparse head in calls without labels;
+            in a block of ``raw_scores`` or ``log_probabilities`` as that says.
         fertility: for constrained attention, in the place of the fertility it was made with: a number, or for
             cross-attention a tensor (batch, source length), ``inf`` for no bound. In target words per source word.
             Where it was made with ``"predicted"`` or ``"guided"``, None has the model work it out from ``input_ids``.
@@ -204,7 +209,9 @@ def _has_labels(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> 
 
 def _read_as_log_probs(state: SparseState, has_labels: bool) -> bool:
     """Whether the logits of a call are log-probabilities, where it does not say."""
-    return state.config.head is not None and not has_labels and not state.raw
+    if state.config.head is None:
+        return False
+    return state.readings[-1] if state.readings else not has_labels
 
 
 def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:

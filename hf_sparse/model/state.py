@@ -61,7 +61,7 @@ class SparseState:
         owns_configs: whether its configurations are copies that no other model reads.
         inside: running calls of the whole: a part that does not generate by itself leaves loss and logits to it.
         decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
-        raw: blocks of ``raw_scores`` that are running.
+        readings: the running blocks of ``raw_scores`` (False) and ``log_probabilities`` (True), the innermost last.
         searches: what the searches of the running call of ``generate`` returned, where it cuts that (Whisper).
         reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
         children: modules that lead to its attention, with their children; see ``check_late_attention``.
@@ -77,7 +77,7 @@ class SparseState:
     owns_configs: bool = False
     inside: int = 0
     decoding: int = 0
-    raw: int = 0
+    readings: list[bool] = field(default_factory=list, repr=False)
     searches: list[ModelOutput] = field(default_factory=list, repr=False)
     reached: bool = False
     children: Children = field(default_factory=list, repr=False)
@@ -124,7 +124,7 @@ class SparseState:
         Raises:
             RuntimeError: inside ``raw_scores``, or sparse attention was taken out by way of the configuration.
         """
-        if self.raw and self.config.head is not None:
+        if self.config.head is not None and self.readings and not self.readings[-1]:
             raise RuntimeError(_RAW_DECODING)
         self.check_attention(model)
         names = [(part, part.config._attn_implementation) for part in self.attention]
@@ -304,15 +304,49 @@ def raw_scores(model: nn.Module) -> Iterator[None]:
     >>> bool(torch.allclose(probabilities(model, scores), model(ids).logits.exp(), atol=1e-6))
     True
     """
+    with _read_as(model, log_probs=False):
+        yield
+
+
+@contextmanager
+def log_probabilities(model: nn.Module) -> Iterator[None]:
+    """Run the block with log-probabilities in ``output.logits`` of a sparse head, also in calls with labels.
+
+    For code that passes labels and reads the logits beside the loss. With a dense head nothing changes.
+
+    Args:
+        model: a sparse model, perhaps wrapped by PEFT.
+
+    Raises:
+        ValueError: the model is not sparse.
+        TypeError: not a Transformers model.
+
+    >>> import torch
+    >>> from hf_sparse import sparsify
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    >>> model = sparsify(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), head="sparsemax")
+    >>> ids = torch.tensor([[1, 2, 3]])
+    >>> with log_probabilities(model):
+    ...     logits = model(ids, labels=ids).logits
+    >>> bool(torch.equal(logits, model(ids).logits))
+    True
+    """
+    with _read_as(model, log_probs=True):
+        yield
+
+
+@contextmanager
+def _read_as(model: nn.Module, *, log_probs: bool) -> Iterator[None]:
     state = sparse_state(model)
     states = [state, *state.parts]
-    for part in states:
-        part.raw += 1
+    for each in states:
+        each.readings.append(log_probs)
     try:
         yield
     finally:
-        for part in states:
-            part.raw -= 1
+        for each in states:
+            each.readings.pop()
 
 
 @contextmanager

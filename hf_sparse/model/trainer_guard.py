@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from ..config import SparseConfig
+from .logits_guard import prediction_step
 from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, BLOCK
 from .state import check_parts, inside_peft, state_of
@@ -96,6 +97,13 @@ LATE = (
         _evaluation_loop,
         reason="Its label smoothing is that of softmax. In training the model notices that the labels were taken "
         "away; in evaluation nothing tells it.",
+        trigger=_TRIGGER,
+    ),
+    Patch(
+        "transformers:Trainer",
+        "prediction_step",
+        prediction_step,
+        reason="Metrics and predict read the logits beside the loss, and take their softmax.",
         trigger=_TRIGGER,
     ),
     Patch(

@@ -15,9 +15,8 @@ from ..attention import observe
 from ..config import MapConfig
 from ..functional.arguments import check_flag, check_number
 from ..model.cold_start import cold_start
-from ..model.distribution import distribution
 from ..model.model_card import update_card
-from ..model.state import is_sparse, sparse_config, sparse_state
+from ..model.state import is_sparse, probabilities, sparse_config, sparse_state
 from .buckets import BucketedTrainer
 from .distillation import Distillation
 
@@ -146,7 +145,7 @@ class SparseTrainer(BucketedTrainer):
             logits, labels = logits[:, :-1], labels[:, 1:]
         map_config = cast(MapConfig, sparse_config(self.model).head)
         counted, vocab_size = labels != -100, logits.shape[-1]
-        p = distribution(map_config, logits[counted])
+        p = probabilities(self.model, logits[counted])
         total, rows = float((p > 0).sum()), len(p)
         missed = float((p.gather(-1, labels[counted][:, None]) == 0).sum())
         self._sparsity.add("head_support", total, rows)

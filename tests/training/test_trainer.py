@@ -10,8 +10,10 @@ from hf_sparse import (
     SparseSeq2SeqTrainer,
     SparseTrainer,
     SparseTrainingArguments,
+    log_probabilities,
     losses,
     probabilities,
+    raw_scores,
     sparsify,
 )
 from tests.tiny_models import tiny_model, tokens
@@ -129,6 +131,33 @@ def test_label_smoothing_is_part_of_the_sparse_loss_in_training_only(tmp_path):
     assert trainer.state.log_history[0]["loss"] == pytest.approx(smoothed, rel=1e-4)
     plain = float(losses.entmax15_loss(logits, batch["labels"]))
     assert trainer.evaluate(data)["eval_loss"] == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, Seq2SeqTrainer, SparseTrainer, SparseSeq2SeqTrainer])
+@pytest.mark.parametrize("name", ["llama", "bert", "bart"])
+def test_metrics_and_predictions_read_the_sparse_distribution(name, trainer_class, tmp_path):
+    model = sparsify(tiny_model(name), attn="entmax15", head="entmax15")
+    data = rows_of_uneven_length()
+    with torch.no_grad(), log_probabilities(model):
+        batch = data.with_format("torch")[:]
+        expected = model(input_ids=batch["input_ids"], labels=batch["labels"])
+    read = []
+
+    def nll(prediction):
+        logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+        read.append(torch.as_tensor(logits))
+        return {"possible": float((read[-1].softmax(-1) > 0).double().mean())}
+
+    trainer = trainer_class(model, arguments(tmp_path), eval_dataset=data, compute_metrics=nll)
+    metrics = trainer.evaluate()
+    assert metrics["eval_possible"] == pytest.approx(float((expected.logits.exp() > 0).double().mean()), abs=1e-6)
+    assert 0 < metrics["eval_possible"] < 1
+    assert metrics["eval_loss"] == pytest.approx(float(expected.loss), rel=1e-5)
+    torch.testing.assert_close(read[0], expected.logits, rtol=1e-4, atol=1e-4)
+    with raw_scores(model):
+        trainer.predict(data)
+    torch.testing.assert_close(probabilities(model, read[1]), expected.logits.exp(), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(read[0], read[1])
 
 
 def test_prediction_by_generation_works(tmp_path):

@@ -1,0 +1,62 @@
+"""Consumers that pass labels and read the logits beside the loss: they read log-probabilities too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .patch import Patch
+from .state import log_probabilities, state_of
+
+_LM_EVAL = "lm_eval.models.huggingface"
+
+
+def prediction_step(
+    original: Callable[..., Any],
+    self: Any,
+    model: object,
+    inputs: object,
+    prediction_loss_only: bool,
+    *args: object,
+    **kwargs: object,
+) -> Any:
+    """``Trainer.prediction_step``, whose logits go to ``compute_metrics`` and out of ``predict``.
+
+    Inside a block of ``raw_scores``, or where no logits are asked for, they stay as they are.
+    """
+    if prediction_loss_only or not _reads_scores(self.model):
+        return original(self, model, inputs, prediction_loss_only, *args, **kwargs)
+    with log_probabilities(self.model):
+        return original(self, model, inputs, prediction_loss_only, *args, **kwargs)
+
+
+def _model_call(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:
+    if not _reads_scores(self.model):
+        return original(self, *args, **kwargs)
+    with log_probabilities(self.model):
+        return original(self, *args, **kwargs)
+
+
+def _reads_scores(model: object) -> bool:
+    """Whether a call with labels has raw scores of a sparse head in its logits, and nobody asked for these."""
+    state = state_of(model)
+    return state is not None and state.config.head is not None and not state.readings
+
+
+OF_HARNESS = (
+    Patch(
+        f"{_LM_EVAL}:HFLM",
+        "_model_call",
+        _model_call,
+        reason="It passes labels to encoder-decoders, for their decoder's input, and takes log_softmax of the logits.",
+        trigger="the harness ties the weights of a sparse model, as it does with every model before it scores",
+    ),
+)
+
+
+def install_where_imported() -> None:
+    """Install the patch if lm-evaluation-harness was imported."""
+    if _LM_EVAL in sys.modules:
+        for patch in OF_HARNESS:
+            patch.install()
