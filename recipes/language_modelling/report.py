@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from ..lib.blocks import block, read
@@ -13,6 +14,7 @@ from ..lib.records import Figures, Record
 from .pictures import draw, draw_curves
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
+TUNED = "recipes/language_modelling/results/wikitext2_tuned.json"
 MEASURES = (
     Measure("eps-perplexity", "eps_perplexity", ".1f", "lower"),
     Measure("sparsemax score", "sparsemax_score", ".3f", "higher"),
@@ -110,6 +112,40 @@ def language_fit() -> str:
         cells = [*drawn.cells, perplexity, *(measure.text(drawn.figures) for measure in measures)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+@block
+def language_seeds() -> str:
+    """Heads at the temperature ``"auto"`` and a learning rate chosen on a dev set: mean and deviation over seeds."""
+    by_head: dict[str, list[Record]] = {}
+    for run in read(TUNED)["runs"]:
+        by_head.setdefault(run["settings"]["head"], []).append(run)
+    lines = ["| head | temperature | eps-perplexity | accuracy | tokens missed | tokens possible |", "|---" * 6 + "|"]
+    for head, runs in by_head.items():
+        maps = runs[0]["figures"]["maps"]
+        temperature = f"{maps['head'].get('temperature', 1.0):.2f}" if maps else "1"
+        drawn = [run["figures"]["decodings"]["sampling"] for run in runs]
+        columns = (
+            ("eps_perplexity", 1, ".1f"),
+            ("accuracy", 100, ".2f"),
+            ("missed", 100, ".2f"),
+            ("support", 1, ".0f"),
+        )
+        cells = [_over_seeds([row[key] * factor for row in drawn], form) for key, factor, form in columns]
+        lines.append(f"| {' | '.join([head, temperature, *cells])} |")
+    settings, count = runs[0]["settings"], len(runs)
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Mean ± standard deviation over {count} seeds; accuracy and tokens missed in per cent; "
+            f"{settings['steps']} steps at the learning rate {settings['lr']:g}. {origin(runs)}",
+        ]
+    )
+
+
+def _over_seeds(values: Sequence[float], form: str) -> str:
+    return f"{fmean(values):{form}} ± {stdev(values):{form}}"
 
 
 @block

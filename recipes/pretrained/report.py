@@ -53,10 +53,12 @@ def report(results: dict[str, Any], out: Path) -> None:
 
 def table(records: Sequence[Record]) -> str:
     """What to make sparse, how, and at what cost, in Markdown."""
-    lines = ["| model | sparse | how | zeros | dense | swapped | calibrated |", "|---|---|---|---|---|---|---|"]
+    lines = ["| model | on | sparse | how | zeros | dense | swapped | calibrated |", "|---" * 8 + "|"]
     for record in records:
-        cells = ROWS[record["settings"]["part"]](record["settings"], record["figures"])
-        lines.append(f"| {_name(record['settings'])} | {' | '.join(cells)} |")
+        part = record["settings"]["part"]
+        cells = [_name(record["settings"]), TEXTS.get(part, "running text")]
+        cells += ROWS[part](record["settings"], record["figures"])
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -107,6 +109,7 @@ def _reaction_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
 
 
 WAYS = ("dense", "swapped", "calibrated")
+TEXTS = {"paragraphs": "pairs of paragraphs", "captions": "pairs of captions", "reactions": "chemical reactions"}
 ROWS: dict[str, Callable[[dict[str, Any], Figures], list[str]]] = {
     "attention": _attention_cells,
     "head": _head_cells,
