@@ -16,6 +16,7 @@ from ._cpp_rows import (
     entmax_weights,
     jacobian_product,
     relu_supports,
+    write_crowded,
     write_rows,
 )
 from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_ATTENTION_ALPHA
@@ -56,5 +57,6 @@ __all__ = [
     "triton_multiply",
     "triton_solve",
     "triton_weights",
+    "write_crowded",
     "write_rows",
 ]
