@@ -80,7 +80,7 @@ def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
     z = z.detach().contiguous()
     num_rows, length = z.shape
     count, top, conjugate = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, 1), torch.empty(num_rows)
-    solution = torch.empty(num_rows, 3, dtype=torch.float64)
+    solution = torch.zeros(num_rows, 3, dtype=torch.float64)  # of rows that are listed, nothing
     supports = library().hf_sparse_entmax_supports(
         z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, length // _LARGEST_PART,
         torch.get_num_threads(), count.data_ptr(), top.data_ptr(), conjugate.data_ptr(), solution.data_ptr(),
