@@ -112,11 +112,11 @@ def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluS
     z = z.detach().contiguous()
     num_rows, length = z.shape
     count, mass = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, dtype=torch.float64)
+    solution = torch.empty(num_rows, 3, dtype=torch.float64)
     supports = library().hf_sparse_relu_supports(
         z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, tau, length // _LARGEST_PART,
-        torch.get_num_threads(), count.data_ptr(), mass.data_ptr(),
+        torch.get_num_threads(), count.data_ptr(), mass.data_ptr(), solution.data_ptr(),
     )  # fmt: skip
-    solution = torch.tensor([0.0, tau, 1.0], dtype=torch.float64).expand(num_rows, 3).contiguous()
     return ReluSupports(*_taken(supports, count), mass, count < 0, solution)
 
 

@@ -14,7 +14,7 @@ _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, 
 SIGNATURES = {
     "hf_sparse_use_team": (_POINTER,),
     "hf_sparse_entmax_supports": (_POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _LONG, _INT, *[_POINTER] * 4),
-    "hf_sparse_relu_supports": (_POINTER, _INT, _LONG, _LONG, *[_DOUBLE] * 3, _LONG, _INT, *[_POINTER] * 2),
+    "hf_sparse_relu_supports": (_POINTER, _INT, _LONG, _LONG, *[_DOUBLE] * 3, _LONG, _INT, *[_POINTER] * 3),
     "hf_sparse_take": (_POINTER, _LONG, _POINTER, _POINTER),
     "hf_sparse_write": (_POINTER, _POINTER, _LONG, *[_POINTER] * 4, _INT, _LONG, _LONG, _INT),
     "hf_sparse_write_crowded": (*[_POINTER] * 6, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),

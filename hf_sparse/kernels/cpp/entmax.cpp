@@ -80,7 +80,7 @@ void entmax_rows(const T* z, int64_t num_rows, int64_t length, double alpha, dou
             Threshold solved = scan(z + row * length, length, scale, exponent, most, found);
             Moments moments;
             if (solved.crowded) {
-                solution[row] = solve_whole(z + row * length, length, scale, exponent, found, moments);
+                solution[row] = solve_whole(z + row * length, length, alpha, exponent, found, moments);
                 solved.top = static_cast<float>(solution[row].base), found.count = 0;
                 supports[row].crowded = solved.top < INF;
             }
@@ -102,10 +102,12 @@ void entmax_rows(const T* z, int64_t num_rows, int64_t length, double alpha, dou
 
 template <class T>
 void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, double exponent, double tau, int64_t most,
-               int num_threads, Support* supports, double* mass) {
+               int num_threads, Support* supports, double* mass, Solution* solutions) {
     const double cut = tau / (alpha - 1);
-    const float threshold = static_cast<float>(cut - 4 * EPS * std::fabs(cut)), scale = static_cast<float>(alpha - 1);
-    const float far = static_cast<float>(tau);
+    const float threshold = static_cast<float>(cut - 4 * EPS * std::fabs(cut));
+    const Solution solution = relu_solution(alpha, exponent, tau);
+    const Scaling scaled(solution.base, alpha);
+    std::fill_n(solutions, num_rows, solution);
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         Found& found = room_for(length);
         for (int64_t row = first; row < last; row++) {
@@ -122,15 +124,16 @@ void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, doubl
             }
             if (crowded) {
                 supports[row].crowded = true;
-                write_scaled(scores, length, 0, scale, found.x.data());
-                const Moments moments = BY_EXPONENT(exponent, moments_of)(found.x.data(), length, tau, exponent);
+                write_scaled(scores, length, scaled, found.x.data());
+                const Moments moments =
+                    BY_EXPONENT(exponent, moments_of)(found.x.data(), length, solution.tau, exponent);
                 mass[row] = moments.with_excess + moments.mass;
                 continue;
             }
-            for (int64_t i = 0; i < found.count; i++) found.x[i] = found.value[i] * scale;
+            for (int64_t i = 0; i < found.count; i++) found.x[i] = scaled(found.value[i]);
             std::fill_n(found.x.begin() + found.count, LANES, -INF);
-            write_powers(found.x.data(), found.value.data(), found.count, tau, exponent);
-            mass[row] = dot(found.value.data(), found.x.data(), found.count, far);
+            write_powers(found.x.data(), found.value.data(), found.count, solution.tau, exponent);
+            mass[row] = dot(found.value.data(), found.x.data(), found.count, static_cast<float>(solution.tau));
             keep_weights(found, 1, supports[row]);
         }
     });
@@ -150,9 +153,9 @@ void map_rows(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, 
             Threshold solved = scan(z + row * length, length, scale, exponent, length / LARGEST_PART, found);
             if (solved.crowded) {
                 Moments moments;
-                const Solution whole = solve_whole(z + row * length, length, scale, exponent, found, moments);
+                const Solution whole = solve_whole(z + row * length, length, alpha, exponent, found, moments);
                 if (whole.base < INF) {
-                    write_whole(z + row * length, length, scale, exponent, whole, 1, -1, out, streamed);
+                    write_whole(z + row * length, length, alpha, exponent, whole, 1, -1, out, streamed);
                     continue;
                 }
                 solved.top = static_cast<float>(whole.base);
@@ -198,11 +201,10 @@ template <class T>
 void write_crowded(const T* z, const bool* crowded, const Solution* solution, const int64_t* target, const float* factor,
                    T* out, int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
     const bool streamed = num_rows * length * static_cast<int64_t>(sizeof(T)) > STREAMED;
-    const float scale = static_cast<float>(alpha - 1);
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; row++)
             if (crowded[row] && factor[row] != 0)
-                write_whole(z + row * length, length, scale, exponent, solution[row], factor[row],
+                write_whole(z + row * length, length, alpha, exponent, solution[row], factor[row],
                             target ? target[row] : -1, out + row * length, streamed);
             else if (crowded[row])
                 std::memset(static_cast<void*>(out + row * length), 0, length * sizeof(T));
@@ -240,10 +242,10 @@ void* hf_sparse_entmax_supports(const void* z, int dtype, int64_t num_rows, int6
 // The same of alpha-ReLU, whose threshold is given; `mass` is sum [(alpha - 1) z - tau]_+ ^ (P + 1).
 void* hf_sparse_relu_supports(const void* z, int dtype, int64_t num_rows, int64_t length, double alpha,
                               double exponent, double tau, int64_t most, int num_threads, int64_t* count,
-                              double* mass) {
+                              double* mass, void* solution) {
     auto* supports = new std::vector<Support>(num_rows);
     BY_DTYPE(relu_rows(static_cast<const T*>(z), num_rows, length, alpha, exponent, tau, most, num_threads,
-                       supports->data(), mass))
+                       supports->data(), mass, static_cast<Solution*>(solution)))
     for (const Support& support : *supports) *count++ = support.crowded ? -1 : support.column.size();
     return supports;
 }

@@ -113,7 +113,7 @@ inline float highest(Floats v) {
     return top;
 }
 
-// log2 and exp2 by polynomials, to a few float32 roundings; arguments positive and normal, or from -126 to 127. The
+// log2 and exp2 by polynomials, to a few float32 roundings; arguments positive and normal, or above -126. The
 // logarithm is given v - 1 too, which near v = 1 has digits that v has lost: a power 1 / (alpha - 1) needs them.
 inline Floats log2_of(Floats v, Floats less_one) {
     constexpr int32_t HALF_ROOT = 0x3f3504f3;  // the bits of sqrt(1/2): v is 2^exponent times a number from there on
@@ -128,7 +128,7 @@ inline Floats log2_of(Floats v, Floats less_one) {
 inline Floats exp2_of(Floats v) {
     constexpr float WHOLE = 12582912;  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
     v = largest(v, all(-126.0f));
-    v = v < 127.0f ? v : all(127.0f);
+    v = v < 128.0f ? v : all(128.0f);  // which gives infinity
     const Floats whole = v + WHOLE, f = v - (whole - WHOLE);
     const Floats series = 1.0f + f * (0.693147203f + f * (0.240226479f + f * (0.0555033247f + f * (0.00961843736f +
                           f * (0.00133988744f + f * 0.000153533619f)))));

@@ -10,6 +10,20 @@ namespace {
 // What a row's weights follow from: [(alpha - 1) (z - base) - tau]_+ ^ P / mass.
 struct Solution { double base, tau, mass; };
 
+// alpha-ReLU of threshold tau. Large P multiply the rounding of u: they need the digits of u - 1, which are those of
+// z - base where that is zero at u = 1. Elsewhere it is zero at u = 0, whose digits a high threshold would take.
+Solution relu_solution(double alpha, double exponent, double tau) {
+    return exponent > 4 ? Solution{(1 + tau) / (alpha - 1), -1, 1} : Solution{tau / (alpha - 1), 0, 1};
+}
+
+// x = (z - base) scale, with the digits of base that float32 does not hold.
+struct Scaling {
+    float base, rest, scale;
+    Scaling(double from, double alpha)
+        : base(static_cast<float>(from)), rest(static_cast<float>(from - base)), scale(static_cast<float>(alpha - 1)) {}
+    template <class V> V operator()(V z) const { return (z - base - rest) * scale; }
+};
+
 // The threshold of x[0:n], estimated on one vector in SKIP, each standing for SKIP of them. It may lie on either side.
 constexpr int64_t SKIP = 16;
 template <int K> double estimate(const float* x, int64_t n, double exponent, float* sample) {
@@ -49,14 +63,17 @@ template <int K> Moments moments_of(const float* x, int64_t n, double tau, doubl
 }
 
 // Newton's method from the estimate: the first step, from either side, ends below the root, the others rise to it.
-// An error of the mass moves the weight p = u^P / mass by that times the difference of p and its share u^(P - 1) / slope.
+// An error of the mass moves the weight p = u^P / mass by that times the difference of p and its share u^(P - 1) / slope:
+// by 1e-7 at most, and of thousands of small weights, all together by no more than LOOSE.
+constexpr double LOOSE = 1e-5;
 template <int K>
 double threshold_of(const float* x, int64_t n, double exponent, float* sample, Moments& moments) {
     double tau = estimate<K>(x, n, exponent, sample);
     for (int step = 0; step < 100; step++) {
         moments = moments_of<K>(x, n, tau, exponent);
         const double largest = std::pow(-tau, exponent), share = std::pow(-tau, exponent - 1) / moments.slope;
-        if (std::fabs(moments.mass - 1) <= std::max(8.0 * EPS, 1e-7 / std::max(largest, share))) break;
+        const double tolerance = std::min(LOOSE, 1e-7 / std::max(largest, share));
+        if (std::fabs(moments.mass - 1) <= std::max(8.0 * EPS, tolerance)) break;
         if (step > 0 && moments.mass <= 1) break;
         const double better = tau + step_of<K>({moments.mass, moments.slope}, exponent);
         tau = moments.mass > 0 && moments.slope > 0 && better > -1 ? better : -1;
@@ -64,11 +81,11 @@ double threshold_of(const float* x, int64_t n, double exponent, float* sample, M
     return tau;
 }
 
-// x = (z - base) scale, padded with -inf.
-template <class T> void write_scaled(const T* z, int64_t length, float base, float scale, float* x) {
+// A row of x, padded with -inf.
+template <class T> void write_scaled(const T* z, int64_t length, const Scaling& scaled, float* x) {
     int64_t i = 0;
-    for (; i + LANES <= length; i += LANES) store_some(x + i, (load(z + i) - base) * scale, LANES);
-    for (; i < length; i++) x[i] = (load_one(z + i) - base) * scale;
+    for (; i + LANES <= length; i += LANES) store_some(x + i, scaled(load(z + i)), LANES);
+    for (; i < length; i++) x[i] = scaled(load_one(z + i));
     for (i = length; i < length + 2 * LANES; i++) x[i] = -INF;
 }
 
@@ -94,16 +111,17 @@ template <class T> void copy_out(T* out, const T* from, int64_t n, bool streamed
 
 // The weights of a solved row times factor, and factor less at the target if it is in the row.
 template <int K, class T>
-void write_whole(const T* z, int64_t length, float scale, double exponent, const Solution& s, float factor,
+void write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
                  int64_t target, T* out, bool streamed) {
     const Offset offset(s.tau);
-    const float base = static_cast<float>(s.base), share = static_cast<float>(factor / s.mass);
+    const Scaling scaled(s.base, alpha);
+    const float share = static_cast<float>(factor / s.mass);
     T part[BLOCK];
     int64_t start = 0, end = std::min<int64_t>(length, (-reinterpret_cast<uintptr_t>(out) & 63) / sizeof(T));
     for (; start < length; start = end, end = std::min(length, start + BLOCK)) {
         int64_t i = start;
         const auto weight = [&](Floats v) {
-            const Excess e = excess<K>((v - base) * scale, offset);
+            const Excess e = excess<K>(scaled(v), offset);
             return is_nothing<K>(e) ? Floats{} : share * weight_power<K>(e, static_cast<float>(exponent));
         };
         for (; i + LANES <= end; i += LANES) store_lanes(part + (i - start), weight(load(z + i)));
@@ -121,24 +139,24 @@ void write_whole(const T* z, int64_t length, float scale, double exponent, const
 
 // A row of entmax, solved whole; x is scratch for length + BLOCK entries, and so is sample.
 template <class T>
-Solution solve_whole(const T* z, int64_t length, float scale, double exponent, Found& found, Moments& moments) {
+Solution solve_whole(const T* z, int64_t length, double alpha, double exponent, Found& found, Moments& moments) {
     const float top = tops_of<8>(z, length).all;
     if (!(-INF < top && top < INF)) return {top, 0, 0};
     float* x = found.x.data();
-    write_scaled(z, length, top, scale, x);
+    write_scaled(z, length, Scaling(top, alpha), x);
     const double tau = BY_EXPONENT(exponent, threshold_of)(x, length, exponent, found.value.data(), moments);
     return {top, tau, moments.mass};
 }
 
 template <class T>
-void write_whole(const T* z, int64_t length, float scale, double exponent, const Solution& s, float factor,
+void write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
                  int64_t target, T* out, bool streamed) {
     const auto write = exponent == 1   ? write_whole<1, T>
                        : exponent == 2 ? write_whole<2, T>
                        : exponent == 3 ? write_whole<3, T>
                        : exponent == 4 ? write_whole<4, T>
                                        : write_whole<0, T>;
-    write(z, length, scale, exponent, s, factor, target, out, streamed);
+    write(z, length, alpha, exponent, s, factor, target, out, streamed);
 }
 
 }  // namespace
