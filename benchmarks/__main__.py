@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import constrained, decoding, density, growth, linear, losses, maps, memory
+from . import attention, constrained, decoding, density, growth, linear, losses, maps, memory
 from ._case import Row
 from ._machine import WARM_ALLOCATOR, is_warm, machine
 from ._table import heading, line, write
@@ -18,6 +18,7 @@ from ._timing import measure
 SECTIONS = {
     "losses": losses,
     "maps": maps,
+    "attention": attention,
     "linear": linear,
     "constrained": constrained,
     "growth": growth,

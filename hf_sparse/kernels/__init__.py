@@ -7,7 +7,8 @@ from ._attention_operators import (
     triton_decode_values,
 )
 from ._cache import KernelUnavailable
-from ._choice import ROW_IMPLS, chosen
+from ._choice import BUILD_FROM, ROW_IMPLS, chosen
+from ._cpp_attention import cpp_attention_backward, cpp_attention_forward, cpp_attention_problem
 from ._cpp_rows import (
     STREAM_ABOVE,
     ReluSupports,
@@ -19,6 +20,7 @@ from ._cpp_rows import (
     write_crowded,
     write_rows,
 )
+from ._library import available as cpp_available
 from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_ATTENTION_ALPHA
 from ._row_operators import (
     triton_jacobian_product,
@@ -30,8 +32,10 @@ from ._row_operators import (
 )
 from ._self_check import triton_is_automatic
 from .gpu.listing import Listing
+from .gpu.scores import Scores
 
 __all__ = [
+    "BUILD_FROM",
     "HIGHEST_ALPHA",
     "LOWEST_ALPHA",
     "LOWEST_ATTENTION_ALPHA",
@@ -40,8 +44,13 @@ __all__ = [
     "KernelUnavailable",
     "Listing",
     "ReluSupports",
+    "Scores",
     "Supports",
     "chosen",
+    "cpp_attention_backward",
+    "cpp_attention_forward",
+    "cpp_attention_problem",
+    "cpp_available",
     "entmax_supports",
     "entmax_weights",
     "jacobian_product",

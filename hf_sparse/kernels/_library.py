@@ -21,6 +21,8 @@ SIGNATURES = {
     "hf_sparse_map": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_weights": (_POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_product": (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _INT),
+    "hf_sparse_attend": (_POINTER, _INT),
+    "hf_sparse_differentiate_attention": (_POINTER, _INT),
 }
 
 
@@ -69,7 +71,7 @@ def _usable() -> bool:
 
 
 def library() -> ctypes.CDLL:
-    """The kernel, built if need be (about two seconds, once per machine).
+    """The kernel, built if need be (a few seconds, once per machine).
 
     Raises:
         KernelUnavailable: it cannot be built or loaded, or ``HF_SPARSE_CPP=0`` forbids it.
@@ -81,7 +83,7 @@ def library() -> ctypes.CDLL:
 
 
 def available(build: bool) -> bool:
-    """Whether the kernel can be used; ``build`` allows compiling it, which takes two seconds."""
+    """Whether the kernel can be used; ``build`` allows compiling it, which takes a few seconds."""
     if not build and not _loaded.cache_info().currsize and not _built_before():
         return False
     return _usable()

@@ -94,13 +94,14 @@ def test_weights_equal_float64(alpha, dtype):
     )
 
 
-@pytest.mark.parametrize("tau", [-0.3, 30.0])
+@pytest.mark.parametrize("shift", [0.7, 31.0])
 @pytest.mark.parametrize("alpha", [1.001, 1.02, 1.1, 1.3, 1.5, 2.0])
 @DTYPES
-def test_alpha_relu_equals_float64(alpha, dtype, tau):
+def test_alpha_relu_equals_float64(alpha, dtype, shift):
     """Where the threshold is high, the excess has fewer digits than the power needs, unless it is kept apart."""
     z = scores(dtype).masked_fill(torch.tensor([False] * 5 + [True])[:, None], 0.0).float()
-    z = ((z - z.amax(-1, keepdim=True)) / 8 + (1 + tau) / (alpha - 1)).to(dtype)
+    z = ((z - z.amax(-1, keepdim=True)) / 8 + shift / (alpha - 1)).to(dtype)
+    tau = float((alpha - 1) * z.max().double() - 1)
 
     def loss(x, impl):
         return alpha_relu_loss(x, TARGET, alpha, tau, reduction="none", impl=impl)

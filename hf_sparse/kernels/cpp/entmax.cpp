@@ -3,39 +3,15 @@
 // Throughout, x = (alpha - 1) (z - max z), P = 1 / (alpha - 1), and tau is the threshold in units of x: the weights
 // are [x - tau]_+ ^ P and sum to one. The specification is hf_sparse/functional, in torch.
 
-#include <atomic>
-#include <thread>
 #include <vector>
 
+#include "attention.hpp"
 #include "dense_rows.hpp"
+#include "parallel.hpp"
 #include "scan.hpp"
 #include "whole_rows.hpp"
 
 namespace {
-
-// ---- Rows in parallel -------------------------------------------------------------------------------------------
-
-// OpenMP's call that runs a function on a team of threads, from the library that torch computes with; null if it has
-// none. Its threads exist already; new ones would wait for cores on which torch's idle threads spin.
-typedef void (*Team)(void (*)(void*), void*, unsigned, unsigned);
-Team team = nullptr;
-
-// body(first, last) on runs of rows, by as many threads as the work keeps busy.
-template <class Body> void by_rows(int64_t num_rows, int64_t length, int num_threads, Body body) {
-    constexpr int64_t WORTH_A_THREAD = 1 << 17;  // entries; to start a thread takes about ten microseconds
-    const int64_t busy = std::min<int64_t>({num_threads, num_rows, num_rows * length / WORTH_A_THREAD});
-    if (busy <= 1) return body(0, num_rows);
-    const int64_t run = std::max<int64_t>(1, num_rows / (8 * busy));
-    std::atomic<int64_t> next{0};
-    auto work = [&] {
-        for (int64_t first; (first = next.fetch_add(run)) < num_rows;) body(first, std::min(num_rows, first + run));
-    };
-    if (team) return team([](void* given) { (*static_cast<decltype(work)*>(given))(); }, &work, num_threads, 0);
-    std::vector<std::thread> others;
-    for (int64_t i = 1; i < busy; i++) others.emplace_back(work);
-    work();
-    for (auto& other : others) other.join();
-}
 
 // The support of a row, until the caller has made room for it.
 struct Support {
@@ -126,7 +102,7 @@ void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, doubl
                 supports[row].crowded = true;
                 write_scaled(scores, length, scaled, found.x.data());
                 const Moments moments =
-                    BY_EXPONENT(exponent, moments_of)(found.x.data(), length, solution.tau, exponent);
+                    BY_EXPONENT(moments_of, exponent, found.x.data(), length, solution.tau, exponent);
                 mass[row] = moments.with_excess + moments.mass;
                 continue;
             }
@@ -222,6 +198,12 @@ void write_crowded(const T* z, const bool* crowded, const Solution* solution, co
     else { using T = Half; call; }
 
 extern "C" {
+
+// Attention without a matrix of scores, and its derivatives; see AttentionCall.
+void hf_sparse_attend(const AttentionCall* call, int num_threads) { attend(*call, num_threads); }
+void hf_sparse_differentiate_attention(const AttentionCall* call, int num_threads) {
+    differentiate(*call, num_threads);
+}
 
 // Where parallel work is done: GOMP_parallel of the OpenMP library in this process.
 void hf_sparse_use_team(void* gomp_parallel) { team = reinterpret_cast<Team>(gomp_parallel); }

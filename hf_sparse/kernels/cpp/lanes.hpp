@@ -125,6 +125,7 @@ inline Floats log2_of(Floats v, Floats less_one) {
     const Floats square = f * f, log = series * f * square - 0.5f * square + f;
     return __builtin_convertvector(exponent, Floats) + log * 1.4426950408889634f;
 }
+inline Floats log2_of(Floats v) { return log2_of(v, v - 1.0f); }
 inline Floats exp2_of(Floats v) {
     constexpr float WHOLE = 12582912;  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
     v = largest(v, all(-126.0f));
@@ -164,6 +165,9 @@ template <int K> inline Floats slope_power(Excess e, float exponent) {
     if (K == 3) return e.u * e.u;
     if (K == 4) return e.u * e.u * e.u;
     return power(e.u, e.less_one, exponent - 1);
+}
+template <int K> inline Floats slope_power(Floats u, float exponent) {
+    return slope_power<K>(Excess{u, K == 0 ? u - 1.0f : u}, exponent);
 }
 // u ^ P.
 template <int K> inline Floats weight_power(Excess e, float exponent) {

@@ -4,6 +4,12 @@
 
 #include "lanes.hpp"
 
+// The function for the exponent: one of its own up to 4, if whole.
+#define BY_EXPONENT(function, exponent, ...)                                             \
+    (exponent == 1 ? function<1>(__VA_ARGS__) : exponent == 2 ? function<2>(__VA_ARGS__) \
+     : exponent == 3 ? function<3>(__VA_ARGS__) : exponent == 4 ? function<4>(__VA_ARGS__) \
+     : function<0>(__VA_ARGS__))
+
 namespace {
 
 struct Sums { double mass, slope; };
@@ -61,11 +67,7 @@ template <int K> double solve(const float* x, int64_t n, double bound, double ex
 }
 
 double solve(const float* x, int64_t n, double bound, double exponent, int most_steps = 100) {
-    if (exponent == 1) return solve<1>(x, n, bound, exponent, most_steps);
-    if (exponent == 2) return solve<2>(x, n, bound, exponent, most_steps);
-    if (exponent == 3) return solve<3>(x, n, bound, exponent, most_steps);
-    if (exponent == 4) return solve<4>(x, n, bound, exponent, most_steps);
-    return solve<0>(x, n, bound, exponent, most_steps);
+    return BY_EXPONENT(solve, exponent, x, n, bound, exponent, most_steps);
 }
 
 // [x - tau]_+ ^ P, which may be written over x; their sum. Both are read and written up to a multiple of LANES.
@@ -86,11 +88,7 @@ template <int K> double write_powers(const float* x, float* p, int64_t n, double
 }
 
 double write_powers(const float* x, float* p, int64_t n, double tau, double exponent) {
-    if (exponent == 1) return write_powers<1>(x, p, n, tau, exponent);
-    if (exponent == 2) return write_powers<2>(x, p, n, tau, exponent);
-    if (exponent == 3) return write_powers<3>(x, p, n, tau, exponent);
-    if (exponent == 4) return write_powers<4>(x, p, n, tau, exponent);
-    return write_powers<0>(x, p, n, tau, exponent);
+    return BY_EXPONENT(write_powers, exponent, x, p, n, tau, exponent);
 }
 
 // sum p (x - tau); where p is 0, x may be anything. Both are read up to a multiple of LANES.

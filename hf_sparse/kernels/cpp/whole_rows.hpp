@@ -132,11 +132,6 @@ void write_whole(const T* z, int64_t length, double alpha, double exponent, cons
     }
 }
 
-// ---- By exponent ----------------------------------------------------------------------------------------------
-
-#define BY_EXPONENT(exponent, call)                   \
-    (exponent == 1   ? call<1> : exponent == 2 ? call<2> : exponent == 3 ? call<3> : exponent == 4 ? call<4> : call<0>)
-
 // A row of entmax, solved whole; x is scratch for length + BLOCK entries, and so is sample.
 template <class T>
 Solution solve_whole(const T* z, int64_t length, double alpha, double exponent, Found& found, Moments& moments) {
@@ -144,7 +139,7 @@ Solution solve_whole(const T* z, int64_t length, double alpha, double exponent, 
     if (!(-INF < top && top < INF)) return {top, 0, 0};
     float* x = found.x.data();
     write_scaled(z, length, Scaling(top, alpha), x);
-    const double tau = BY_EXPONENT(exponent, threshold_of)(x, length, exponent, found.value.data(), moments);
+    const double tau = BY_EXPONENT(threshold_of, exponent, x, length, exponent, found.value.data(), moments);
     return {top, tau, moments.mass};
 }
 
