@@ -68,6 +68,7 @@ struct Numbers {
 
 // Memory of a thread, kept for the next call.
 struct Scratch {
+    static constexpr uintptr_t ALIGNMENT = 64;  // bytes
     std::vector<float> memory;
     float *x, *g, *slope, *turned_q, *turned_dout, *rows, *value;
     int32_t* column;
@@ -77,9 +78,9 @@ struct Scratch {
     void resize(const AttentionCall& call, bool backward) {
         const int64_t pairs = TILE * (call.num_keys + 1), widest = TILE * std::max(call.head_dim, call.value_dim);
         const bool capped = backward && call.softcap > 0;
-        const size_t size = (3 + backward + capped) * pairs + 3 * widest + 2 * LANES;
+        const size_t size = (3 + backward + capped) * pairs + 3 * widest + ALIGNMENT / sizeof(float);
         if (memory.size() < size) memory.resize(size);
-        float* next = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & 63) / sizeof(float);
+        float* next = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & (ALIGNMENT - 1)) / sizeof(float);
         const auto take = [&](int64_t n) { return std::exchange(next, next + n); };
         x = take(pairs), value = take(pairs), column = reinterpret_cast<int32_t*>(take(pairs));
         g = backward ? take(pairs) : nullptr, slope = capped ? take(pairs) : nullptr;
