@@ -81,7 +81,23 @@ inline void store_one(Half* p, float v) {  // scaled so that the fraction ends w
 // ---- Lanes ----------------------------------------------------------------------------------------------------
 
 inline Floats all(float v) { return v - Floats{}; }
-inline Floats largest(Floats a, Floats b) { return a > b ? a : b; }
+// a > b ? a : b, and a < b ? a : b: b where one is NaN.
+inline Floats largest(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#endif
+    return a > b ? a : b;
+}
+inline Floats smallest(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
+#endif
+    return a < b ? a : b;
+}
 // A bit for every lane that is above the threshold, or NaN.
 inline uint32_t beyond(Floats v, Floats threshold) {
 #if defined(__AVX512F__)
@@ -119,26 +135,26 @@ inline Floats log2_of(Floats v, Floats less_one) {
     constexpr int32_t HALF_ROOT = 0x3f3504f3;  // the bits of sqrt(1/2): v is 2^exponent times a number from there on
     const Ints above = (Ints)v - HALF_ROOT, exponent = above >> 23;
     const Floats f = exponent == 0 ? less_one : (Floats)((above & 0x7fffff) + HALF_ROOT) - 1.0f;
-    const Floats series =
-        0.3333333f + f * (-0.2499999f + f * (0.2000071f + f * (-0.1666806f + f * (0.1424932f + f * (-0.1242014f +
-        f * (0.11677f + f * (-0.1151461f + f * 0.0703768f)))))));
-    const Floats square = f * f, log = series * f * square - 0.5f * square + f;
+    // The terms by twos and fours, which do not wait for each other.
+    const Floats square = f * f, fourth = square * square;
+    const Floats low = (0.3333333f - 0.2499999f * f) + square * (0.2000071f - 0.1666806f * f);
+    const Floats high = (0.1424932f - 0.1242014f * f) + square * (0.11677f - 0.1151461f * f);
+    const Floats series = low + fourth * (high + fourth * 0.0703768f);
+    const Floats log = series * (f * square) + (f - 0.5f * square);
     return __builtin_convertvector(exponent, Floats) + log * 1.4426950408889634f;
 }
 inline Floats log2_of(Floats v) { return log2_of(v, v - 1.0f); }
 inline Floats exp2_of(Floats v) {
     constexpr float WHOLE = 12582912;  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
-    v = largest(v, all(-126.0f));
-    v = v < 128.0f ? v : all(128.0f);  // which gives infinity
+    v = smallest(largest(v, all(-126.0f)), all(128.0f));  // which gives infinity
     const Floats whole = v + WHOLE, f = v - (whole - WHOLE);
-    const Floats series = 1.0f + f * (0.693147203f + f * (0.240226479f + f * (0.0555033247f + f * (0.00961843736f +
-                          f * (0.00133988744f + f * 0.000153533619f)))));
+    const Floats square = f * f;
+    const Floats low = (1.0f + 0.693147203f * f) + square * (0.240226479f + 0.0555033247f * f);
+    const Floats series = low + square * square * (0.00961843736f + 0.00133988744f * f + 0.000153533619f * square);
     return (Floats)((Ints)series + ((Ints)whole << 23));
 }
 inline Floats power(Floats u, Floats less_one, float exponent) {
-    const Ints support = u > std::numeric_limits<float>::min();
-    const Floats log2 = log2_of(support ? u : all(1.0f), support ? less_one : Floats{});
-    return support ? exp2_of(exponent * log2) : Floats{};
+    return u > std::numeric_limits<float>::min() ? exp2_of(exponent * log2_of(u, less_one)) : Floats{};
 }
 inline Floats power(Floats u, float exponent) { return power(u, u - 1.0f, exponent); }
 

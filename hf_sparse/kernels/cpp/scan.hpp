@@ -118,7 +118,9 @@ Threshold scan(const T* z, int64_t length, float scale, double exponent, int64_t
                 threshold = std::max(threshold, score_at(top, tau, scale));
                 drop_below(found, threshold);
             }
-            if (found.count > most) return {top, tau, true};
+            // Of a few thousand entries thrice the share is a sign: the bound is still low, and rises with what follows.
+            const int64_t read = begin + BLOCK;
+            if (found.count > most || (read >= 4 * BLOCK && found.count * length > 3 * most * read)) return {top, tau, true};
             enough = std::max<int64_t>(256, found.count + found.count / 2);
         }
     }

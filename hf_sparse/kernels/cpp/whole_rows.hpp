@@ -47,16 +47,19 @@ template <int K> Moments moments_of(const float* x, int64_t n, double tau, doubl
     Moments total{0, 0, 0};
     const Offset offset(tau);
     for (int64_t start = 0; start < n; start += BLOCK) {
-        Floats mass = {}, slope = {}, with_excess = {};
-        for (int64_t i = start; i < std::min(n, start + BLOCK); i += LANES) {
-            const Excess e = excess<K>(load(x + i), offset);
-            if (is_nothing<K>(e)) continue;
-            const Floats s = slope_power<K>(e, static_cast<float>(exponent)), p = s * e.u;
-            mass += p, slope += s;
-            // Where P is large, u - 1 has digits that u has not.
-            with_excess += K == 0 ? (p > 0.0f ? p * e.less_one : Floats{}) : p * e.u;
+        Floats mass[2] = {}, slope[2] = {}, with_excess[2] = {};
+        for (int64_t i = start; i < std::min(n, start + BLOCK); i += 2 * LANES) {
+            const Excess e[2] = {excess<K>(load(x + i), offset), excess<K>(load(x + i + LANES), offset)};
+            if (is_nothing<K>(e[0]) && is_nothing<K>(e[1])) continue;
+            for (int k = 0; k < 2; k++) {
+                const Floats s = slope_power<K>(e[k], static_cast<float>(exponent)), p = s * e[k].u;
+                mass[k] += p, slope[k] += s;
+                // Where P is large, u - 1 has digits that u has not.
+                with_excess[k] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
+            }
         }
-        total.mass += sum(mass), total.slope += sum(slope), total.with_excess += sum(with_excess);
+        total.mass += sum(mass[0] + mass[1]), total.slope += sum(slope[0] + slope[1]);
+        total.with_excess += sum(with_excess[0] + with_excess[1]);
     }
     if (K > 0) total.with_excess -= total.mass;
     return total;
@@ -120,14 +123,17 @@ void write_whole(const T* z, int64_t length, double alpha, double exponent, cons
     int64_t start = 0, end = std::min<int64_t>(length, (-reinterpret_cast<uintptr_t>(out) & 63) / sizeof(T));
     for (; start < length; start = end, end = std::min(length, start + BLOCK)) {
         int64_t i = start;
-        const auto weight = [&](Floats v) {
-            const Excess e = excess<K>(scaled(v), offset);
-            return is_nothing<K>(e) ? Floats{} : share * weight_power<K>(e, static_cast<float>(exponent));
-        };
-        for (; i + LANES <= end; i += LANES) store_lanes(part + (i - start), weight(load(z + i)));
-        for (; i < end; i++) store_one(part + (i - start), weight(all(load_one(z + i)))[0]);
+        const auto excess_of = [&](Floats v) { return excess<K>(scaled(v), offset); };
+        const auto weight = [&](const Excess& e) { return share * weight_power<K>(e, static_cast<float>(exponent)); };
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {  // two at a time, for which constants are read once
+            const Excess e[2] = {excess_of(load(z + i)), excess_of(load(z + i + LANES))};
+            const bool nothing = is_nothing<K>(e[0]) && is_nothing<K>(e[1]);
+            for (int k = 0; k < 2; k++) store_lanes(part + (i + k * LANES - start), nothing ? Floats{} : weight(e[k]));
+        }
+        for (; i + LANES <= end; i += LANES) store_lanes(part + (i - start), weight(excess_of(load(z + i))));
+        for (; i < end; i++) store_one(part + (i - start), weight(excess_of(all(load_one(z + i))))[0]);
         if (start <= target && target < end)
-            store_one(part + (target - start), weight(all(load_one(z + target)))[0] - factor);
+            store_one(part + (target - start), weight(excess_of(all(load_one(z + target))))[0] - factor);
         copy_out(out + start, part, end - start, streamed);
     }
 }
