@@ -34,14 +34,25 @@ def speed_cold() -> str:
 @block
 def speed_attention() -> str:
     """Every candidate of the cases of attention, in CPU time."""
-    result = read("benchmarks/results/attention-cpu.json")
+    return "\n".join([_candidates("attention-cpu"), "", _parts("attention-cpu")])
+
+
+@block
+def speed_density() -> str:
+    """Losses and maps over alpha and the share of a row in the support, in CPU time."""
+    return _candidates("density-warm-cpu")
+
+
+def _candidates(name: str) -> str:
+    """Every candidate's ratio, with a target or without."""
+    result = read(f"benchmarks/results/{name}.json")
     lines = ["| case | candidate | ratio | to | target | |", "|---|---|---|---|---|---|"]
     for row in result["rows"]:
         if row["candidate"] != row["baseline"] and not row.get("part"):
             target = f"{row['target']:.3g}" if "target" in row else ""
             cells = (row["case"], row["candidate"], f"{row['ratio']:.2f}", row["baseline"], target)
             lines.append(f"| {' | '.join(cells)} | {row.get('verdict', '')} |")
-    return "\n".join([*lines, "", _conditions(result), "", _parts("attention-cpu")])
+    return "\n".join([*lines, "", _conditions(result)])
 
 
 def _ratios(name: str) -> str:
