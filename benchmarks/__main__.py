@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import constrained, decoding, growth, linear, losses, maps, memory
+from . import attention, constrained, decoding, density, growth, linear, losses, maps, memory
 from ._case import Row
 from ._machine import WARM_ALLOCATOR, is_warm, machine
 from ._table import heading, line, write
@@ -18,11 +18,15 @@ from ._timing import measure
 SECTIONS = {
     "losses": losses,
     "maps": maps,
+    "attention": attention,
     "linear": linear,
     "constrained": constrained,
     "growth": growth,
     "decoding": decoding,
+    "density": density,
 }
+# Sections with a run and a result file of their own, being as long as all the others.
+ALONE = {"density"}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -43,7 +47,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     rows: list[Row] = []
     start = time.perf_counter()
     for name, section in SECTIONS.items():
-        if options.only not in (None, name):
+        if options.only != name and (options.only or (name in ALONE and not options.quick)):
             continue
         for build in section.QUICK if options.quick else section.CASES:
             case = build()
@@ -54,9 +58,9 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     if options.only in (None, "memory", "constrained"):
         show(constrained.memory_rows(((2, 2, 4, 5),)) if options.quick else constrained.memory_rows(), rows)
     print(f"\n{sum(row.verdict == 'MISSED' for row in rows)} targets missed; {time.perf_counter() - start:.0f} s")
-    out = options.out or (
-        None if options.quick or options.only else RESULTS / f"{described['allocator']}-{options.clock}.json"
-    )
+    whole = f"{described['allocator']}-{options.clock}"
+    name = f"{options.only}-{whole}" if options.only in ALONE else None if options.only else whole
+    out = options.out or (None if options.quick or name is None else RESULTS / f"{name}.json")
     if out:
         write(out, described, rows)
         print(f"written to {out}")

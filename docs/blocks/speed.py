@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from recipes.lib.blocks import block, read
 
 
@@ -29,10 +31,34 @@ def speed_cold() -> str:
     return _ratios("cold-wall")
 
 
+@block
+def speed_attention() -> str:
+    """Every candidate of the cases of attention, in CPU time."""
+    return "\n".join([_candidates("attention-cpu"), "", _parts("attention-cpu")])
+
+
+@block
+def speed_density() -> str:
+    """Losses and maps over alpha and the share of a row in the support, in CPU time."""
+    return _candidates("density-warm-cpu")
+
+
+def _candidates(name: str) -> str:
+    """Every candidate's ratio, with a target or without."""
+    result = read(f"benchmarks/results/{name}.json")
+    lines = ["| case | candidate | ratio | to | target | |", "|---|---|---|---|---|---|"]
+    for row in result["rows"]:
+        if row["candidate"] != row["baseline"] and not row.get("part"):
+            target = f"{row['target']:.3g}" if "target" in row else ""
+            cells = (row["case"], row["candidate"], f"{row['ratio']:.2f}", row["baseline"], target)
+            lines.append(f"| {' | '.join(cells)} | {row.get('verdict', '')} |")
+    return "\n".join([*lines, "", _conditions(result)])
+
+
 def _ratios(name: str) -> str:
     """Every measured ratio that has a target, whether it was met, and the floor of that case."""
     result = read(f"benchmarks/results/{name}.json")
-    machine, rows = result["machine"], result["rows"]
+    rows = result["rows"]
     floors = {row["case"]: row["ratio"] for row in rows if row["candidate"].startswith("floor")}
     lines = ["| case | candidate | ratio | to | target | | floor |", "|---|---|---|---|---|---|---|"]
     for row in rows:
@@ -42,15 +68,19 @@ def _ratios(name: str) -> str:
                 f"| {row['case']} | {row['candidate']} | {row['ratio']:.2f} | {row['baseline']} | "
                 f"{row['target']:.3g} | {row['verdict']} | {floor} |"
             )
+    return "\n".join([*lines, "", _conditions(result)])
+
+
+def _conditions(result: dict[str, Any]) -> str:
+    """The machine and the state it was in."""
+    machine, rows = result["machine"], result["rows"]
     clock = "wall-clock time" if machine["clock"] == "wall" else "CPU time of one thread"
     disturbed, rounds = (sum(row[key] for row in rows) for key in ("disturbed", "rounds"))
-    lines += [
-        "",
+    return (
         f"{machine['cpu']} ({machine['capability']}), {machine['cores']} cores, {clock}, {machine['allocator']} "
         f"allocator, load {machine['load']:.1f} at the start, {disturbed / rounds:.0%} of the rounds disturbed by "
-        f"other processes; torch {machine['torch']}, commit {machine['commit']}.",
-    ]
-    return "\n".join(lines)
+        f"other processes; torch {machine['torch']}, commit {machine['commit']}."
+    )
 
 
 def _parts(name: str) -> str:

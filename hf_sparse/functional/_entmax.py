@@ -77,7 +77,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
             for attention scores (batch, heads, queries, keys). It receives a gradient, at alpha = 1 too.
         dim: the axis to map.
         impl: ``"torch"`` is the specification; ``"cpp"`` the compiled kernel, for float32 and half-precision scores
-            on the CPU and one alpha in [1.1, 2]; ``"triton"`` the same on an NVIDIA GPU; ``"auto"`` dispatches
+            on the CPU and one alpha in (1, 2]; ``"triton"`` from 1.1 on, on an NVIDIA GPU; ``"auto"`` dispatches
             as ``kernels.chosen`` says.
 
     Returns:

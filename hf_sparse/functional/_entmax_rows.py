@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
 from ._steep import steep_weights
-from .newton import dtype_for, exponent_of, power, solve, solve_
+from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_
 from .rows import in_graph
 
 # Elements per thread and chunk: few enough to stay in cache from pass to pass, many enough to hide the overhead of an
@@ -38,11 +38,15 @@ def _by_chunks(write: Callable[..., None], *tensors: Tensor) -> Tensor:
 def _write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
     """p of a chunk of rows (N, V); zeros for a fully masked row."""
     exponent = exponent_of(alpha)
-    if alpha > 2 or dtype_for(alpha, x) != x.dtype:
+    if alpha > 2:
         out.copy_(_weights(x.double(), alpha))
         return
     top = x.amax(-1, keepdim=True)
     u = torch.sub(x, top.masked_fill_(top == -torch.inf, 0.0), out=out)
+    if dtype_for(alpha, x) != x.dtype:
+        p = near_softmax(u.mul_(alpha - 1), alpha)
+        torch.div(p, _mass(p), out=out)
+        return
     solve_(torch.add(top.new_ones(()), u, alpha=alpha - 1, out=u).clamp_(min=0), exponent)
     if exponent == 2:
         u.square_()

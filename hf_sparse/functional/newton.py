@@ -99,6 +99,35 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
     return u
 
 
+def near_softmax(x: Tensor, alpha: float) -> Tensor:
+    """``[x - tau]_+ ^ P`` with mass one to rounding, for large exponents P in float32.
+
+    ``x - tau = 1 + (x - r)`` with ``r = 1 + tau`` small, and ``log1p(x - r)`` has the digits that ``P`` multiplies.
+
+    Args:
+        x: (..., V) ``(alpha - 1) (z - max z)``, float32; ``-inf`` is masked, and a row of it stays without mass.
+        alpha: above 1, below 1.5.
+
+    Cost: two steps next to softmax, five at alpha 1.1, of nine passes each.
+    """
+    excess, exponent = alpha - 1, 1 / (alpha - 1)
+    # So little of u that its power is 0 in float32.
+    floor = 2.0 ** (-155 / exponent) - 1
+    # The rounding of r alone changes the mass by a third of this.
+    tolerance = 32 * torch.finfo(x.dtype).eps
+    risen = torch.zeros_like(x[..., :1])
+    for _ in range(_MAX_STEPS):
+        u = torch.sub(x, risen).clamp_(min=floor)
+        p = u.log1p().mul_(exponent).exp_()
+        mass = p.sum(-1, keepdim=True)
+        if not bool((mass > 1 + tolerance).any()):
+            break
+        slope = torch.div(p, u.add_(1), out=u).sum(-1, keepdim=True)
+        step = mass * -torch.expm1(-excess * mass.clamp(min=1).log())
+        risen += step / slope.clamp_(min=torch.finfo(x.dtype).tiny)
+    return p
+
+
 def solve(u: Tensor, exponent: float) -> Tensor:
     """``solve_`` out of place and without a stopping test: a fixed number of steps, for compilers and devices.
 

@@ -7,7 +7,8 @@ from ._attention_operators import (
     triton_decode_values,
 )
 from ._cache import KernelUnavailable
-from ._choice import ROW_IMPLS, chosen
+from ._choice import BUILD_FROM, ROW_IMPLS, chosen
+from ._cpp_attention import cpp_attention_backward, cpp_attention_forward, cpp_attention_problem
 from ._cpp_rows import (
     STREAM_ABOVE,
     ReluSupports,
@@ -16,8 +17,10 @@ from ._cpp_rows import (
     entmax_weights,
     jacobian_product,
     relu_supports,
+    write_crowded,
     write_rows,
 )
+from ._library import available as cpp_available
 from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_ATTENTION_ALPHA
 from ._row_operators import (
     triton_jacobian_product,
@@ -29,8 +32,10 @@ from ._row_operators import (
 )
 from ._self_check import triton_is_automatic
 from .gpu.listing import Listing
+from .gpu.scores import Scores
 
 __all__ = [
+    "BUILD_FROM",
     "HIGHEST_ALPHA",
     "LOWEST_ALPHA",
     "LOWEST_ATTENTION_ALPHA",
@@ -39,8 +44,13 @@ __all__ = [
     "KernelUnavailable",
     "Listing",
     "ReluSupports",
+    "Scores",
     "Supports",
     "chosen",
+    "cpp_attention_backward",
+    "cpp_attention_forward",
+    "cpp_attention_problem",
+    "cpp_available",
     "entmax_supports",
     "entmax_weights",
     "jacobian_product",
@@ -56,5 +66,6 @@ __all__ = [
     "triton_multiply",
     "triton_solve",
     "triton_weights",
+    "write_crowded",
     "write_rows",
 ]

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from ._library import available, library
-from ._limits import DTYPES, HIGHEST_ALPHA, LOWEST_ALPHA
+from ._limits import DTYPES, HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_CPP_ALPHA
 from ._self_check import triton_is_automatic
 from ._triton_device import require_triton
 
 ROW_IMPLS = ("auto", "cpp", "torch", "triton")
-# From this many scores on, "auto" compiles the C++ kernel where that is yet to be done: two seconds, once per machine.
+# From this many scores on, "auto" compiles the C++ kernel where that is yet to be done: seconds, once per machine.
 BUILD_FROM = 1 << 20
 
 
@@ -55,7 +55,7 @@ def chosen(impl: str, z: Tensor, alpha: float | Tensor | None = None) -> str:
 
 def _row_problem(impl: str, z: Tensor, alpha: float | Tensor | None) -> str | None:
     """Why a kernel cannot take these scores, or None."""
-    return (_cpp_problem(z) if impl == "cpp" else None) or _type_problem(z) or _alpha_problem(alpha)
+    return (_cpp_problem(z) if impl == "cpp" else None) or _type_problem(z) or _alpha_problem(impl, alpha)
 
 
 def _cpp_problem(z: Tensor) -> str | None:
@@ -70,9 +70,10 @@ def _type_problem(z: Tensor) -> str | None:
     return None if z.dtype in DTYPES else f"takes scores of {', '.join(map(str, DTYPES))}, were {z.dtype}"
 
 
-def _alpha_problem(alpha: float | Tensor | None) -> str | None:
+def _alpha_problem(impl: str, alpha: float | Tensor | None) -> str | None:
+    lowest = LOWEST_CPP_ALPHA if impl == "cpp" else LOWEST_ALPHA
     if torch.is_tensor(alpha):
         return "takes one number for alpha, was a tensor"
-    if alpha is None or LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
+    if alpha is None or lowest <= alpha <= HIGHEST_ALPHA:
         return None
-    return f"takes alpha in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha}"
+    return f"takes alpha in [{lowest}, {HIGHEST_ALPHA}], was {alpha}"

@@ -12,8 +12,8 @@ from ._limits import DTYPES
 
 # Rows up to this length are solved whole, in cache; longer ones on the candidates that one streaming read finds.
 STREAM_ABOVE = 4096
-# The largest part of a row that is returned as a list: one in four.
-_LARGEST_PART = 4
+# The largest part of a row that is returned as a list: one in sixteen. Other rows are faster whole.
+_LARGEST_PART = 16
 
 
 class Supports(NamedTuple):
@@ -25,6 +25,8 @@ class Supports(NamedTuple):
         top: (N, 1) the row's maximum; ``-inf`` for a fully masked row, which has no weights.
         conjugate: (N,) ``Omega*(z) - max z``, 0 for a fully masked row.
         crowded: (N,) bool, rows whose support is too large a part of the row to be listed: they have no columns here.
+        solution: (N, 3) float64 of the crowded rows, base, tau and mass, from which ``write_crowded`` writes their
+            weights ``[(alpha - 1) (z - base) - tau]_+ ^ (1 / (alpha - 1)) / mass``; None where they are to be solved.
     """
 
     columns: Tensor
@@ -32,6 +34,7 @@ class Supports(NamedTuple):
     top: Tensor
     conjugate: Tensor
     crowded: Tensor
+    solution: Tensor | None = None
 
 
 def entmax_weights(z: Tensor, alpha: float, exponent: float) -> Tensor:
@@ -39,7 +42,7 @@ def entmax_weights(z: Tensor, alpha: float, exponent: float) -> Tensor:
 
     Args:
         z: (..., V) float32, bfloat16 or float16; ``-inf`` masks an entry.
-        alpha: in [1.1, 2].
+        alpha: in (1, 2].
         exponent: ``1 / (alpha - 1)``.
 
     Cost: a read, a write, and for rows above 4096 entries work in proportion to the support.
@@ -70,32 +73,35 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 
 
 def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
-    """The supports of the rows z (N, V), with float32 weights; crowded rows have more than a quarter of V in them.
+    """The supports of the rows z (N, V), with float32 weights; crowded rows have more than one in sixteen in them.
 
-    Cost: one read of z.
+    Cost: one read of z; crowded rows take a few passes in cache.
     """
     z = z.detach().contiguous()
     num_rows, length = z.shape
     count, top, conjugate = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, 1), torch.empty(num_rows)
+    solution = torch.zeros(num_rows, 3, dtype=torch.float64)  # of rows that are listed, nothing
     supports = library().hf_sparse_entmax_supports(
         z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, length // _LARGEST_PART,
-        torch.get_num_threads(), count.data_ptr(), top.data_ptr(), conjugate.data_ptr(),
+        torch.get_num_threads(), count.data_ptr(), top.data_ptr(), conjugate.data_ptr(), solution.data_ptr(),
     )  # fmt: skip
-    return Supports(*_taken(supports, count), top, conjugate, count < 0)
+    return Supports(*_taken(supports, count), top, conjugate, count < 0, solution)
 
 
 class ReluSupports(NamedTuple):
     """The supports of alpha-ReLU in rows (N, V), without their dense weights.
 
     Attributes:
-        columns, p, crowded: as in ``Supports``, except that the weights do not sum to one.
-        mass: (N,) float64, ``sum [(alpha - 1) z - tau]_+ ^ (alpha / (alpha - 1))``; meaningless for a crowded row.
+        columns, p, crowded, solution: as in ``Supports``, except that the weights do not sum to one.
+        mass: (N,) float64, ``sum [(alpha - 1) z - tau]_+ ^ (alpha / (alpha - 1))``; meaningless for a crowded row
+            without a solution.
     """
 
     columns: Tensor
     p: Tensor
     mass: Tensor
     crowded: Tensor
+    solution: Tensor | None = None
 
 
 def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluSupports:
@@ -106,11 +112,12 @@ def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluS
     z = z.detach().contiguous()
     num_rows, length = z.shape
     count, mass = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, dtype=torch.float64)
+    solution = torch.empty(num_rows, 3, dtype=torch.float64)
     supports = library().hf_sparse_relu_supports(
         z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, tau, length // _LARGEST_PART,
-        torch.get_num_threads(), count.data_ptr(), mass.data_ptr(),
+        torch.get_num_threads(), count.data_ptr(), mass.data_ptr(), solution.data_ptr(),
     )  # fmt: skip
-    return ReluSupports(*_taken(supports, count), mass, count < 0)
+    return ReluSupports(*_taken(supports, count), mass, count < 0, solution)
 
 
 def _taken(supports: int, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,6 +135,7 @@ def write_rows(
     dtype: torch.dtype,
     target: Tensor | None = None,
     factor: Tensor | None = None,
+    skipped: Tensor | None = None,
 ) -> Tensor:
     """Rows of zeros (N, length) with ``values`` at their columns, or with ``factor (values - e_target)``.
 
@@ -138,6 +146,7 @@ def write_rows(
         dtype: of the result: float32, bfloat16 or float16.
         target: (N,) int64.
         factor: (N,) float32, given with a target; rows of factor 0 are zero, whatever their values.
+        skipped: (N,) bool, rows that are left without values.
 
     Cost: one write.
     """
@@ -148,7 +157,39 @@ def write_rows(
         target, factor = target.contiguous(), factor.contiguous()
     library().hf_sparse_write(
         columns.data_ptr(), values.data_ptr(), width, None if target is None else target.data_ptr(),
-        None if factor is None else factor.data_ptr(), out.data_ptr(), DTYPES.index(dtype), num_rows, length,
-        torch.get_num_threads(),
+        None if factor is None else factor.data_ptr(), None if skipped is None else skipped.data_ptr(),
+        out.data_ptr(), DTYPES.index(dtype), num_rows, length, torch.get_num_threads(),
     )  # fmt: skip
     return out
+
+
+def write_crowded(
+    z: Tensor,
+    crowded: Tensor,
+    solution: Tensor,
+    factor: Tensor,
+    target: Tensor | None,
+    alpha: float,
+    exponent: float,
+    out: Tensor,
+) -> None:
+    """Write ``factor (p - e_target)`` of the crowded rows into ``out``; without a target ``factor p``.
+
+    Args:
+        z: scores (N, V), contiguous, in the dtype of ``out``.
+        crowded: (N,) bool; the other rows of ``out`` are left alone.
+        solution: (N, 3), as in ``Supports``.
+        factor: (N,) float32; rows of factor 0 are zero.
+        target: (N,) int64.
+        alpha: in (1, 2].
+        exponent: ``1 / (alpha - 1)``.
+        out: (N, V), contiguous.
+
+    Cost: one read and one write of the crowded rows.
+    """
+    factor, target = factor.contiguous(), None if target is None else target.contiguous()
+    library().hf_sparse_write_crowded(
+        z.data_ptr(), crowded.data_ptr(), solution.data_ptr(), None if target is None else target.data_ptr(),
+        factor.data_ptr(), out.data_ptr(), DTYPES.index(out.dtype), *out.shape, alpha, exponent,
+        torch.get_num_threads(),
+    )  # fmt: skip

@@ -13,13 +13,16 @@ from ._cache import KernelUnavailable
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
 SIGNATURES = {
     "hf_sparse_use_team": (_POINTER,),
-    "hf_sparse_entmax_supports": (_POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _LONG, _INT, *[_POINTER] * 3),
-    "hf_sparse_relu_supports": (_POINTER, _INT, _LONG, _LONG, *[_DOUBLE] * 3, _LONG, _INT, *[_POINTER] * 2),
+    "hf_sparse_entmax_supports": (_POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _LONG, _INT, *[_POINTER] * 4),
+    "hf_sparse_relu_supports": (_POINTER, _INT, _LONG, _LONG, *[_DOUBLE] * 3, _LONG, _INT, *[_POINTER] * 3),
     "hf_sparse_take": (_POINTER, _LONG, _POINTER, _POINTER),
-    "hf_sparse_write": (_POINTER, _POINTER, _LONG, *[_POINTER] * 3, _INT, _LONG, _LONG, _INT),
+    "hf_sparse_write": (_POINTER, _POINTER, _LONG, *[_POINTER] * 4, _INT, _LONG, _LONG, _INT),
+    "hf_sparse_write_crowded": (*[_POINTER] * 6, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_map": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_weights": (_POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_product": (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _INT),
+    "hf_sparse_attend": (_POINTER, _INT),
+    "hf_sparse_differentiate_attention": (_POINTER, _INT),
 }
 
 
@@ -68,7 +71,7 @@ def _usable() -> bool:
 
 
 def library() -> ctypes.CDLL:
-    """The kernel, built if need be (about two seconds, once per machine).
+    """The kernel, built if need be (a few seconds, once per machine).
 
     Raises:
         KernelUnavailable: it cannot be built or loaded, or ``HF_SPARSE_CPP=0`` forbids it.
@@ -80,7 +83,7 @@ def library() -> ctypes.CDLL:
 
 
 def available(build: bool) -> bool:
-    """Whether the kernel can be used; ``build`` allows compiling it, which takes two seconds."""
+    """Whether the kernel can be used; ``build`` allows compiling it, which takes a few seconds."""
     if not build and not _loaded.cache_info().currsize and not _built_before():
         return False
     return _usable()

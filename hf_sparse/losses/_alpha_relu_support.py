@@ -13,6 +13,7 @@ from ..functional.negentropy import unnormalized_negentropy
 from ..functional.newton import dtype_for, exponent_of, power
 from ..functional.rows import accumulation_dtype, upcast
 from ..kernels import ReluSupports, relu_supports
+from ._cpp_loss import with_cpp_gradient
 from ._support_gradient import SupportLoss, SupportWeights
 
 
@@ -78,11 +79,16 @@ def relu_support_loss(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str 
         As ``entmax_support_loss``.
     """
     with torch.no_grad():
-        columns, p, mass, crowded = relu_row_supports(z, alpha, tau, impl)
-        loss = relu_loss_from_mass(mass, z, y, alpha, tau).to(accumulation_dtype(z))
-    if torch.is_grad_enabled() and z.requires_grad:
-        loss = SupportLoss.apply(z, loss, SupportWeights.apply(z, p, columns, alpha, False), columns, y, impl)
-    return loss, crowded
+        solved = relu_row_supports(z, alpha, tau, impl)
+        loss = relu_loss_from_mass(solved.mass, z, y, alpha, tau).to(accumulation_dtype(z))
+    wanted = torch.is_grad_enabled() and z.requires_grad
+    if solved.solution is not None and bool(solved.crowded.any()):
+        loss = with_cpp_gradient(z, loss, y, solved, alpha, tau) if wanted else loss
+        return loss, torch.zeros_like(solved.crowded)
+    if wanted:
+        p = SupportWeights.apply(z, solved.p, solved.columns, alpha, False)
+        loss = SupportLoss.apply(z, loss, p, solved.columns, y, impl)
+    return loss, solved.crowded
 
 
 def relu_dense_loss(z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:

@@ -14,6 +14,7 @@ from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of, power
 from ..functional.rows import accumulation_dtype
 from ..kernels import Supports, entmax_supports
+from ._cpp_loss import with_cpp_gradient
 from ._support_gradient import SupportLoss, SupportWeights
 
 
@@ -54,8 +55,8 @@ def entmax_support_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch")
         impl: ``"cpp"``; anything else means torch.
 
     Returns:
-        Losses (N,), float32 or float64, and a mask (N,) of the crowded rows: their losses here mean nothing, and they
-        need a dense solve.
+        Losses (N,), float32 or float64, and a mask (N,) of the rows that are left: their losses here mean nothing, and
+        they need a dense solve.
 
     Cost: one read of z in the forward pass, zeros and a scatter in the backward; O(N C) memory between them.
     """
@@ -68,7 +69,11 @@ def entmax_support_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch")
         else:
             loss = solved.conjugate - (z.gather(-1, y[:, None]).to(top.dtype) - top)[:, 0]
         loss = loss.to(accumulation_dtype(z))
-    if torch.is_grad_enabled() and z.requires_grad:
+    wanted = torch.is_grad_enabled() and z.requires_grad
+    if solved.solution is not None and bool(solved.crowded.any()):
+        loss = with_cpp_gradient(z, loss, y, solved, alpha) if wanted else loss
+        return loss, torch.zeros_like(solved.crowded)
+    if wanted:
         p = SupportWeights.apply(z, solved.p, solved.columns, alpha, True)
         loss = SupportLoss.apply(z, loss, p, solved.columns, y, impl)
     return loss, solved.crowded

@@ -205,7 +205,7 @@ def test_the_conjugate_of_one_weight_is_exactly_zero_and_else_that_of_the_specif
 def test_the_support_of_alpha_relu_is_all_that_lies_above_its_threshold():
     z = scores(4, 3001, 1.0)
     z[2, 17] = torch.nan
-    columns, p, mass, crowded = kernels.relu_supports(z, 1.5, 2.0, 1.25)
+    columns, p, mass, crowded, _ = kernels.relu_supports(z, 1.5, 2.0, 1.25)
     assert not bool(crowded.any())
     for row in (0, 1, 3):
         u = (z[row].double() / 2 - 1.25).clamp(min=0)

@@ -14,6 +14,7 @@ from ...kernels import triton_is_automatic
 from .._call import AttentionCall
 from ..site import SITE, AttentionSite, attention_sites, settings_by_head
 from ._adasplash import adasplash_output, adasplash_problem
+from ._cpp import cpp_is_automatic, cpp_output, cpp_problem, fills_tiles
 from ._flex import flex_entmax_attention, flex_output, flex_problem
 from ._triton import triton_output, triton_problem
 
@@ -28,13 +29,16 @@ class Backend(NamedTuple):
     Attributes:
         problem: (call, alpha) -> the reason why it cannot serve the call, or None; alpha is a number, or (heads,).
         output: (call, alpha) -> (batch, heads, queries, value_dim).
+        takes_temperature: whether it honours ``call.temperature``.
     """
 
     problem: Callable[[AttentionCall, Alpha], str | None]
     output: Callable[[AttentionCall, Alpha], Tensor]
+    takes_temperature: bool = False
 
 
 BACKENDS = {
+    "cpp": Backend(cpp_problem, cpp_output, takes_temperature=True),
     "triton": Backend(triton_problem, triton_output),
     "flex": Backend(flex_problem, flex_output),
     "adasplash": Backend(adasplash_problem, adasplash_output),
@@ -48,9 +52,10 @@ def set_impl(model: nn.Module, impl: str) -> None:
     Args:
         model: a model with sparse attention.
         impl: ``"torch"`` materializes the scores and maps them: any map, any device, and it returns the weights.
-            ``"triton"``, ``"flex"`` (torch's FlexAttention) and ``"adasplash"`` (a separate package) never hold the
-            weights, and raise where they cannot serve a call. ``"auto"``, the default, is Triton on a GPU where the
-            kernels pass their self-check, for the calls that they can serve, else torch.
+            ``"cpp"`` (on CPUs), ``"triton"``, ``"flex"`` (torch's FlexAttention) and ``"adasplash"`` (a separate
+            package) never hold the weights, and raise where they cannot serve a call. ``"auto"``, the default, is the
+            C++ kernel on a CPU where it is built or worth building and there is more than a handful of queries, and
+            Triton on a GPU where the kernels pass their self-check, for the calls that they can serve; else torch.
 
     Raises:
         ValueError: an unknown ``impl``; no sparse attention; or a backend without weights for a module that computes
@@ -76,27 +81,37 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
 
     Raises:
         ValueError: the backend that ``set_impl`` asked for cannot serve this call; the message says why.
+        KernelUnavailable: it cannot be built or run here.
     """
     site: AttentionSite = module.__dict__[SITE]
     explicit = site.impl != "auto"
-    name = site.impl if explicit else _automatic(call)
+    name = site.impl if explicit else _first_choice(call)
     if name in BACKENDS:
         call = _autocast(call).with_pattern()
         alpha = _alpha(module, call)
         problem = _problem(name, site, call, alpha)
         if problem is not None and explicit:
             raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
-        if problem is None and (explicit or triton_is_automatic("attention", call.query.device)):
+        if problem is None and (explicit or _is_automatic(name, call)):
             assert alpha is not None
+            assert site.map_config is not None
+            call = call._replace(temperature=site.map_config.temperature)
             return BACKENDS[name].output(call, alpha).transpose(1, 2).contiguous()
     if isinstance(call.mask, BlockMask):
         raise ValueError('attention_mask was a BlockMask, which FlexAttention takes: use set_impl(model, "flex")')
     return None
 
 
-def _automatic(call: AttentionCall) -> str:
-    """The backend that ``"auto"`` tries first."""
-    return "torch" if call.query.device.type == "cpu" else "triton"
+def _first_choice(call: AttentionCall) -> str:
+    """What ``"auto"`` tries before torch."""
+    if call.query.device.type != "cpu":
+        return "triton"
+    return "cpp" if fills_tiles(call) else "torch"
+
+
+def _is_automatic(name: str, call: AttentionCall) -> bool:
+    """Whether ``"auto"`` takes a backend for a call that it can serve."""
+    return cpp_is_automatic(call) if name == "cpp" else triton_is_automatic("attention", call.query.device)
 
 
 def _autocast(call: AttentionCall) -> AttentionCall:
@@ -123,12 +138,13 @@ def _problem(name: str, site: AttentionSite, call: AttentionCall, alpha: Alpha |
         return f"computes maps of the entmax family, not {map_name}"
     if site.has_coverage:
         return "does not follow what keys received before (coverage)"
-    return _map_problem(site.map_config) or _call_problem(site, call) or BACKENDS[name].problem(call, alpha)
+    return _map_problem(name, site.map_config) or _call_problem(site, call) or BACKENDS[name].problem(call, alpha)
 
 
-def _map_problem(map_config: MapConfig) -> str | None:
-    """The reason why no backend without weights computes a map of the entmax family with its settings, or None."""
-    if map_config.temperature != 1:
+def _map_problem(name: str, map_config: MapConfig) -> str | None:
+    """The reason why a backend does not compute a map of the entmax family with its settings, or None."""
+    one_for_all = isinstance(map_config.temperature, (int, float))
+    if map_config.temperature != 1 and not (one_for_all and BACKENDS[name].takes_temperature):
         return f"does not divide scores by a temperature, which was {map_config.temperature}"
     if map_config.scaled_by_length:
         return "does not scale scores by the number of keys (delta, beta, gamma)"

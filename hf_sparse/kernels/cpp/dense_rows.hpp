@@ -42,7 +42,7 @@ void write_weights(const float* z, float* p, int64_t num_rows, int64_t length, f
             std::fill_n(p, length, top[row] == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN());
             continue;
         }
-        const float mass = static_cast<float>(write_powers<K>(x, x, length, static_cast<float>(tau[row]), exponent));
+        const float mass = static_cast<float>(write_powers<K>(x, x, length, tau[row], exponent));
         for (int64_t i = 0; i < length; i += LANES) store_some(p + i, load(x + i) / mass, length - i);
     }
 }
@@ -66,7 +66,9 @@ void write_product(const float* p, const float* g, float* out, int64_t length, f
     for (int64_t start = 0; start < length; start += BLOCK) {
         Floats part = {}, with_g = {};
         for (int64_t i = start; i < std::min(length, start + BLOCK); i += LANES) {
-            const Floats v = support_weight<K>(load_some(p + i, length - i), power_of_p);
+            const Floats weight = load_some(p + i, length - i);
+            const bool nothing = K == 0 && beyond(weight, Floats{}) == 0;
+            const Floats v = nothing ? Floats{} : support_weight<K>(weight, power_of_p);
             std::memcpy(s + i, &v, sizeof v);
             part += v;
             // Off the support the upstream gradient may be anything, infinite too: it must not enter the mean.

@@ -1,41 +1,17 @@
-// alpha-entmax of rows, for 1.1 <= alpha <= 2. Plain C functions over pointers, compiled for the machine at hand.
+// alpha-entmax of rows, for 1 < alpha <= 2. Plain C functions over pointers, compiled for the machine at hand.
 //
 // Throughout, x = (alpha - 1) (z - max z), P = 1 / (alpha - 1), and tau is the threshold in units of x: the weights
 // are [x - tau]_+ ^ P and sum to one. The specification is hf_sparse/functional, in torch.
 
-#include <atomic>
-#include <thread>
 #include <vector>
 
+#include "attention.hpp"
 #include "dense_rows.hpp"
+#include "parallel.hpp"
 #include "scan.hpp"
-#include "sparse_rows.hpp"
+#include "whole_rows.hpp"
 
 namespace {
-
-// ---- Rows in parallel -------------------------------------------------------------------------------------------
-
-// OpenMP's call that runs a function on a team of threads, from the library that torch computes with; null if it has
-// none. Its threads exist already; new ones would wait for cores on which torch's idle threads spin.
-typedef void (*Team)(void (*)(void*), void*, unsigned, unsigned);
-Team team = nullptr;
-
-// body(first, last) on runs of rows, by as many threads as the work keeps busy.
-template <class Body> void by_rows(int64_t num_rows, int64_t length, int num_threads, Body body) {
-    constexpr int64_t WORTH_A_THREAD = 1 << 17;  // entries; to start a thread takes about ten microseconds
-    const int64_t busy = std::min<int64_t>({num_threads, num_rows, num_rows * length / WORTH_A_THREAD});
-    if (busy <= 1) return body(0, num_rows);
-    const int64_t run = std::max<int64_t>(1, num_rows / (8 * busy));
-    std::atomic<int64_t> next{0};
-    auto work = [&] {
-        for (int64_t first; (first = next.fetch_add(run)) < num_rows;) body(first, std::min(num_rows, first + run));
-    };
-    if (team) return team([](void* given) { (*static_cast<decltype(work)*>(given))(); }, &work, num_threads, 0);
-    std::vector<std::thread> others;
-    for (int64_t i = 1; i < busy; i++) others.emplace_back(work);
-    work();
-    for (auto& other : others) other.join();
-}
 
 // The support of a row, until the caller has made room for it.
 struct Support {
@@ -44,12 +20,10 @@ struct Support {
     bool crowded = false;
 };
 
-// Keeps the positive ones of found.value, divided by `mass`, as the row's weights, unless they are more than `most`.
-void keep_weights(const Found& found, double mass, int64_t most, Support& support) {
+// Keeps the positive ones of found.value, divided by `mass`, as the row's weights.
+void keep_weights(const Found& found, double mass, Support& support) {
     const auto end = found.value.begin() + found.count;
     const int64_t used = std::count_if(found.value.begin(), end, [](float p) { return p > 0; });
-    support.crowded = used > most;
-    if (support.crowded) return;
     support.column.resize(used + 1), support.weight.resize(used + 1);  // what is not kept is overwritten
     const float share = static_cast<float>(mass);
     int64_t n = 0;
@@ -64,55 +38,85 @@ void keep_weights(const Found& found, double mass, int64_t most, Support& suppor
 // A row without a finite maximum has one NaN, so that it is not mistaken for a row without weights.
 const Support NO_WEIGHTS_BUT_NAN{{0}, {std::numeric_limits<float>::quiet_NaN()}};
 
+// Omega*(z) - max z = <p, x> / (alpha - 1) - Omega(p) from the sum of u^P and the mean of u - 1 weighted by it, where
+// p^(alpha - 1) = (x - tau) mass^(1 - alpha). Written so that nothing large is left when alpha - 1 divides it.
+float conjugate_of(double alpha, double tau, double mass, double less_one) {
+    const double log_share = (1 - alpha) * std::log(mass), risen = 1 + tau;
+    const double of_regularizer = -std::expm1(log_share) - std::exp(log_share) * less_one;
+    return static_cast<float>((alpha * (less_one + risen) + of_regularizer) / (alpha * (alpha - 1)));
+}
+
 template <class T>
 void entmax_rows(const T* z, int64_t num_rows, int64_t length, double alpha, double exponent, int64_t most,
-                 int num_threads, Support* supports, float* top, float* conjugate) {
+                 int num_threads, Support* supports, float* top, float* conjugate, Solution* solution) {
     const float scale = static_cast<float>(alpha - 1);
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         Found& found = room_for(length);
         for (int64_t row = first; row < last; row++) {
-            const Threshold solved = scan(z + row * length, length, scale, exponent, found);
+            Threshold solved = scan(z + row * length, length, scale, exponent, most, found);
+            Moments moments;
+            if (solved.crowded) {
+                solution[row] = solve_whole(z + row * length, length, alpha, exponent, found, moments);
+                solved.top = static_cast<float>(solution[row].base), found.count = 0;
+                supports[row].crowded = solved.top < INF;
+            }
             top[row] = solved.top;
             conjugate[row] = solved.top == -INF ? 0 : std::numeric_limits<float>::quiet_NaN();
             if (!(solved.top < INF)) supports[row] = NO_WEIGHTS_BUT_NAN;
+            if (supports[row].crowded)
+                conjugate[row] = conjugate_of(alpha, solution[row].tau, moments.mass, moments.with_excess / moments.mass);
             if (found.count == 0) continue;
             const double mass = write_powers(found.x.data(), found.value.data(), found.count, solved.tau, exponent);
             const double mean = dot(found.value.data(), found.x.data(), found.count) / mass;  // of x, weighted by p
-            keep_weights(found, mass, most, supports[row]);
-            // <p, x> / (alpha - 1) - Omega(p), where p^(alpha - 1) = (x - tau) mass^(1 - alpha). One entry has no x,
-            // and must come out as nothing at all.
+            keep_weights(found, mass, supports[row]);
+            // One entry has no x, and must come out as nothing at all.
             const bool one = supports[row].column.size() == 1;
-            const double share = one ? -1 / static_cast<double>(solved.tau) : std::pow(mass, 1 - alpha);
-            const double value = alpha * mean + 1 - share * (mean - solved.tau);
-            conjugate[row] = static_cast<float>(value / (alpha * (alpha - 1)));
+            conjugate[row] = one ? 0 : conjugate_of(alpha, solved.tau, mass, mean - solved.tau - 1);
         }
     });
 }
 
 template <class T>
 void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, double exponent, double tau, int64_t most,
-               int num_threads, Support* supports, double* mass) {
+               int num_threads, Support* supports, double* mass, Solution* solutions) {
     const double cut = tau / (alpha - 1);
-    const float threshold = static_cast<float>(cut - 4 * EPS * std::fabs(cut)), scale = static_cast<float>(alpha - 1);
+    const float threshold = static_cast<float>(cut - 4 * EPS * std::fabs(cut));
+    const Solution solution = relu_solution(alpha, exponent, tau);
+    const Scaling scaled(solution.base, alpha);
+    std::fill_n(solutions, num_rows, solution);
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         Found& found = room_for(length);
         for (int64_t row = first; row < last; row++) {
+            const T* scores = z + row * length;
             found.count = 0;
-            list_above(z + row * length, 0, length, threshold, found);
-            const float top = tops_of<1>(found.value.data(), found.count).all;
+            for (int64_t begin = 0; begin < length && found.count <= most; begin += 4 * BLOCK)
+                list_above(scores, begin, std::min(length, begin + 4 * BLOCK), threshold, found);
+            const bool crowded = found.count > most;
+            const float top = crowded ? tops_of<8>(scores, length).all : tops_of<1>(found.value.data(), found.count).all;
             mass[row] = top < INF ? 0 : top;
             if (!(top < INF)) {
                 supports[row] = NO_WEIGHTS_BUT_NAN;
                 continue;
             }
-            for (int64_t i = 0; i < found.count; i++) found.x[i] = found.value[i] * scale - static_cast<float>(tau);
+            if (crowded) {
+                supports[row].crowded = true;
+                write_scaled(scores, length, scaled, found.x.data());
+                const Moments moments =
+                    BY_EXPONENT(moments_of, exponent, found.x.data(), length, solution.tau, exponent);
+                mass[row] = moments.with_excess + moments.mass;
+                continue;
+            }
+            for (int64_t i = 0; i < found.count; i++) found.x[i] = scaled(found.value[i]);
             std::fill_n(found.x.begin() + found.count, LANES, -INF);
-            write_powers(found.x.data(), found.value.data(), found.count, 0, exponent);
-            mass[row] = dot(found.value.data(), found.x.data(), found.count);
-            keep_weights(found, 1, most, supports[row]);
+            write_powers(found.x.data(), found.value.data(), found.count, solution.tau, exponent);
+            mass[row] = dot(found.value.data(), found.x.data(), found.count, static_cast<float>(solution.tau));
+            keep_weights(found, 1, supports[row]);
         }
     });
 }
+
+// Rows with a larger part of them in the support are solved and written whole.
+constexpr int64_t LARGEST_PART = 16;
 
 template <class T>
 void map_rows(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
@@ -122,7 +126,16 @@ void map_rows(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, 
         Found& found = room_for(length);
         for (int64_t row = first; row < last; row++) {
             T* out = p + row * length;
-            const Threshold solved = scan(z + row * length, length, scale, exponent, found);
+            Threshold solved = scan(z + row * length, length, scale, exponent, length / LARGEST_PART, found);
+            if (solved.crowded) {
+                Moments moments;
+                const Solution whole = solve_whole(z + row * length, length, alpha, exponent, found, moments);
+                if (whole.base < INF) {
+                    write_whole(z + row * length, length, alpha, exponent, whole, 1, -1, out, streamed);
+                    continue;
+                }
+                solved.top = static_cast<float>(whole.base);
+            }
             if (!(solved.top < INF)) {
                 for (int64_t i = 0; i < length; i++) store_one(out + i, std::numeric_limits<float>::quiet_NaN());
                 continue;
@@ -137,11 +150,12 @@ void map_rows(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, 
 
 template <class T>
 void write_rows(const int64_t* column, const float* value, int64_t width, const int64_t* target, const float* factor,
-                T* out, int64_t num_rows, int64_t length, int num_threads) {
+                const bool* skipped, T* out, int64_t num_rows, int64_t length, int num_threads) {
     const bool streamed = num_rows * length * static_cast<int64_t>(sizeof(T)) > STREAMED;
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         std::vector<float> scaled(width);
         for (int64_t row = first; row < last; row++) {
+            if (skipped && skipped[row]) continue;
             const int64_t* columns = column + row * width;
             const float *values = value + row * width, by = factor ? factor[row] : 1;
             int64_t n = by == 0 ? 0 : width, gold = -1;
@@ -158,6 +172,22 @@ void write_rows(const int64_t* column, const float* value, int64_t width, const 
     });
 }
 
+// factor (p - e_target) of crowded rows, from their scores.
+template <class T>
+void write_crowded(const T* z, const bool* crowded, const Solution* solution, const int64_t* target, const float* factor,
+                   T* out, int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
+    const bool streamed = num_rows * length * static_cast<int64_t>(sizeof(T)) > STREAMED;
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; row++)
+            if (crowded[row] && factor[row] != 0)
+                write_whole(z + row * length, length, alpha, exponent, solution[row], factor[row],
+                            target ? target[row] : -1, out + row * length, streamed);
+            else if (crowded[row])
+                std::memset(static_cast<void*>(out + row * length), 0, length * sizeof(T));
+        finish_streaming();
+    });
+}
+
 }  // namespace
 
 // ---- What Python calls. dtype: 0 float32, 1 bfloat16, 2 float16 ---------------------------------------------------
@@ -169,18 +199,24 @@ void write_rows(const int64_t* column, const float* value, int64_t width, const 
 
 extern "C" {
 
+// Attention without a matrix of scores, and its derivatives; see AttentionCall.
+void hf_sparse_attend(const AttentionCall* call, int num_threads) { attend(*call, num_threads); }
+void hf_sparse_differentiate_attention(const AttentionCall* call, int num_threads) {
+    differentiate(*call, num_threads);
+}
+
 // Where parallel work is done: GOMP_parallel of the OpenMP library in this process.
 void hf_sparse_use_team(void* gomp_parallel) { team = reinterpret_cast<Team>(gomp_parallel); }
 
 // The supports of rows, to be fetched by hf_sparse_take: `count` weights per row, or -1 if they are more than `most`,
-// the row's maximum, and Omega*(z) - max z. A row with a NaN or an infinite score has one weight, NaN; a fully masked
-// one has none.
+// the row's maximum, Omega*(z) - max z, and the solution of the rows with too many. A row with a NaN or an infinite
+// score has one weight, NaN; a fully masked one has none.
 void* hf_sparse_entmax_supports(const void* z, int dtype, int64_t num_rows, int64_t length, double alpha,
                                 double exponent, int64_t most, int num_threads, int64_t* count, float* top,
-                                float* conjugate) {
+                                float* conjugate, void* solution) {
     auto* supports = new std::vector<Support>(num_rows);
     BY_DTYPE(entmax_rows(static_cast<const T*>(z), num_rows, length, alpha, exponent, most, num_threads,
-                         supports->data(), top, conjugate))
+                         supports->data(), top, conjugate, static_cast<Solution*>(solution)))
     for (const Support& support : *supports) *count++ = support.crowded ? -1 : support.column.size();
     return supports;
 }
@@ -188,10 +224,10 @@ void* hf_sparse_entmax_supports(const void* z, int dtype, int64_t num_rows, int6
 // The same of alpha-ReLU, whose threshold is given; `mass` is sum [(alpha - 1) z - tau]_+ ^ (P + 1).
 void* hf_sparse_relu_supports(const void* z, int dtype, int64_t num_rows, int64_t length, double alpha,
                               double exponent, double tau, int64_t most, int num_threads, int64_t* count,
-                              double* mass) {
+                              double* mass, void* solution) {
     auto* supports = new std::vector<Support>(num_rows);
     BY_DTYPE(relu_rows(static_cast<const T*>(z), num_rows, length, alpha, exponent, tau, most, num_threads,
-                       supports->data(), mass))
+                       supports->data(), mass, static_cast<Solution*>(solution)))
     for (const Support& support : *supports) *count++ = support.crowded ? -1 : support.column.size();
     return supports;
 }
@@ -208,10 +244,20 @@ void hf_sparse_take(void* supports, int64_t width, int64_t* column, float* weigh
 }
 
 // Rows of zeros with value * factor at the columns, which ascend until only zeros are left, and factor less at the
-// target. No factor is 1; no target, none. Rows with factor 0 stay zero whatever their values.
+// target. No factor is 1; no target, none. Rows with factor 0 stay zero whatever their values. Skipped rows are left alone.
 void hf_sparse_write(const int64_t* column, const float* value, int64_t width, const int64_t* target,
-                     const float* factor, void* out, int dtype, int64_t num_rows, int64_t length, int num_threads) {
-    BY_DTYPE(write_rows(column, value, width, target, factor, static_cast<T*>(out), num_rows, length, num_threads))
+                     const float* factor, const bool* skipped, void* out, int dtype, int64_t num_rows, int64_t length,
+                     int num_threads) {
+    BY_DTYPE(write_rows(column, value, width, target, factor, skipped, static_cast<T*>(out), num_rows, length,
+                        num_threads))
+}
+
+// factor (p - e_target) of the rows that are crowded, from their scores and solutions; the others are left alone.
+void hf_sparse_write_crowded(const void* z, const bool* crowded, const void* solution, const int64_t* target,
+                             const float* factor, void* out, int dtype, int64_t num_rows, int64_t length, double alpha,
+                             double exponent, int num_threads) {
+    BY_DTYPE(write_crowded(static_cast<const T*>(z), crowded, static_cast<const Solution*>(solution), target, factor,
+                           static_cast<T*>(out), num_rows, length, alpha, exponent, num_threads))
 }
 
 // The weights of long rows: zeros, and the support written over them.

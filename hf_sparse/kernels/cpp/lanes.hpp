@@ -81,7 +81,23 @@ inline void store_one(Half* p, float v) {  // scaled so that the fraction ends w
 // ---- Lanes ----------------------------------------------------------------------------------------------------
 
 inline Floats all(float v) { return v - Floats{}; }
-inline Floats largest(Floats a, Floats b) { return a > b ? a : b; }
+// a > b ? a : b, and a < b ? a : b: b where one is NaN.
+inline Floats largest(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#endif
+    return a > b ? a : b;
+}
+inline Floats smallest(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
+#endif
+    return a < b ? a : b;
+}
 // A bit for every lane that is above the threshold, or NaN.
 inline uint32_t beyond(Floats v, Floats threshold) {
 #if defined(__AVX512F__)
@@ -113,39 +129,65 @@ inline float highest(Floats v) {
     return top;
 }
 
-// log2 and exp2 by their Taylor series, to a few float32 roundings; arguments positive and normal, or above -126.
-inline Floats log2_of(Floats v) {
-    const Ints bits = (Ints)v;
-    Ints exponent = (bits >> 23) - 127;
-    Floats m = (Floats)((bits & 0x7fffff) | 0x3f800000);
-    const Ints high = m > 1.41421356f;
-    m = high ? m * 0.5f : m;
-    exponent -= high;
-    const Floats s = (m - 1.0f) / (m + 1.0f), q = s * s;
-    const Floats series = 1.0f + q * (1.0f / 3 + q * (1.0f / 5 + q * (1.0f / 7 + q * (1.0f / 9))));
-    return __builtin_convertvector(exponent, Floats) + s * series * 2.8853900817779268f;
+// log2 and exp2 by polynomials, to a few float32 roundings; arguments positive and normal, or above -126. The
+// logarithm is given v - 1 too, which near v = 1 has digits that v has lost: a power 1 / (alpha - 1) needs them.
+inline Floats log2_of(Floats v, Floats less_one) {
+    constexpr int32_t HALF_ROOT = 0x3f3504f3;  // the bits of sqrt(1/2): v is 2^exponent times a number from there on
+    const Ints above = (Ints)v - HALF_ROOT, exponent = above >> 23;
+    const Floats f = exponent == 0 ? less_one : (Floats)((above & 0x7fffff) + HALF_ROOT) - 1.0f;
+    // The terms by twos and fours, which do not wait for each other.
+    const Floats square = f * f, fourth = square * square;
+    const Floats low = (0.3333333f - 0.2499999f * f) + square * (0.2000071f - 0.1666806f * f);
+    const Floats high = (0.1424932f - 0.1242014f * f) + square * (0.11677f - 0.1151461f * f);
+    const Floats series = low + fourth * (high + fourth * 0.0703768f);
+    const Floats log = series * (f * square) + (f - 0.5f * square);
+    return __builtin_convertvector(exponent, Floats) + log * 1.4426950408889634f;
 }
+inline Floats log2_of(Floats v) { return log2_of(v, v - 1.0f); }
 inline Floats exp2_of(Floats v) {
-    v = largest(v, all(-126.0f));
-    v = v < 128.0f ? v : all(128.0f);  // which gives infinity
-    const Ints whole = __builtin_convertvector(v + (v < 0 ? all(-0.5f) : all(0.5f)), Ints);
-    const Floats f = (v - __builtin_convertvector(whole, Floats)) * 0.6931471805599453f;
-    const Floats series =
-        1.0f + f * (1.0f + f * (1.0f / 2 + f * (1.0f / 6 + f * (1.0f / 24 + f * (1.0f / 120 + f * (1.0f / 720))))));
-    return series * (Floats)((whole + 127) << 23);
+    constexpr float WHOLE = 12582912;  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
+    v = smallest(largest(v, all(-126.0f)), all(128.0f));  // which gives infinity
+    const Floats whole = v + WHOLE, f = v - (whole - WHOLE);
+    const Floats square = f * f;
+    const Floats low = (1.0f + 0.693147203f * f) + square * (0.240226479f + 0.0555033247f * f);
+    const Floats series = low + square * square * (0.00961843736f + 0.00133988744f * f + 0.000153533619f * square);
+    return (Floats)((Ints)series + ((Ints)whole << 23));
 }
-inline Floats power(Floats u, float exponent) {
-    const Ints support = u > std::numeric_limits<float>::min();
-    return support ? exp2_of(exponent * log2_of(support ? u : all(1.0f))) : Floats{};
+inline Floats power(Floats u, Floats less_one, float exponent) {
+    return u > std::numeric_limits<float>::min() ? exp2_of(exponent * log2_of(u, less_one)) : Floats{};
+}
+inline Floats power(Floats u, float exponent) { return power(u, u - 1.0f, exponent); }
+
+// An excess u = [x - tau]_+, and u - 1 from 1 + tau, whose own digits are finer where tau is close to -1. The rounding of
+// tau to float32 is made up for: thousands of small u would all be off by it.
+struct Excess { Floats u, less_one; };
+struct Offset {
+    Floats tau, rest, risen;
+    explicit Offset(double tau)
+        : tau(all(static_cast<float>(tau))), rest(all(static_cast<float>(tau - static_cast<float>(tau)))),
+          risen(all(static_cast<float>(tau + 1))) {}
+};
+template <int K> inline Excess excess(Floats x, const Offset& offset) {
+    return {largest(x - offset.tau - offset.rest, Floats{}), K == 0 ? x - offset.risen : Floats{}};
 }
 
-// u ^ (P - 1) for u >= 0, where P is K, or any number if K is 0.
+// Whether all of it is zero, and so are its powers: worth a look before a logarithm, for long stretches of rows are.
+template <int K> inline bool is_nothing(const Excess& e) { return K == 0 && beyond(e.u, Floats{}) == 0; }
+
+// u ^ (P - 1), where P is K, or any number if K is 0.
+template <int K> inline Floats slope_power(Excess e, float exponent) {
+    if (K == 1) return e.u > 0.0f ? all(1.0f) : Floats{};
+    if (K == 2) return e.u;
+    if (K == 3) return e.u * e.u;
+    if (K == 4) return e.u * e.u * e.u;
+    return power(e.u, e.less_one, exponent - 1);
+}
 template <int K> inline Floats slope_power(Floats u, float exponent) {
-    if (K == 1) return u > 0.0f ? all(1.0f) : Floats{};
-    if (K == 2) return u;
-    if (K == 3) return u * u;
-    if (K == 4) return u * u * u;
-    return power(u, exponent - 1);
+    return slope_power<K>(Excess{u, K == 0 ? u - 1.0f : u}, exponent);
+}
+// u ^ P.
+template <int K> inline Floats weight_power(Excess e, float exponent) {
+    return K == 0 ? power(e.u, e.less_one, exponent) : slope_power<K>(e, exponent) * e.u;
 }
 
 }  // namespace

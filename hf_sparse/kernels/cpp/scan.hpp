@@ -60,8 +60,8 @@ template <class T> void list_above(const T* z, int64_t begin, int64_t end, float
 }
 
 // A score below which x is at most tau: rounding of x is allowed for, and the result is rounded down.
-float score_at(float top, float tau, double scale) {
-    return std::nextafter(static_cast<float>(top + (static_cast<double>(tau) - 4 * EPS) / scale), -INF);
+float score_at(float top, double tau, double scale) {
+    return std::nextafter(static_cast<float>(top + (tau - 4 * EPS) / scale), -INF);
 }
 
 void drop_below(Found& found, float threshold) {
@@ -76,23 +76,26 @@ void drop_below(Found& found, float threshold) {
 }
 
 // Solves on what was found so far: a lower bound of the row's threshold, being the threshold of a part of it.
-float solve_found(Found& found, float top, float scale, float bound, double exponent, int most_steps = 100) {
+double solve_found(Found& found, float top, float scale, double bound, double exponent, int most_steps = 100) {
     float* x = found.x.data();
     for (int64_t i = 0; i < found.count; i++) x[i] = (found.value[i] - top) * scale;
     for (int64_t i = found.count; i < found.count + 2 * LANES; i++) x[i] = -INF;
     return solve(x, found.count, bound, exponent, most_steps);
 }
 
-struct Threshold { float top, tau; };
+struct Threshold { float top; double tau; bool crowded = false; };
 
 // Reads the row once; leaves in `found` all entries that can be in the support, with their x.
-// Rows without a finite maximum find nothing: top is -inf (masked), inf or NaN.
-template <class T> Threshold scan(const T* z, int64_t length, float scale, double exponent, Found& found) {
+// Rows without a finite maximum find nothing: top is -inf (masked), inf or NaN. Rows with more than `most` such entries
+// are crowded: they are given up, and better solved whole.
+template <class T>
+Threshold scan(const T* z, int64_t length, float scale, double exponent, int64_t most, Found& found) {
     found.count = 0;
     const auto tops = tops_of<8>(z, std::min(length, 4 * BLOCK));
     float top = tops.all;
     if (!(top < INF)) return {top, 0};
-    float tau = top == -INF ? -1 : first_bound(tops, scale, exponent), threshold = score_at(top, tau, scale);
+    double tau = top == -INF ? -1 : first_bound(tops, scale, exponent);
+    float threshold = score_at(top, tau, scale);
     int64_t enough = 256;
     for (int64_t begin = 0; begin < length; begin += BLOCK) {
         const int64_t before = found.count;
@@ -104,7 +107,7 @@ template <class T> Threshold scan(const T* z, int64_t length, float scale, doubl
             return {highest, 0};
         }
         if (highest > top) {
-            tau = std::max(-1.0f, tau - (highest - top) * scale - MARGIN);
+            tau = std::max(-1.0, tau - (highest - top) * scale - MARGIN);
             top = highest;
             threshold = std::max(threshold, score_at(top, tau, scale));
         }
@@ -115,11 +118,15 @@ template <class T> Threshold scan(const T* z, int64_t length, float scale, doubl
                 threshold = std::max(threshold, score_at(top, tau, scale));
                 drop_below(found, threshold);
             }
+            // Of a few thousand entries thrice the share is a sign: the bound is still low, and rises with what follows.
+            const int64_t read = begin + BLOCK;
+            if (found.count > most || (read >= 4 * BLOCK && found.count * length > 3 * most * read)) return {top, tau, true};
             enough = std::max<int64_t>(256, found.count + found.count / 2);
         }
     }
     if (top == -INF) return {top, 0};
     drop_below(found, threshold);
+    if (found.count > most) return {top, tau, true};
     return {top, solve_found(found, top, scale, tau, exponent)};
 }
 

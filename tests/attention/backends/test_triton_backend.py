@@ -218,7 +218,7 @@ def test_set_impl_refuses_what_it_cannot_do():
         set_impl(tiny_model("llama"), "torch")
     model = sparsify(tiny_model("llama"), attn="entmax15")
     with pytest.raises(
-        ValueError, match="impl must be one of 'auto', 'torch', 'triton', 'flex', 'adasplash', was 'cuda'"
+        ValueError, match="impl must be one of 'auto', 'torch', 'cpp', 'triton', 'flex', 'adasplash', was 'cuda'"
     ):
         set_impl(model, "cuda")
 

@@ -1,0 +1,137 @@
+"""entmax attention on CPUs by this package's C++ kernel, which never holds the scores of more than a few queries."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from ...functional import entmax
+from ...functional.rows import in_graph
+from ...kernels import (
+    BUILD_FROM,
+    HIGHEST_ALPHA,
+    LOWEST_ATTENTION_ALPHA,
+    Scores,
+    cpp_attention_backward,
+    cpp_attention_forward,
+    cpp_attention_problem,
+    cpp_available,
+)
+from .._call import AttentionCall
+from .._scores import biased_scores, with_head_sinks
+
+# Fewer queries than this fill too little of a tile, and fewer scores take less time than the call itself.
+_FEWEST_QUERIES, _FEWEST_SCORES = 32, 1 << 15
+
+
+def cpp_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
+    """The reason why the kernel cannot serve a call of entmax, or None; a missing compiler is none."""
+    if isinstance(call.mask, BlockMask):
+        return "takes a matrix for a mask, was a BlockMask"
+    if in_graph() or torch._C._functorch.maybe_current_level() is not None:
+        return "cannot be traced, compiled or transformed"
+    low, high = map(float, alpha.detach().aminmax()) if torch.is_tensor(alpha) else (alpha, alpha)
+    if not LOWEST_ATTENTION_ALPHA <= low <= high <= HIGHEST_ALPHA:
+        allowed = f"[{LOWEST_ATTENTION_ALPHA}, {HIGHEST_ALPHA}]"
+        return f"takes alpha in {allowed}, was {low:g} at least and {high:g} at most"
+    return cpp_attention_problem(call.query, call.key, call.value, call.s_aux)
+
+
+def fills_tiles(call: AttentionCall) -> bool:
+    """Whether a call is large enough to be faster in the kernel than in torch."""
+    return call.query.shape[2] >= _FEWEST_QUERIES and _num_scores(call) >= _FEWEST_SCORES
+
+
+def cpp_is_automatic(call: AttentionCall) -> bool:
+    """Whether the kernel is built, or worth building for a call that it can serve."""
+    return cpp_available(build=_num_scores(call) >= BUILD_FROM)
+
+
+def _num_scores(call: AttentionCall) -> int:
+    return call.query.shape[:3].numel() * call.key.shape[2]
+
+
+def cpp_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
+    """The output (batch, heads, queries, value_dim) of a call that the kernel can serve."""
+    alphas = alpha.float() if torch.is_tensor(alpha) else torch.full((call.query.shape[1],), alpha)
+    bias = None if call.position_bias is None else call.position_bias.detach()
+    numbers = _Numbers(call.scaling, call.causal, call.window, call.softcap, call.temperature)
+    return _Attention.apply(call.query, call.key, call.value, alphas, call.s_aux, bias, _hidden(call.mask), numbers)
+
+
+def _hidden(mask: Tensor | BlockMask | None) -> Tensor | None:
+    """A mask with ``-inf`` wherever a key is hidden."""
+    assert not isinstance(mask, BlockMask)  # refused by cpp_problem
+    if mask is None or mask.dtype == torch.bool:
+        return mask
+    mask = mask.detach()
+    return torch.where(mask > torch.finfo(mask.dtype).min / 2, mask, -torch.inf)
+
+
+class _Numbers(NamedTuple):
+    """The arguments of a call that are no tensors."""
+
+    scaling: float
+    causal: bool
+    window: int | None
+    softcap: float | None
+    temperature: float
+
+    def scores(self, alpha: Tensor, sinks: Tensor | None, bias: Tensor | None, mask: Tensor | None) -> Scores:
+        """What the kernel is told about the scores."""
+        return Scores(alpha, 0.0, self.scaling, self.causal, self.window, self.softcap, bias, mask, sinks)
+
+
+class _Attention(torch.autograd.Function):
+    """Attention by the kernel; its second derivative by torch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        alpha: Tensor,
+        sinks: Tensor | None,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        numbers: _Numbers,
+    ) -> Tensor:
+        out, tau = cpp_attention_forward(q, k, v, numbers.scores(alpha, sinks, bias, mask), numbers.temperature)
+        ctx.save_for_backward(q, k, v, alpha, sinks, bias, mask, tau)
+        ctx.numbers = numbers
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, alpha, sinks, bias, mask, tau = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            return *_gradients_by_torch(ctx, dout), None, None, None
+        scores = ctx.numbers.scores(alpha, sinks, bias, mask)
+        learned = ctx.needs_input_grad[3]
+        found = cpp_attention_backward(dout, q, k, v, tau, scores, ctx.numbers.temperature, learned)
+        return *found, None, None, None
+
+
+def _gradients_by_torch(ctx: Any, dout: Tensor) -> list[Tensor | None]:
+    """The derivatives of all tensors, with a graph of their own, through the matrix of scores."""
+    q, k, v, alpha, sinks, bias, mask, _ = ctx.saved_tensors
+    numbers: _Numbers = ctx.numbers
+    groups = q.shape[1] // k.shape[1]
+    keys, values = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    scores = biased_scores(numbers.scaling * q @ keys.mT, mask, numbers.softcap, bias)
+    if numbers.causal:
+        place = torch.arange(k.shape[2] - q.shape[2], k.shape[2])[:, None] - torch.arange(k.shape[2])
+        hidden = place < 0 if numbers.window is None else (place < 0) | (place >= numbers.window)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        scores = with_head_sinks(scores, sinks)
+    weights = entmax(scores / numbers.temperature, alpha.view(-1, 1, 1), impl="torch")
+    out = weights[..., : k.shape[2]].to(v.dtype) @ values
+    wanted = [x if needed else None for x, needed in zip((q, k, v, alpha, sinks), ctx.needs_input_grad)]
+    given = [x for x in wanted if x is not None]
+    gradients = iter(torch.autograd.grad(out, given, dout, create_graph=True))
+    return [None if x is None else next(gradients) for x in wanted]

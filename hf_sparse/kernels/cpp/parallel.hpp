@@ -1,0 +1,35 @@
+// Rows in parallel, on the threads that torch computes with.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace {
+
+// OpenMP's call that runs a function on a team of threads, from the library that torch computes with; null if it has
+// none. Its threads exist already; new ones would wait for cores on which torch's idle threads spin.
+typedef void (*Team)(void (*)(void*), void*, unsigned, unsigned);
+Team team = nullptr;
+
+// body(first, last) on runs of rows, by as many threads as the work keeps busy.
+template <class Body> void by_rows(int64_t num_rows, int64_t length, int num_threads, Body body) {
+    constexpr int64_t WORTH_A_THREAD = 1 << 17;  // entries; to start a thread takes about ten microseconds
+    const int64_t busy = std::min<int64_t>({num_threads, num_rows, num_rows * length / WORTH_A_THREAD});
+    if (busy <= 1) return body(0, num_rows);
+    const int64_t run = std::max<int64_t>(1, num_rows / (8 * busy));
+    std::atomic<int64_t> next{0};
+    auto work = [&] {
+        for (int64_t first; (first = next.fetch_add(run)) < num_rows;) body(first, std::min(num_rows, first + run));
+    };
+    if (team) return team([](void* given) { (*static_cast<decltype(work)*>(given))(); }, &work, num_threads, 0);
+    std::vector<std::thread> others;
+    for (int64_t i = 1; i < busy; i++) others.emplace_back(work);
+    work();
+    for (auto& other : others) other.join();
+}
+
+}  // namespace

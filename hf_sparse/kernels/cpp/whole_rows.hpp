@@ -1,0 +1,163 @@
+// Long rows that are mostly support: solved and written whole, in a few passes in cache.
+
+#pragma once
+
+#include "scan.hpp"
+#include "sparse_rows.hpp"
+
+namespace {
+
+// What a row's weights follow from: [(alpha - 1) (z - base) - tau]_+ ^ P / mass.
+struct Solution { double base, tau, mass; };
+
+// alpha-ReLU of threshold tau. Large P multiply the rounding of u: they need the digits of u - 1, which are those of
+// z - base where that is zero at u = 1. Elsewhere it is zero at u = 0, whose digits a high threshold would take.
+Solution relu_solution(double alpha, double exponent, double tau) {
+    return exponent > 4 ? Solution{(1 + tau) / (alpha - 1), -1, 1} : Solution{tau / (alpha - 1), 0, 1};
+}
+
+// x = (z - base) scale, with the digits of base that float32 does not hold.
+struct Scaling {
+    float base, rest, scale;
+    Scaling(double from, double alpha)
+        : base(static_cast<float>(from)), rest(static_cast<float>(from - base)), scale(static_cast<float>(alpha - 1)) {}
+    template <class V> V operator()(V z) const { return (z - base - rest) * scale; }
+};
+
+// The threshold of x[0:n], estimated on one vector in SKIP, each standing for SKIP of them. It may lie on either side.
+constexpr int64_t SKIP = 16;
+template <int K> double estimate(const float* x, int64_t n, double exponent, float* sample) {
+    int64_t count = 0;
+    for (int64_t i = 0; i + LANES <= n; i += SKIP * LANES, count += LANES) std::memcpy(sample + count, x + i, 4 * LANES);
+    for (int64_t i = count; i < count + 2 * LANES; i++) sample[i] = -INF;
+    double tau = -1;
+    for (int step = 0; step < 12; step++) {
+        Sums f = sums_of<K>(sample, count, tau, static_cast<float>(exponent));
+        f.mass *= SKIP, f.slope *= SKIP;
+        if (!(f.mass > 1)) break;
+        tau += step_of<K>(f, exponent);
+        if (f.mass < 1.01) break;
+    }
+    return tau;
+}
+
+// Sums over x of u^P, u^(P - 1) and u^P (u - 1), u = [x - tau]_+.
+struct Moments { double mass, slope, with_excess; };
+template <int K> Moments moments_of(const float* x, int64_t n, double tau, double exponent) {
+    Moments total{0, 0, 0};
+    const Offset offset(tau);
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        Floats mass[2] = {}, slope[2] = {}, with_excess[2] = {};
+        for (int64_t i = start; i < std::min(n, start + BLOCK); i += 2 * LANES) {
+            const Excess e[2] = {excess<K>(load(x + i), offset), excess<K>(load(x + i + LANES), offset)};
+            if (is_nothing<K>(e[0]) && is_nothing<K>(e[1])) continue;
+            for (int k = 0; k < 2; k++) {
+                const Floats s = slope_power<K>(e[k], static_cast<float>(exponent)), p = s * e[k].u;
+                mass[k] += p, slope[k] += s;
+                // Where P is large, u - 1 has digits that u has not.
+                with_excess[k] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
+            }
+        }
+        total.mass += sum(mass[0] + mass[1]), total.slope += sum(slope[0] + slope[1]);
+        total.with_excess += sum(with_excess[0] + with_excess[1]);
+    }
+    if (K > 0) total.with_excess -= total.mass;
+    return total;
+}
+
+// Newton's method from the estimate: the first step, from either side, ends below the root, the others rise to it.
+// An error of the mass moves the weight p = u^P / mass by that times the difference of p and its share u^(P - 1) / slope:
+// by 1e-7 at most, and of thousands of small weights, all together by no more than LOOSE.
+constexpr double LOOSE = 1e-5;
+template <int K>
+double threshold_of(const float* x, int64_t n, double exponent, float* sample, Moments& moments) {
+    double tau = estimate<K>(x, n, exponent, sample);
+    for (int step = 0; step < 100; step++) {
+        moments = moments_of<K>(x, n, tau, exponent);
+        const double largest = std::pow(-tau, exponent), share = std::pow(-tau, exponent - 1) / moments.slope;
+        const double tolerance = std::min(LOOSE, 1e-7 / std::max(largest, share));
+        if (std::fabs(moments.mass - 1) <= std::max(8.0 * EPS, tolerance)) break;
+        if (step > 0 && moments.mass <= 1) break;
+        const double better = tau + step_of<K>({moments.mass, moments.slope}, exponent);
+        tau = moments.mass > 0 && moments.slope > 0 && better > -1 ? better : -1;
+    }
+    return tau;
+}
+
+// A row of x, padded with -inf.
+template <class T> void write_scaled(const T* z, int64_t length, const Scaling& scaled, float* x) {
+    int64_t i = 0;
+    for (; i + LANES <= length; i += LANES) store_some(x + i, scaled(load(z + i)), LANES);
+    for (; i < length; i++) x[i] = scaled(load_one(z + i));
+    for (i = length; i < length + 2 * LANES; i++) x[i] = -INF;
+}
+
+// ---- Writing --------------------------------------------------------------------------------------------------
+
+inline void store_lanes(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
+inline void store_lanes(BFloat16* p, Floats v) {  // finite numbers, to the nearest, ties to even
+    const Ints bits = (Ints)v, rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    const Halves halves = __builtin_convertvector((rounded >> 16) & 0xffff, Halves);
+    std::memcpy(p, &halves, sizeof halves);
+}
+inline void store_lanes(Half* p, Floats v) {
+    for (int k = 0; k < LANES; k++) store_one(p + k, v[k]);
+}
+
+template <class T> void copy_out(T* out, const T* from, int64_t n, bool streamed) {
+    int64_t i = 0;
+    if (streamed && reinterpret_cast<uintptr_t>(out) % 64 == 0)
+        for (constexpr int64_t STEP = sizeof(Ints) / sizeof(T); i + STEP <= n; i += STEP)
+            stream(out + i, load_as<Ints>(from + i));
+    std::memcpy(static_cast<void*>(out + i), from + i, (n - i) * sizeof(T));
+}
+
+// The weights of a solved row times factor, and factor less at the target if it is in the row.
+template <int K, class T>
+void write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
+                 int64_t target, T* out, bool streamed) {
+    const Offset offset(s.tau);
+    const Scaling scaled(s.base, alpha);
+    const float share = static_cast<float>(factor / s.mass);
+    T part[BLOCK];
+    int64_t start = 0, end = std::min<int64_t>(length, (-reinterpret_cast<uintptr_t>(out) & 63) / sizeof(T));
+    for (; start < length; start = end, end = std::min(length, start + BLOCK)) {
+        int64_t i = start;
+        const auto excess_of = [&](Floats v) { return excess<K>(scaled(v), offset); };
+        const auto weight = [&](const Excess& e) { return share * weight_power<K>(e, static_cast<float>(exponent)); };
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {  // two at a time, for which constants are read once
+            const Excess e[2] = {excess_of(load(z + i)), excess_of(load(z + i + LANES))};
+            const bool nothing = is_nothing<K>(e[0]) && is_nothing<K>(e[1]);
+            for (int k = 0; k < 2; k++) store_lanes(part + (i + k * LANES - start), nothing ? Floats{} : weight(e[k]));
+        }
+        for (; i + LANES <= end; i += LANES) store_lanes(part + (i - start), weight(excess_of(load(z + i))));
+        for (; i < end; i++) store_one(part + (i - start), weight(excess_of(all(load_one(z + i))))[0]);
+        if (start <= target && target < end)
+            store_one(part + (target - start), weight(excess_of(all(load_one(z + target))))[0] - factor);
+        copy_out(out + start, part, end - start, streamed);
+    }
+}
+
+// A row of entmax, solved whole; x is scratch for length + BLOCK entries, and so is sample.
+template <class T>
+Solution solve_whole(const T* z, int64_t length, double alpha, double exponent, Found& found, Moments& moments) {
+    const float top = tops_of<8>(z, length).all;
+    if (!(-INF < top && top < INF)) return {top, 0, 0};
+    float* x = found.x.data();
+    write_scaled(z, length, Scaling(top, alpha), x);
+    const double tau = BY_EXPONENT(threshold_of, exponent, x, length, exponent, found.value.data(), moments);
+    return {top, tau, moments.mass};
+}
+
+template <class T>
+void write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
+                 int64_t target, T* out, bool streamed) {
+    const auto write = exponent == 1   ? write_whole<1, T>
+                       : exponent == 2 ? write_whole<2, T>
+                       : exponent == 3 ? write_whole<3, T>
+                       : exponent == 4 ? write_whole<4, T>
+                                       : write_whole<0, T>;
+    write(z, length, alpha, exponent, s, factor, target, out, streamed);
+}
+
+}  // namespace

@@ -1,0 +1,149 @@
+"""Rows of which a large part is in the support, by the C++ kernel: from softmax to sparsemax, against float64."""
+
+import shutil
+
+import pytest
+import torch
+
+from hf_sparse import kernels
+from hf_sparse.functional import entmax
+from hf_sparse.losses import alpha_relu_loss, entmax_loss
+from tests.tolerances import WEIGHT
+
+pytestmark = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("g++", "clang++", "c++")), reason="no C++ compiler is installed"
+)
+ALPHAS = pytest.mark.parametrize("alpha", [1 + 2e-7, 1.001, 1.02, 1.1, 4 / 3, 1.5, 1.75, 2.0])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+LENGTH = 4999
+
+
+def scores(dtype=torch.float32):
+    """Rows of all densities: equal, ascending, flat, peaked over a flat floor, normal, sparse."""
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(6, LENGTH, generator=generator)
+    rows = [
+        normal[0] * 0,
+        torch.linspace(-1e-2, 0, LENGTH),
+        normal[1] * 1e-2,
+        normal[2] * 1e-2,
+        normal[3],
+        normal[4] * 20,
+    ]
+    z = torch.stack(rows)
+    z[3, 7] = 0.5
+    z[:, 11] = -torch.inf
+    return z.to(dtype)
+
+
+TARGET = torch.tensor([0, LENGTH - 1, 1, 7, 4, 5])
+
+
+def weights(z, alpha):
+    """By bisection on the deformed logarithm of the mass, float64."""
+    a, x = alpha - 1, z.double() - z.double().amax(-1, keepdim=True)
+    low, high = torch.zeros(len(z), 1, dtype=torch.float64), torch.full((len(z), 1), 12.0, dtype=torch.float64)
+    for _ in range(80):
+        mu = (low + high) / 2
+        heavy = power(x - mu, a).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(heavy, mu, low), torch.where(heavy, high, mu)
+    p = power(x - low, a)
+    return p / p.sum(-1, keepdim=True)
+
+
+def power(t, a):
+    """``[1 + a t]_+ ^ (1 / a)``."""
+    base = (a * t).clamp(min=-1)
+    return torch.where(base > -1, (base.log1p() / a).exp(), 0.0)
+
+
+def conjugate(z, p, alpha):
+    """``<p, z> - Omega(p)``, less the largest score."""
+    a, x = alpha - 1, z.double() - z.double().amax(-1, keepdim=True)
+    excess = torch.expm1(a * torch.where(p > 0, p, 1.0).log())
+    return torch.where(p > 0, p * x, 0.0).sum(-1) - (p * excess).sum(-1) / (alpha * a)
+
+
+def test_some_of_these_rows_are_crowded_and_some_are_not():
+    crowded = kernels.entmax_supports(scores(), 1.3, 1 / 0.3).crowded
+    assert 0 < int(crowded.sum()) < 6
+
+
+@ALPHAS
+@DTYPES
+def test_losses_and_gradients_equal_float64(alpha, dtype):
+    z = scores(dtype).requires_grad_()
+    loss = entmax_loss(z, TARGET, alpha, reduction="none", impl="cpp")
+    p = weights(z.detach(), alpha)
+    gold = (z.detach().double() - z.detach().double().amax(-1, keepdim=True)).gather(1, TARGET[:, None])[:, 0]
+    torch.testing.assert_close(loss.double(), conjugate(z.detach(), p, alpha) - gold, atol=2e-6, rtol=1e-6)
+    factor = torch.tensor([1.0, 0.5, 2.0, 1.0, -1.0, 0.0])
+    (gradient,) = torch.autograd.grad(loss, z, factor)
+    expected = factor[:, None] * p.scatter_add(1, TARGET[:, None], -torch.ones(6, 1, dtype=torch.float64))
+    torch.testing.assert_close(gradient.double(), expected, atol=2 * WEIGHT[dtype], rtol=0)
+
+
+@ALPHAS
+@DTYPES
+def test_weights_equal_float64(alpha, dtype):
+    z = scores(dtype)
+    torch.testing.assert_close(entmax(z, alpha, impl="cpp").double(), weights(z, alpha), atol=WEIGHT[dtype], rtol=0)
+    short = z[:, :300]
+    torch.testing.assert_close(
+        entmax(short, alpha, impl="cpp").double(), weights(short, alpha), atol=WEIGHT[dtype], rtol=0
+    )
+
+
+@pytest.mark.parametrize("shift", [0.7, 31.0])
+@pytest.mark.parametrize("alpha", [1.001, 1.02, 1.1, 1.3, 1.5, 2.0])
+@DTYPES
+def test_alpha_relu_equals_float64(alpha, dtype, shift):
+    """Where the threshold is high, the excess has fewer digits than the power needs, unless it is kept apart."""
+    z = scores(dtype).masked_fill(torch.tensor([False] * 5 + [True])[:, None], 0.0).float()
+    z = ((z - z.amax(-1, keepdim=True)) / 8 + shift / (alpha - 1)).to(dtype)
+    tau = float((alpha - 1) * z.max().double() - 1)
+
+    def loss(x, impl):
+        return alpha_relu_loss(x, TARGET, alpha, tau, reduction="none", impl=impl)
+
+    ours, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+    torch.testing.assert_close(loss(ours, "cpp").double(), loss(exact, "torch"), atol=1e-5, rtol=2e-6)
+    (found,), (expected,) = (
+        torch.autograd.grad(loss(x, impl).sum(), x) for x, impl in ((ours, "cpp"), (exact, "torch"))
+    )
+    torch.testing.assert_close(found.double(), expected, atol=WEIGHT[dtype], rtol=2 * WEIGHT[dtype])
+
+
+@pytest.mark.parametrize("alpha", [1.02, 1.5])
+def test_distributions_as_targets_and_second_derivatives(alpha):
+    z = scores()[:, 12:].requires_grad_()  # without the masked one, whose target weight would be infinite
+    y = torch.softmax(torch.randn(z.shape, generator=torch.Generator().manual_seed(1)), -1)
+    upstream = torch.randn(z.shape, generator=torch.Generator().manual_seed(2))
+    for target in (y, TARGET.clamp(max=4000)):
+        found = []
+        for x, impl in ((z, "cpp"), (z.detach().double().requires_grad_(), "torch")):
+            loss = entmax_loss(x, target.to(x.dtype) if target is y else target, alpha, impl=impl)
+            (first,) = torch.autograd.grad(loss, x, create_graph=True)
+            (plain,) = torch.autograd.grad(
+                entmax_loss(x, target.to(x.dtype) if target is y else target, alpha, impl=impl), x
+            )
+            torch.testing.assert_close(plain, first.detach(), atol=1e-6, rtol=0)
+            (second,) = torch.autograd.grad((first * upstream.to(x.dtype)).sum(), x)
+            found.append((loss.detach().double(), first.detach().double(), second.double()))
+        for ours, theirs in zip(*found):
+            torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-5)
+
+
+def test_bad_rows_stay_alone_and_ignored_rows_may_be_anything():
+    z = scores()
+    z[1, 5], z[2, 4000] = torch.nan, torch.inf
+    z[4] = -torch.inf
+    z.requires_grad_()
+    loss = entmax_loss(z, TARGET.masked_fill(torch.tensor([0, 1, 1, 0, 1, 0]).bool(), -100), 1.3, impl="cpp")
+    loss.backward()
+    assert bool(loss.isfinite())
+    assert bool(z.grad.isfinite().all())
+    assert not bool(z.grad[[1, 2, 4]].any())
+    each = entmax_loss(z, TARGET, 1.3, reduction="none", impl="cpp")
+    assert each[[1, 2]].isnan().all()
+    assert each[[0, 3, 5]].isfinite().all()
