@@ -103,14 +103,14 @@ def test_changing_a_later_token_does_not_move_earlier_logits(name):
 @pytest.mark.parametrize("name", INLINE_CAUSAL)
 @torch.no_grad()
 def test_cached_decoding_equals_prefill(name):
-    model = sparsify(tiny_inline_model(name), attn="entmax15")
+    model = sparsify(tiny_inline_model(name), attn="entmax15").double()  # in float32 both are off by 2e-5
     ids = tokens()
     cache, steps = None, []
     for position in range(ids.shape[1]):
         output = model(ids[:, position : position + 1], past_key_values=cache, use_cache=True)
         cache = output.past_key_values
         steps.append(output.logits)
-    torch.testing.assert_close(torch.cat(steps, dim=1), model(ids).logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(steps, dim=1), model(ids).logits, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
