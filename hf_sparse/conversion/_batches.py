@@ -61,13 +61,12 @@ def has_labels(batches: list[Batch]) -> bool:
 
 
 def _check_labels(batches: list[Batch], labels_for: str) -> None:
-    labels = [batch.get("labels") for batch in batches]
-    given = [each for each in labels if each is not None]
-    if len(given) < len(labels) and (given or labels_for):
-        without = next(i for i, each in enumerate(labels) if each is None)
-        reason = f"{labels_for} needs them" if labels_for else "others have"
+    given = [batch["labels"] for batch in batches if batch.get("labels") is not None]
+    needed_for = f"{labels_for} needs them" if labels_for else "others have" if given else ""
+    if needed_for and len(given) < len(batches):
+        without = next(number for number, batch in enumerate(batches) if batch.get("labels") is None)
         raise ValueError(
-            f"batch {without} of the loader has no labels, and {reason} (it has: "
+            f"batch {without} of the loader has no labels, and {needed_for} (it has: "
             f"{', '.join(map(repr, batches[without]))}); for a causal language model copy input_ids to labels, or use "
             "DataCollatorForLanguageModeling(mlm=False)"
         )

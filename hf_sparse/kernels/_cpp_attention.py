@@ -191,7 +191,9 @@ def cpp_attention_backward(
     library().hf_sparse_differentiate_attention(ctypes.byref(call), torch.get_num_threads())
     of_k, of_v = (x[0] if parts == 1 else x.sum(0) for x in (dk, dv))
     of_q, of_k, of_v = (found[..., : x.shape[3]].to(x.dtype) for found, x in ((dq, q), (of_k, k), (of_v, v)))
-    of_alpha, of_sinks = (None if x is None else x.sum((0, 2)) for x in (dalpha, dsinks))
-    if scores.sinks is not None and of_sinks is not None:
-        of_sinks = of_sinks.to(scores.sinks.dtype)
-    return CppGradients(of_q, of_k, of_v, of_alpha, of_sinks)
+    return CppGradients(of_q, of_k, of_v, _by_head(dalpha, scores.alpha), _by_head(dsinks, scores.sinks))
+
+
+def _by_head(of_queries: Tensor | None, like: Tensor | None) -> Tensor | None:
+    """The sum (heads,) of derivatives (batch, heads, queries), in the dtype of what they are derivatives by."""
+    return None if of_queries is None or like is None else of_queries.sum((0, 2)).to(like.dtype)

@@ -13,14 +13,14 @@ _LM_EVAL = "lm_eval.models.huggingface"
 
 
 def prediction_step(
-    original: Callable[..., Any],
+    original: Callable[..., object],
     self: Any,
     model: object,
     inputs: object,
     prediction_loss_only: bool,
     *args: object,
     **kwargs: object,
-) -> Any:
+) -> object:
     """``Trainer.prediction_step``, whose logits go to ``compute_metrics`` and out of ``predict``.
 
     Inside a block of ``raw_scores``, or where no logits are asked for, they stay as they are.
@@ -31,7 +31,7 @@ def prediction_step(
         return original(self, model, inputs, prediction_loss_only, *args, **kwargs)
 
 
-def _model_call(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:
+def _model_call(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
     if not _reads_scores(self.model):
         return original(self, *args, **kwargs)
     with log_probabilities(self.model):

@@ -117,8 +117,9 @@ def language_fit() -> str:
 @block
 def language_seeds() -> str:
     """Heads at the temperature ``"auto"`` and a learning rate chosen on a dev set: mean and deviation over seeds."""
+    records = read(TUNED)["runs"]
     by_head: dict[str, list[Record]] = {}
-    for run in read(TUNED)["runs"]:
+    for run in records:
         by_head.setdefault(run["settings"]["head"], []).append(run)
     lines = ["| head | temperature | eps-perplexity | accuracy | tokens missed | tokens possible |", "|---" * 6 + "|"]
     for head, runs in by_head.items():
@@ -133,19 +134,20 @@ def language_seeds() -> str:
         )
         cells = [_over_seeds([row[key] * factor for row in drawn], form) for key, factor, form in columns]
         lines.append(f"| {' | '.join([head, temperature, *cells])} |")
-    settings, count = runs[0]["settings"], len(runs)
+    settings, count = records[0]["settings"], max(map(len, by_head.values()))
     return "\n".join(
         [
             *lines,
             "",
-            f"Mean ± standard deviation over {count} seeds; accuracy and tokens missed in per cent; "
-            f"{settings['steps']} steps at the learning rate {settings['lr']:g}. {origin(runs)}",
+            f"Mean ± standard deviation over {count} seeds, one seed where no deviation stands; accuracy and tokens "
+            f"missed in per cent; {settings['steps']} steps at the learning rate {settings['lr']:g}. "
+            f"{origin(records)}",
         ]
     )
 
 
 def _over_seeds(values: Sequence[float], form: str) -> str:
-    return f"{fmean(values):{form}} ± {stdev(values):{form}}"
+    return f"{fmean(values):{form}}" + (f" ± {stdev(values):{form}}" if len(values) > 1 else "")
 
 
 @block

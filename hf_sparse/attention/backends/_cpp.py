@@ -124,9 +124,7 @@ def _gradients_by_torch(ctx: Any, dout: Tensor) -> list[Tensor | None]:
     keys, values = (x.repeat_interleave(groups, dim=1) for x in (k, v))
     scores = biased_scores(numbers.scaling * q @ keys.mT, mask, numbers.softcap, bias)
     if numbers.causal:
-        place = torch.arange(k.shape[2] - q.shape[2], k.shape[2])[:, None] - torch.arange(k.shape[2])
-        hidden = place < 0 if numbers.window is None else (place < 0) | (place >= numbers.window)
-        scores = scores.masked_fill(hidden, -torch.inf)
+        scores = scores.masked_fill(_hidden_by_order(q.shape[2], k.shape[2], numbers.window), -torch.inf)
     if sinks is not None:
         scores = with_head_sinks(scores, sinks)
     weights = entmax(scores / numbers.temperature, alpha.view(-1, 1, 1), impl="torch")
@@ -135,3 +133,9 @@ def _gradients_by_torch(ctx: Any, dout: Tensor) -> list[Tensor | None]:
     given = [x for x in wanted if x is not None]
     gradients = iter(torch.autograd.grad(out, given, dout, create_graph=True))
     return [None if x is None else next(gradients) for x in wanted]
+
+
+def _hidden_by_order(num_queries: int, num_keys: int, window: int | None) -> Tensor:
+    """The keys (queries, keys) after a query, which is one of the last, and those before its window."""
+    back = torch.arange(num_keys - num_queries, num_keys)[:, None] - torch.arange(num_keys)
+    return back < 0 if window is None else (back < 0) | (back >= window)
