@@ -24,7 +24,7 @@ class AttentionCall(NamedTuple):
         window: keys that a query sees, its own and those before it; None for all. Only where causal.
         dropout: probability of dropping a weight, 0 outside training.
         query_sinks: ``sinks`` of ``sparse_attention``.
-        temperature: divides the scores, those of sinks too.
+        temperature: divides the scores, those of sinks too; a number, or (heads,).
         wants_weights: whether the caller asked for the matrix of weights.
         others: arguments that the model passed beyond those named in ``sparse_attention``.
     """
@@ -42,7 +42,7 @@ class AttentionCall(NamedTuple):
     s_aux: Tensor | None = None
     query_sinks: Tensor | None = None
     indices: Tensor | None = None
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
     wants_weights: bool = False
     others: Arguments = MappingProxyType({})
 

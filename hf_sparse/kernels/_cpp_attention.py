@@ -41,13 +41,13 @@ class _Call(ctypes.Structure):
         *((name, _Rows) for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv")),
         *((name, ctypes.c_int64) for name in ("dk_part", "dv_part")),
         ("added", _Pairs * 2),
-        *((name, ctypes.c_void_p) for name in ("alpha", "sinks", "tau", "dalpha", "dsinks")),
+        *((name, ctypes.c_void_p) for name in ("alpha", "temperature", "sinks", "tau", "dalpha", "dsinks")),
         *(
             (name, ctypes.c_int64)
             for name in ("num_sequences", "num_heads", "num_key_heads", "num_queries", "num_keys", "head_dim")
         ),
         *((name, ctypes.c_int64) for name in ("value_dim", "num_parts", "window")),
-        *((name, ctypes.c_float) for name in ("scaling", "softcap", "temperature")),
+        *((name, ctypes.c_float) for name in ("scaling", "softcap")),
         ("causal", ctypes.c_int32),
     )
 
@@ -112,27 +112,30 @@ def _pairs(x: Tensor, shape: tuple[int, int, int, int]) -> tuple[_Pairs, Tensor]
 class _Request:
     """The kernel's arguments for a call, and the tensors to which they point."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, tau: Tensor, scores: Scores, temperature: float) -> None:
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, tau: Tensor, scores: Scores, temperature: Tensor | None
+    ) -> None:
         self.q, self.k, self.v = map(_readable, (q, k, v))
         if k.shape[2] >= _MANY_KEYS:
             self.k, self.v = self.k.contiguous(), self.v.contiguous()
         self.alpha = scores.alpha.detach().float().contiguous()
+        self.temperature = (torch.ones_like(self.alpha) if temperature is None else temperature.float()).contiguous()
         self.sinks = None if scores.sinks is None else scores.sinks.detach().float().contiguous()
         shape = (*q.shape[:3], k.shape[2])
         added = [_pairs(x, shape) for x in (scores.bias, scores.mask) if x is not None]
         self.held = [tensor for _, tensor in added]
         self.call = _Call(
             q=_rows(self.q), k=_rows(self.k), v=_rows(self.v), added=(_Pairs * 2)(*(pairs for pairs, _ in added)),
-            alpha=self.alpha.data_ptr(), sinks=None if self.sinks is None else self.sinks.data_ptr(),
-            tau=tau.data_ptr(), num_sequences=shape[0], num_heads=shape[1], num_key_heads=k.shape[1],
-            num_queries=shape[2], num_keys=shape[3], head_dim=self.q.shape[3], value_dim=self.v.shape[3],
-            num_parts=1, window=scores.window or 0, scaling=scores.scaling, softcap=scores.softcap or 0.0,
-            temperature=temperature, causal=scores.causal,
+            alpha=self.alpha.data_ptr(), temperature=self.temperature.data_ptr(),
+            sinks=None if self.sinks is None else self.sinks.data_ptr(), tau=tau.data_ptr(),
+            num_sequences=shape[0], num_heads=shape[1], num_key_heads=k.shape[1], num_queries=shape[2],
+            num_keys=shape[3], head_dim=self.q.shape[3], value_dim=self.v.shape[3], num_parts=1,
+            window=scores.window or 0, scaling=scores.scaling, softcap=scores.softcap or 0.0, causal=scores.causal,
         )  # fmt: skip
 
 
 def cpp_attention_forward(
-    q: Tensor, k: Tensor, v: Tensor, scores: Scores, temperature: float = 1.0
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, temperature: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """entmax attention.
 
@@ -142,7 +145,7 @@ def cpp_attention_forward(
         v: (batch, key_heads, keys, value_dim), all of float32, bfloat16 or float16.
         scores: what the scores are made of, and the alpha that maps them; ``exponent`` is not read. ``bias`` and
             ``mask`` broadcast to (batch, heads, queries, keys); an added mask hides where it is ``-inf``.
-        temperature: divides the scores, sinks included.
+        temperature: (heads,), divides the scores, sinks included; None for 1.
 
     Returns:
         out: (batch, heads, queries, value_dim) in the dtype of q, in memory (batch, queries, heads, value_dim).
@@ -166,7 +169,7 @@ def cpp_attention_backward(
     v: Tensor,
     tau: Tensor,
     scores: Scores,
-    temperature: float = 1.0,
+    temperature: Tensor | None = None,
     learned: bool = False,
 ) -> CppGradients:
     """The derivatives of ``<dout, cpp_attention_forward(q, k, v, scores)>``.

@@ -38,6 +38,7 @@ def drawn(*shape, seed=0):
 
 
 def gradients(scores, q, k, v, dout, temperature=1.0, learned=False):
+    temperature = torch.as_tensor(temperature).expand(q.shape[1])
     out, tau = cpp_attention_forward(q, k, v, scores, temperature)
     return out, cpp_attention_backward(dout, q, k, v, tau, scores, temperature, learned)
 
@@ -69,17 +70,19 @@ def test_parts_of_the_queries_sum_up_to_the_whole(causal):
     check(forward, backward, "cpu", queries=515, keys=515, causal=causal)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 3.0])
+@pytest.mark.parametrize("temperature", [0.5, 3.0, (0.5, 2.0)])
 def test_a_temperature_divides_scores_and_sinks(temperature):
     q, k, v, dout = drawn(4, 1, 2, 70, 16) * 2
     sinks = torch.tensor([1.0, -1.0])
     alpha = torch.tensor([1.3, 1.5])
-    warm = Scores(alpha, 0, 0.5, sinks=sinks, softcap=4.0)
-    cold = Scores(alpha, 0, 0.5 / temperature, sinks=sinks / temperature, softcap=4.0 / temperature)
+    temperature = torch.tensor(temperature).expand(2)
+    by_head = temperature.view(-1, 1, 1)
+    warm = Scores(alpha, 0, 0.5, sinks=sinks)
     out, found = gradients(warm, q, k, v, dout, temperature=temperature, learned=True)
-    expected, wanted = gradients(cold, q, k, v, dout, learned=True)
-    torch.testing.assert_close(out, expected, atol=2e-6, rtol=0)
-    wanted = wanted._replace(sinks=wanted.sinks / temperature)
+    cold = Scores(alpha, 0, 0.5, sinks=sinks / temperature)
+    expected, wanted = gradients(cold, q / by_head, k, v, dout, learned=True)
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)  # queries are divided here, their products there
+    wanted = wanted._replace(q=wanted.q / by_head, sinks=wanted.sinks / temperature)
     for ours, theirs in zip(found, wanted):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 

@@ -88,15 +88,15 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     name = site.impl if explicit else _first_choice(call)
     if name in BACKENDS:
         call = _autocast(call).with_pattern()
-        alpha = _alpha(module, call)
+        alpha = _setting(module, call, "alpha")
         problem = _problem(name, site, call, alpha)
         if problem is not None and explicit:
             raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
         if problem is None and (explicit or _is_automatic(name, call)):
+            temperature = _setting(module, call, "temperature")
             assert alpha is not None
-            assert site.map_config is not None
-            call = call._replace(temperature=site.map_config.temperature)
-            return BACKENDS[name].output(call, alpha).transpose(1, 2).contiguous()
+            assert temperature is not None
+            return BACKENDS[name].output(call._replace(temperature=temperature), alpha).transpose(1, 2).contiguous()
     if isinstance(call.mask, BlockMask):
         raise ValueError('attention_mask was a BlockMask, which FlexAttention takes: use set_impl(model, "flex")')
     return None
@@ -123,12 +123,13 @@ def _autocast(call: AttentionCall) -> AttentionCall:
     return call._replace(query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
 
 
-def _alpha(module: nn.Module, call: AttentionCall) -> Alpha | None:
-    """The alpha of the module's entmax: a number, or (heads,); None where its map is not of the entmax family."""
+def _setting(module: nn.Module, call: AttentionCall, name: str) -> float | Tensor | None:
+    """A setting of the module's entmax: a number, or (heads,); None where its map is not of the entmax family."""
     map_config = module.__dict__[SITE].map_config
     if map_config is None or map_config.spelled_out.name != "entmax":
         return None
-    return settings_by_head(map_config, module, call.query).get("alpha", map_config.spelled_out.map_settings["alpha"])
+    for_all = {**map_config.spelled_out.map_settings, "temperature": map_config.temperature}
+    return settings_by_head(map_config, module, call.query).get(name, for_all[name])
 
 
 def _problem(name: str, site: AttentionSite, call: AttentionCall, alpha: Alpha | None) -> str | None:
@@ -143,9 +144,10 @@ def _problem(name: str, site: AttentionSite, call: AttentionCall, alpha: Alpha |
 
 def _map_problem(name: str, map_config: MapConfig) -> str | None:
     """The reason why a backend does not compute a map of the entmax family with its settings, or None."""
-    one_for_all = isinstance(map_config.temperature, (int, float))
-    if map_config.temperature != 1 and not (one_for_all and BACKENDS[name].takes_temperature):
+    if map_config.temperature != 1 and not BACKENDS[name].takes_temperature:
         return f"does not divide scores by a temperature, which was {map_config.temperature}"
+    if "temperature" in map_config.learned and torch.is_grad_enabled():
+        return "gives no gradient to a temperature, which is learned"
     if map_config.scaled_by_length:
         return "does not scale scores by the number of keys (delta, beta, gamma)"
     return None

@@ -56,10 +56,13 @@ def _num_scores(call: AttentionCall) -> int:
 
 def cpp_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     """The output (batch, heads, queries, value_dim) of a call that the kernel can serve."""
-    alphas = alpha.float() if torch.is_tensor(alpha) else torch.full((call.query.shape[1],), alpha)
+    alphas, temperatures = (
+        x.float() if torch.is_tensor(x) else torch.full((call.query.shape[1],), x) for x in (alpha, call.temperature)
+    )
     bias = None if call.position_bias is None else call.position_bias.detach()
-    numbers = _Numbers(call.scaling, call.causal, call.window, call.softcap, call.temperature)
-    return _Attention.apply(call.query, call.key, call.value, alphas, call.s_aux, bias, _hidden(call.mask), numbers)
+    numbers = _Numbers(call.scaling, call.causal, call.window, call.softcap)
+    tensors = (alphas, call.s_aux, bias, _hidden(call.mask), temperatures)
+    return _Attention.apply(call.query, call.key, call.value, *tensors, numbers)
 
 
 def _hidden(mask: Tensor | BlockMask | None) -> Tensor | None:
@@ -78,7 +81,6 @@ class _Numbers(NamedTuple):
     causal: bool
     window: int | None
     softcap: float | None
-    temperature: float
 
     def scores(self, alpha: Tensor, sinks: Tensor | None, bias: Tensor | None, mask: Tensor | None) -> Scores:
         """What the kernel is told about the scores."""
@@ -98,27 +100,28 @@ class _Attention(torch.autograd.Function):
         sinks: Tensor | None,
         bias: Tensor | None,
         mask: Tensor | None,
+        temperature: Tensor,
         numbers: _Numbers,
     ) -> Tensor:
-        out, tau = cpp_attention_forward(q, k, v, numbers.scores(alpha, sinks, bias, mask), numbers.temperature)
-        ctx.save_for_backward(q, k, v, alpha, sinks, bias, mask, tau)
+        out, tau = cpp_attention_forward(q, k, v, numbers.scores(alpha, sinks, bias, mask), temperature)
+        ctx.save_for_backward(q, k, v, alpha, sinks, bias, mask, temperature, tau)
         ctx.numbers = numbers
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, alpha, sinks, bias, mask, tau = ctx.saved_tensors
+        q, k, v, alpha, sinks, bias, mask, temperature, tau = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
-            return *_gradients_by_torch(ctx, dout), None, None, None
+            return *_gradients_by_torch(ctx, dout), None, None, None, None
         scores = ctx.numbers.scores(alpha, sinks, bias, mask)
         learned = ctx.needs_input_grad[3]
-        found = cpp_attention_backward(dout, q, k, v, tau, scores, ctx.numbers.temperature, learned)
-        return *found, None, None, None
+        found = cpp_attention_backward(dout, q, k, v, tau, scores, temperature, learned)
+        return *found, None, None, None, None
 
 
 def _gradients_by_torch(ctx: Any, dout: Tensor) -> list[Tensor | None]:
     """The derivatives of all tensors, with a graph of their own, through the matrix of scores."""
-    q, k, v, alpha, sinks, bias, mask, _ = ctx.saved_tensors
+    q, k, v, alpha, sinks, bias, mask, temperature, _ = ctx.saved_tensors
     numbers: _Numbers = ctx.numbers
     groups = q.shape[1] // k.shape[1]
     keys, values = (x.repeat_interleave(groups, dim=1) for x in (k, v))
@@ -127,7 +130,7 @@ def _gradients_by_torch(ctx: Any, dout: Tensor) -> list[Tensor | None]:
         scores = scores.masked_fill(_hidden_by_order(q.shape[2], k.shape[2], numbers.window), -torch.inf)
     if sinks is not None:
         scores = with_head_sinks(scores, sinks)
-    weights = entmax(scores / numbers.temperature, alpha.view(-1, 1, 1), impl="torch")
+    weights = entmax(scores / temperature.view(-1, 1, 1), alpha.view(-1, 1, 1), impl="torch")
     out = weights[..., : k.shape[2]].to(v.dtype) @ values
     wanted = [x if needed else None for x, needed in zip((q, k, v, alpha, sinks), ctx.needs_input_grad)]
     given = [x for x in wanted if x is not None]

@@ -30,7 +30,7 @@ struct AttentionCall {
     Rows dout, dq, dk, dv;          // dk and dv are zero at first; of each part of the queries there is one
     int64_t dk_part, dv_part;       // how far apart those are
     Pairs added[2];                 // to scores; -inf hides
-    const float* alpha;             // (heads)
+    const float *alpha, *temperature;  // (heads)
     const float* sinks;             // (heads) or null
     float* tau;                     // (batch, heads, queries): thresholds, NO_SUPPORT of a query that sees no key
     float* dalpha;                  // the same shape, or null
@@ -38,7 +38,7 @@ struct AttentionCall {
     int64_t num_sequences, num_heads, num_key_heads, num_queries, num_keys, head_dim, value_dim;
     int64_t num_parts;              // of the queries, in the backward pass
     int64_t window;                 // keys that a query sees, 0 for all
-    float scaling, softcap, temperature;  // softcap 0 for none
+    float scaling, softcap;         // softcap 0 for none
     int32_t causal;                 // the last query sees the last key
 };
 
@@ -111,7 +111,7 @@ Tile tile_at(const AttentionCall& call, int64_t batch, int64_t head, int64_t que
     const int64_t offset = call.num_keys - call.num_queries;
     tile.end = call.causal ? std::max<int64_t>(0, query + tile.num_queries + offset) : call.num_keys;
     tile.first = call.window ? std::min(tile.end, std::max<int64_t>(0, query + offset - call.window + 1)) : 0;
-    tile.scale = (call.alpha[head] - 1) / call.temperature;
+    tile.scale = (call.alpha[head] - 1) / call.temperature[head];
     const float exponent = 1 / (call.alpha[head] - 1), whole = std::nearbyint(exponent);
     tile.exponent = whole <= 4 && std::fabs(exponent - whole) < 8 * EPS * whole ? whole : exponent;
     return tile;
@@ -394,7 +394,7 @@ void differentiate_whole(const AttentionCall& call, const Tile& tile, Solved& so
     const float* k_rows = row_of(call.k, tile.batch, tile.key_head, tile.first);
     const float* q = row_of(call.q, tile.batch, tile.head, tile.query);
     const float* dout = row_of(call.dout, tile.batch, tile.head, tile.query);
-    const float power = tile.exponent, factor = call.scaling / call.temperature;
+    const float power = tile.exponent, factor = call.scaling / call.temperature[tile.head];
     const bool learned = call.dalpha != nullptr;
     float *x = scratch.x, *g = scratch.g;
     turn(dout, call.dout.row, tile.num_queries, call.value_dim, 1, scratch.turned_dout);
@@ -460,7 +460,7 @@ void differentiate_listed(const AttentionCall& call, const Tile& tile, Solved& s
                           Gradients& out) {
     const float* v = row_of(call.v, tile.batch, tile.key_head, tile.first);
     const float* k_rows = row_of(call.k, tile.batch, tile.key_head, tile.first);
-    const float power = tile.exponent, factor = call.scaling / call.temperature;
+    const float power = tile.exponent, factor = call.scaling / call.temperature[tile.head];
     for (int64_t i = 0; i < tile.num_queries; i++) {
         const float* q = row_of(call.q, tile.batch, tile.head, tile.query + i);
         const float* dout = row_of(call.dout, tile.batch, tile.head, tile.query + i);
@@ -531,7 +531,8 @@ void differentiate_tile(const AttentionCall& call, const Tile& tile, int64_t par
         const int k = i / LANES, lane = i % LANES;
         const float scale = call.alpha[tile.head] - 1;
         if (call.dalpha) call.dalpha[first + i] = solved.dalpha.of[k][lane] / (scale * scale);
-        if (call.dsinks) call.dsinks[first + i] = -solved.w_sink.of[k][lane] * solved.delta.of[k][lane] / call.temperature;
+        const float by_sink = -solved.w_sink.of[k][lane] * solved.delta.of[k][lane];
+        if (call.dsinks) call.dsinks[first + i] = by_sink / call.temperature[tile.head];
     }
 }
 

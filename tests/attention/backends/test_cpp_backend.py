@@ -12,7 +12,7 @@ from hf_sparse import sparsify
 from hf_sparse.attention import observe, set_impl
 from hf_sparse.attention.backends import _cpp
 from hf_sparse.attention.interface import sparse_attention
-from hf_sparse.attention.site import SITE, AttentionSite
+from hf_sparse.attention.site import SITE, AttentionSite, add_learned
 from hf_sparse.config import MapConfig
 from tests.tiny_models import labelled, tiny_model
 from tests.tolerances import GRADIENT
@@ -27,6 +27,7 @@ def module(name="entmax15", impl="cpp", **attributes):
     site.__dict__[SITE] = AttentionSite("attn", "decoder", MapConfig.parse(name, "attn"), impl=impl)
     for key, value in attributes.items():
         setattr(site, key, value)
+    add_learned(site, site.__dict__[SITE])
     return site.eval()
 
 
@@ -114,7 +115,7 @@ def test_outputs_and_gradients_of_random_calls_are_those_of_torch():
         dim=st.sampled_from([4, 16, 24]),
         # Above 1.5 the gradient jumps where a score meets the threshold, and no two roundings jump together.
         alpha=st.sampled_from([1.1, 1.25, 1.5, [1.2]]),
-        temperature=st.sampled_from([1.0, 0.5]),
+        temperature=st.sampled_from([1.0, 0.5, [2.0]]),
         size=st.sampled_from([0.1, 1.0, 4.0]),
         mask=st.sampled_from([None, "boolean", "additive", "keys"]),
         softcap=st.sampled_from([None, 3.0]),
@@ -144,6 +145,8 @@ def test_outputs_and_gradients_of_random_calls_are_those_of_torch():
         if sinks:
             leaves.append(drawn(heads))
         alpha = [alpha[0] + 0.1 * i for i in range(heads)] if isinstance(alpha, list) else alpha
+        if isinstance(temperature, list):
+            temperature = [temperature[0] / (i + 1) for i in range(heads)]
         name = {"name": "entmax", "alpha": alpha, "temperature": temperature}
         found = []
         for impl in ("cpp", "torch"):
@@ -161,7 +164,7 @@ def test_second_derivatives_are_those_of_torch():
     sinks, found = torch.tensor([1.0, -1.0, 0.0, 0.5]), []
     for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
         q, k, v = (x.requires_grad_() for x in qkv(length=7, dtype=dtype))
-        given = module({"name": "entmax", "alpha": 1.5, "temperature": 2.0}, impl)
+        given = module({"name": "entmax", "alpha": 1.5, "temperature": [2.0, 1.0, 0.5, 3.0]}, impl)
         out, _ = sparse_attention(given, q, k, v, s_aux=sinks.to(dtype), softcap=5.0, is_causal=True)
         (slope,) = torch.autograd.grad(out.pow(3).sum(), q, create_graph=True)
         found.append((slope.detach(), *torch.autograd.grad(slope.square().sum(), (q, k, v))))
@@ -228,8 +231,8 @@ def test_a_model_under_auto_trains_through_the_kernel_and_observing_it_sees_the_
             r"takes alpha in \[1.02, 2.0\], was 1.5 at least and 2.5 at most",
         ),
         (
-            {"name": "entmax15", "temperature": [1.0, 2.0, 1.0, 1.0]},
-            "does not divide scores by a temperature",
+            {"name": "entmax15", "temperature": {"learned": [1.0, 2.0, 1.0, 1.0]}},
+            "gives no gradient to a temperature, which is learned",
         ),
         ({"name": "entmax15", "delta": 0.5}, "does not scale scores by the number of keys"),
     ],
@@ -238,6 +241,15 @@ def test_a_model_under_auto_trains_through_the_kernel_and_observing_it_sees_the_
 def test_maps_that_the_kernel_does_not_compute_are_named(name, message):
     with pytest.raises(ValueError, match=f'impl="cpp" {message}'):
         sparse_attention(module(name), *qkv())
+
+
+@needs_compiler
+@torch.no_grad()
+def test_a_learned_temperature_is_served_where_nothing_learns():
+    q, k, v = qkv()
+    name = {"name": "entmax15", "temperature": {"learned": [1.0, 2.0, 0.5, 3.0]}}
+    (found, _), (expected, _) = (sparse_attention(module(name, impl), q, k, v) for impl in ("cpp", "torch"))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_calls_that_the_kernel_cannot_serve_are_named():
