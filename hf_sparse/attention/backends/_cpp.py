@@ -41,8 +41,8 @@ def cpp_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
 
 
 def fills_tiles(call: AttentionCall) -> bool:
-    """Whether a call is large enough to be faster in the kernel than in torch."""
-    return call.query.shape[2] >= _FEWEST_QUERIES and _num_scores(call) >= _FEWEST_SCORES
+    """Whether a call is large enough to be faster in the kernel than in torch; never in a graph, of any length."""
+    return not in_graph() and call.query.shape[2] >= _FEWEST_QUERIES and _num_scores(call) >= _FEWEST_SCORES
 
 
 def cpp_is_automatic(call: AttentionCall) -> bool:
