@@ -270,6 +270,7 @@ PIPELINES = {
     "zero-shot-object-detection": zero_shot_object_detection,
     "document-question-answering": document_question_answering,
     "image-text-to-text": image_text_to_text,
+    "any-to-any": image_text_to_text,
     "image-classification": image_classification,
     "image-feature-extraction": image_feature_extraction,
 }
