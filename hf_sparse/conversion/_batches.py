@@ -61,7 +61,7 @@ def has_labels(batches: list[Batch]) -> bool:
 
 
 def _check_labels(batches: list[Batch], labels_for: str) -> None:
-    given = [batch["labels"] for batch in batches if batch.get("labels") is not None]
+    given = [_counts(batch["labels"]) for batch in batches if batch.get("labels") is not None]
     needed_for = f"{labels_for} needs them" if labels_for else "others have" if given else ""
     if needed_for and len(given) < len(batches):
         without = next(number for number, batch in enumerate(batches) if batch.get("labels") is None)
@@ -70,7 +70,7 @@ def _check_labels(batches: list[Batch], labels_for: str) -> None:
             f"{', '.join(map(repr, batches[without]))}); for a causal language model copy input_ids to labels, or use "
             "DataCollatorForLanguageModeling(mlm=False)"
         )
-    if given and not sum(map(_counts, given)):
+    if given and not any(given):
         raise ValueError("every label in the loader is -100 (ignored); there is nothing to measure on")
 
 

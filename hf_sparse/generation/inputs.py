@@ -152,11 +152,14 @@ def encode(
 
     Raises:
         ValueError: an encoder-decoder without ``source``, or a decoder with one.
+        TypeError: a ``source`` that is neither text nor inputs.
     """
     name = type(model).__name__
     if model.config.is_encoder_decoder:
         if source is None:
             raise ValueError(f"{name} reads a source text: pass source=...")
+        if not isinstance(source, str | Mapping):
+            raise TypeError(f"source must be a text, or a mapping from names to tensors, was {source!r}")
         inputs = tokenizer(source, return_tensors="pt").to(model.device) if isinstance(source, str) else source
         ids = tokenizer(text_target=prefix, add_special_tokens=False).input_ids if prefix else []
         return dict(inputs), torch.tensor(ids, dtype=torch.long, device=model.device)

@@ -25,13 +25,12 @@ def prediction_step(
 
     Inside a block of ``raw_scores``, or where no logits are asked for, they stay as they are.
     """
-    if prediction_loss_only or not _reads_scores(self.model):
+    if prediction_loss_only:
         return original(self, model, inputs, prediction_loss_only, *args, **kwargs)
-    with log_probabilities(self.model):
-        return original(self, model, inputs, prediction_loss_only, *args, **kwargs)
+    return _reading_log_probabilities(original, self, model, inputs, prediction_loss_only, *args, **kwargs)
 
 
-def _model_call(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
+def _reading_log_probabilities(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
     if not _reads_scores(self.model):
         return original(self, *args, **kwargs)
     with log_probabilities(self.model):
@@ -48,7 +47,7 @@ OF_HARNESS = (
     Patch(
         f"{_LM_EVAL}:HFLM",
         "_model_call",
-        _model_call,
+        _reading_log_probabilities,
         reason="It passes labels to encoder-decoders, for their decoder's input, and takes log_softmax of the logits.",
         trigger="the harness ties the weights of a sparse model, as it does with every model before it scores",
     ),

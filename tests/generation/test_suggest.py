@@ -187,6 +187,8 @@ def test_bad_input_is_refused():
             suggest(llama, tokenizer=TOKENIZER, **arguments, **{budget: 0})
     with pytest.raises(ValueError, match="BartForConditionalGeneration reads a source text: pass source="):
         suggest(bart, " the", TOKENIZER)
+    with pytest.raises(TypeError, match="source must be a text, or a mapping from names to tensors, was 3"):
+        suggest(bart, " the", TOKENIZER, source=3)
     with pytest.raises(ValueError, match="LlamaForCausalLM has no encoder"):
         suggest(llama, " the", TOKENIZER, source=" cat")
     with pytest.raises(ValueError, match="the prompt and the prefix are empty"):

@@ -11,6 +11,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 import hf_sparse
+from hf_sparse.hooks import PATCHES, install, uninstall
 from tests.tiny_models import tiny_model
 from tests.word_tokenizer import word_tokenizer
 
@@ -116,3 +117,19 @@ def test_generation_is_that_of_the_model(model, rows, samples):
         ids = model.generate(**inputs, max_new_tokens=5, do_sample=False)[0, inputs.input_ids.shape[1] :]
         expected = tokenizer.decode(ids, skip_special_tokens=True).split("w3")[0]
         assert sample["filtered_resps"][0].strip() == expected.strip()
+
+
+def test_the_change_to_the_harness_is_in_the_table_and_undone(model):
+    uninstall()
+    try:
+        plain = HFLM._model_call
+    finally:
+        install()
+    HFLM(pretrained=model, tokenizer=word_tokenizer())
+    assert HFLM._model_call is not plain
+    assert any(patch.owner.endswith(":HFLM") for patch in PATCHES)
+    uninstall()
+    try:
+        assert HFLM._model_call is plain
+    finally:
+        install()
