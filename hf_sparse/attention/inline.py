@@ -95,6 +95,8 @@ def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, 
     site: AttentionSite = module.__dict__[SITE]
     if site.counts is not None:
         site.counts.add(p.detach())
+    if site.edges is not None:
+        site.edges.add(module, scores, p)
     return p
 
 

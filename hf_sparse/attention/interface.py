@@ -86,6 +86,8 @@ def sparse_attention(
     weights = weights[..., : key.shape[2]]
     if site.counts is not None:
         site.counts.add(weights.detach())
+    if site.edges is not None:
+        site.edges.add(module, scores[..., : key.shape[2]], weights)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,13 @@ from ..settings import CoverageVectors
 from .support_count import SupportCount
 
 SITE = "_sparse_attention"
+
+
+class EdgeCounter(Protocol):
+    """Counts the edges of attention calls."""
+
+    def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
+        """Count a call: its module, its scores (masked ones at ``-inf``) and its weights."""
 
 
 @dataclass
@@ -33,6 +40,7 @@ class AttentionSite:
         inline: whether the module computes its own softmax instead of calling the attention interface.
         named_arguments: arguments of the interface that the model's own eager attention names.
         counts: where supports are counted; None unless ``observe`` is on.
+        edges: where edges are counted with a gradient; None unless ``soft_edges`` is on.
         hook: the hook that passes the cache on, for sequential attention.
         watch: called with the module and the scores of every call; None unless ``trial`` is on.
         impl: what computes the attention; see ``set_impl``.
@@ -46,6 +54,7 @@ class AttentionSite:
     coverage: CoverageVectors | None = None
     named_arguments: frozenset[str] = field(default=frozenset(), repr=False)
     counts: SupportCount | None = field(default=None, repr=False)
+    edges: EdgeCounter | None = field(default=None, repr=False)
     hook: RemovableHandle | None = field(default=None, repr=False)
     watch: Callable[[nn.Module, Tensor], None] | None = field(default=None, repr=False)
     impl: str = "auto"
@@ -143,6 +152,12 @@ class LearnedSetting(nn.Module):
 def learned_name(setting: str) -> str:
     """Name on the attention module of the module that learns a setting."""
     return f"sparse_{setting}"
+
+
+def learned_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of learned settings that are trained."""
+    modules = (module for module in model.modules() if isinstance(module, LearnedSetting))
+    return [module.value for module in modules if module.value.requires_grad]
 
 
 def add_learned(module: nn.Module, site: AttentionSite) -> None:

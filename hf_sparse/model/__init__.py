@@ -1,6 +1,7 @@
 """The sparse model: made from a dense one, run, diagnosed, and made dense again."""
 
 from .doctor import Diagnosis, doctor
+from .learn import learn_settings
 from .sparsify import sparsify, unsparsify
 from .state import is_sparse, log_probabilities, probabilities, raw_scores, sparse_config
 
@@ -8,6 +9,7 @@ __all__ = [
     "Diagnosis",
     "doctor",
     "is_sparse",
+    "learn_settings",
     "log_probabilities",
     "probabilities",
     "raw_scores",

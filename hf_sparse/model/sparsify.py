@@ -86,7 +86,7 @@ def sparsify(
     source = source_for(dense, config, fertility, training_fertility)
     check_forward(dense)
     _check_fits(dense, config)
-    _check_learned(model, dense, config)
+    check_learned(model, dense, config)
     config = _with_temperature(dense, config)
     inputs: Mapping[str, Any] | None = None
     if _needs_a_run(config) and input_device(dense).type != "meta":
@@ -142,7 +142,16 @@ def _completed(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> 
     """Fill in what the dense run showed: a threshold that is left open, the number of heads that learn."""
     if config.head is not None and config.head.open_settings:
         config = replace(config, head=config.head.with_settings(tau=tau_of_head(model, config.head, before)))
-    return config.with_heads(_learning_heads(model, config, before)) if config.is_learned else config
+    return with_learning_heads(model, config, before) if config.is_learned else config
+
+
+def with_learning_heads(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> SparseConfig:
+    """Give what is learned a start for each head that a dense run has shown.
+
+    Raises:
+        ValueError: heads that it did not show, or that differ in number inside one kind of attention.
+    """
+    return config.with_heads(_learning_heads(model, config, before))
 
 
 def _learning_heads(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> dict[str, tuple[int, int]]:
@@ -233,7 +242,7 @@ def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
             yield f"attn[{kind!r}] lists {listed} layers, {type(model).__name__} has {count}"
 
 
-def _check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:
+def check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:
     """Refuse settings that could not be learned, or would not be saved.
 
     Raises:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any, cast
+from contextlib import nullcontext
+from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
-from ..model.example import example_inputs
-from ..model.state import dense_attention, dense_head, is_sparse, sparse_config, transformers_model
+from ..model.state import sparse_config, transformers_model
+from .teacher import as_own_teacher, check_own_teacher, check_teacher, check_vocabulary
 
 
 class Distillation:
@@ -52,9 +50,10 @@ class Distillation:
                 "sparse with fused_loss=False, or set distillation_weight=0"
             )
         if teacher is None:
-            _check_is_its_own_teacher(model)
+            check_own_teacher(model, "distillation_weight")
         else:
-            _check_teacher(teacher, len(head.weight))
+            check_teacher(teacher)
+            check_vocabulary(teacher, len(head.weight))
         self.model = model
         self.teacher = teacher
         self.weight = weight
@@ -102,47 +101,5 @@ class Distillation:
         if not teacher.config.is_encoder_decoder:  # others make the decoder's input from the labels
             for_loss.add("labels")
         given = {name: value for name, value in inputs.items() if name not in for_loss}
-        with quiet_evaluation(teacher), _as_own_teacher(teacher) if self.teacher is None else nullcontext():
+        with quiet_evaluation(teacher), as_own_teacher(teacher) if self.teacher is None else nullcontext():
             return teacher(**given).logits
-
-
-def _check_teacher(teacher: PreTrainedModel, num_classes: int) -> None:
-    dense = transformers_model(teacher)
-    name = type(dense).__name__
-    if is_sparse(teacher):
-        raise ValueError(f"the teacher, a {name}, is sparse; give a dense one, or unsparsify(teacher)")
-    head = dense.get_output_embeddings()
-    if head is None:
-        raise ValueError(f"the teacher, a {name}, has no language-model head")
-    if len(cast(Tensor, head.weight)) != num_classes:
-        raise ValueError(
-            f"the teacher, a {name}, has a vocabulary of {len(cast(Tensor, head.weight))}, the model one of "
-            f"{num_classes}; their distributions cannot be compared"
-        )
-
-
-def _check_is_its_own_teacher(model: PreTrainedModel) -> None:
-    """A model can teach itself where all that is trained can be switched off: an adapter on frozen weights."""
-    if not hasattr(model, "disable_adapter"):
-        raise ValueError(
-            "distillation_weight needs a teacher: pass teacher=... (the dense model), or train a PEFT adapter, whose "
-            "base teaches it without a second copy"
-        )
-    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    inputs = example_inputs(transformers_model(model))
-    with quiet_evaluation(model), torch.enable_grad(), _as_own_teacher(model):
-        total = model(**inputs).logits.sum()
-    gradients = torch.autograd.grad(total, list(trained.values()), allow_unused=True) if total.requires_grad else ()
-    moving = [name for name, gradient in zip(trained, gradients) if gradient is not None]
-    if moving:
-        raise ValueError(
-            f"{moving[0]!r} is trained but no part of the adapter: the model cannot be its own teacher, which would "
-            "change as it learns; freeze it, or pass teacher=... (the dense model)"
-        )
-
-
-@contextmanager
-def _as_own_teacher(model: PreTrainedModel) -> Iterator[None]:
-    """The model as it was before it was adapted and made sparse, on the same weights."""
-    with model.disable_adapter(), dense_attention(model), dense_head(model):
-        yield

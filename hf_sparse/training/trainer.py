@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -12,6 +13,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from ..attention import observe
+from ..attention.site import learned_parameters
 from ..config import MapConfig
 from ..functional.arguments import check_flag, check_number
 from ..model.cold_start import cold_start
@@ -19,13 +21,14 @@ from ..model.model_card import update_card
 from ..model.state import is_sparse, probabilities, sparse_config, sparse_state
 from .buckets import BucketedTrainer
 from .distillation import Distillation
+from .edge_budget import EdgeBudget, EdgePrice
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class SparseTrainingArguments(Seq2SeqTrainingArguments):
-    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with three more."""
+    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with five more."""
 
     sparse_label_smoothing: float = field(
         default=0.0, metadata={"help": "Mix training targets with the uniform distribution, inside the sparse loss."}
@@ -34,6 +37,17 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
         default=0.0,
         metadata={"help": "The dense teacher's part in the training loss, in [0, 1]; 1 leaves the labels out."},
     )
+    max_loss_increase: float | None = field(
+        default=None,
+        metadata={
+            "help": "Train for the fewest edges of attention at a loss at most this share above the dense model's, as "
+            "0.01 for one per cent; None trains for the loss alone."
+        },
+    )
+    settings_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of learned settings (alpha, temperature); None takes that of the weights."},
+    )
     log_sparsity: bool = field(
         default=True, metadata={"help": "Log support sizes and zero rates of head and attention."}
     )
@@ -41,6 +55,9 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self) -> None:
         for name in ("sparse_label_smoothing", "distillation_weight"):
             check_number(name, getattr(self, name), "in [0, 1]", lambda share: 0 <= share <= 1)
+        for name in ("max_loss_increase", "settings_learning_rate"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), "> 0, or None", lambda number: 0 < number < math.inf)
         check_flag("log_sparsity", self.log_sparsity)
         super().__post_init__()
 
@@ -48,7 +65,14 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
 class _Sparsity:
     """Running means of what the logs show."""
 
-    names = ("attention_support", "attention_zero_rate", "head_support", "head_zero_rate", "head_missed_rate")
+    names = (
+        "attention_support",
+        "attention_zero_rate",
+        "attention_edges",
+        "head_support",
+        "head_zero_rate",
+        "head_missed_rate",
+    )
 
     def __init__(self) -> None:
         self.clear()
@@ -76,12 +100,17 @@ class SparseTrainer(BucketedTrainer):
     Args:
         model: what ``sparsify`` returned.
         args: ``SparseTrainingArguments``.
-        teacher: the dense model to learn from, for ``distillation_weight`` above 0; moved to the training device. None
-            where the model is a PEFT adapter: then its own base, dense, is the teacher, without a second copy.
+        teacher: the dense model to learn from, for ``distillation_weight`` above 0, or to be held against, for
+            ``max_loss_increase``; moved to the training device. None where the model is a PEFT adapter, or trains
+            nothing but settings of its maps: then its own base, dense, is the teacher, without a second copy.
         *rest, **kwargs: as for ``Trainer``.
 
     With distillation the training loss is ``(1 - distillation_weight) L(z, y) + distillation_weight L(z, q)``: the
     labels' (with its smoothing, if any) and that against the softmax ``q`` of the teacher. See ``Distillation``.
+
+    With ``max_loss_increase`` the training loss has the price of attention's edges besides, and the price follows from
+    the bound on the loss: see ``EdgeBudget``. Make settings of the maps learned (``learn_settings``), or train the
+    weights too. Logs ``edge_price``, ``loss_increase`` and ``attention_edges``, the share of visible keys with weight.
 
     Logs, beside the loss: ``head_support`` and ``attention_support`` (mean number of nonzero classes or keys, a row)
     and their ``_zero_rate`` (share of exact zeros), and ``head_missed_rate``, the share of targets of probability
@@ -105,20 +134,52 @@ class SparseTrainer(BucketedTrainer):
         if not is_sparse(self.model):
             raise ValueError(f"{type(self.model).__name__} is dense; call sparsify(model, ...) before training it")
         self._sparsity = _Sparsity()
-        self._distillation = self._distillation_from(teacher) if args.distillation_weight else None
+        self._distillation: Distillation | None = None
+        self._budget: EdgeBudget | None = None
+        if args.distillation_weight:
+            weight = args.distillation_weight
+            self._distillation = Distillation(self.model, self._placed(teacher), weight, self._loss_shifts_labels)
+        elif args.max_loss_increase is not None:
+            self._budget = EdgeBudget(self.model, self._placed(teacher), self._loss_shifts_labels)
+            self.add_callback(EdgePrice())
 
-    def _distillation_from(self, teacher: PreTrainedModel | None) -> Distillation:
+    def _placed(self, teacher: PreTrainedModel | None) -> PreTrainedModel | None:
+        """The teacher, on the training device."""
         if self.args.n_gpu > 1:
-            raise ValueError("distillation does not support several GPUs in one process; start one for each")
-        if teacher is not None:
-            teacher.to(self.args.device)
-        return Distillation(self.model, teacher, self.args.distillation_weight, self._loss_shifts_labels)
+            raise ValueError("a teacher does not support several GPUs in one process; start one for each")
+        return teacher if teacher is None else teacher.to(self.args.device)
+
+    def create_optimizer(self, *args: object, **kwargs: Any) -> torch.optim.Optimizer:
+        """The optimizer, with a group of its own for learned settings where they have a learning rate."""
+        own = self.args.settings_learning_rate if self.optimizer is None else None
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
+        learned = {id(weight): weight for weight in learned_parameters(self.model)} if own is not None else {}
+        for group in optimizer.param_groups:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in learned]
+        if learned:
+            optimizer.add_param_group({"params": list(learned.values()), "lr": own, "weight_decay": 0.0})
+        return optimizer
+
+    def _forward(self, model: PreTrainedModel, num_items: Any) -> Any:
+        """The forward pass that a loss is computed by: the model's own, or with a teacher's or its edges' part."""
+        if self._budget:
+            # Losses divided by the items of the whole step add up over its batches, and over processes.
+            summed = model.training and num_items is not None and self.model_accepts_loss_kwargs
+            processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+            parts = self.current_gradient_accumulation_steps * processes if summed else 1
+            return partial(self._budget.forward, model, self._edge_price, parts)
+        return partial(self._distillation.forward, model) if self._distillation and model.training else model
+
+    @property
+    def _edge_price(self) -> EdgePrice:
+        """The price of edges; another object after training was resumed."""
+        return next(each for each in self.callback_handler.callbacks if isinstance(each, EdgePrice))
 
     def compute_loss(self, model: PreTrainedModel, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The model's own loss, with the teacher's part; counts supports on the way where they will be logged."""
         if model.training and self.args.sparse_label_smoothing:
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
-        run = partial(self._distillation.forward, model) if model.training and self._distillation else model
+        run = self._forward(model, kwargs.get("num_items_in_batch"))
         if not self._counts_supports(model):
             return super().compute_loss(run, inputs, return_outputs, **kwargs)
         with observe(model) as counts:
@@ -126,6 +187,8 @@ class SparseTrainer(BucketedTrainer):
         for count in counts.values():
             self._sparsity.add("attention_support", count.nonzero, count.rows)
             self._sparsity.add("attention_zero_rate", count.keys - count.nonzero, count.keys)
+        if self._budget:
+            self._sparsity.add("attention_edges", self._budget.edges.kept, self._budget.edges.visible)
         if sparse_config(self.model).head is not None and "labels" in inputs:
             self._count_head(outputs["logits"].detach(), inputs["labels"])
         return (loss, outputs) if return_outputs else loss
@@ -160,6 +223,8 @@ class SparseTrainer(BucketedTrainer):
         """Log, with the sparsity seen since the last training log."""
         if "loss" in logs:
             logs = logs | self._sparsity.take(self.accelerator)
+            if self._budget:
+                logs |= {"edge_price": self._edge_price.price, "loss_increase": self._edge_price.increase}
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: object, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
@@ -202,8 +267,18 @@ def _check_arguments(args: Any, teacher: PreTrainedModel | None) -> None:
     for name in ("sparse_label_smoothing", "distillation_weight"):
         if not 0 <= getattr(args, name) <= 1:
             raise ValueError(f"{name} must be in [0, 1], was {getattr(args, name)}")
-    if teacher is not None and not args.distillation_weight:
-        raise ValueError("a teacher is given but distillation_weight is 0; set it above 0")
+        if getattr(args, name) and args.max_loss_increase is not None:
+            raise ValueError(
+                f"max_loss_increase compares the loss with the dense model's, which {name}={getattr(args, name)} "
+                f"changes; set {name}=0, or max_loss_increase=None"
+            )
+    if args.max_loss_increase is not None and args.activation_checkpointing:
+        raise ValueError(
+            "activation_checkpointing=True would compute the edges that max_loss_increase counts a second time, and "
+            "lose their gradient; set it to False, and make batches smaller with gradient_accumulation_steps"
+        )
+    if teacher is not None and not args.distillation_weight and args.max_loss_increase is None:
+        raise ValueError("a teacher is given but distillation_weight is 0; set it above 0, or set max_loss_increase")
 
 
 class SparseSeq2SeqTrainer(SparseTrainer, Seq2SeqTrainer):

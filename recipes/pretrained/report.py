@@ -17,6 +17,7 @@ TASKS = {
     "attention": "text-generation",
     "head": "text-generation",
     "coverage": "text-generation",
+    "trained": "text-generation",
     "paragraphs": "sentence-similarity",
     "captions": "sentence-similarity",
     "reactions": "fill-mask",
@@ -26,11 +27,13 @@ SENTENCES = (
     Measure("Spearman with dense similarities", "spearman", ".3f", "higher"),
     Measure("zeros in attention", "zeros", ".1%"),
 )
+TEXT = (
+    Measure("loss, nats a token", "loss", ".4f", "lower"),
+    Measure("zeros in attention", "zeros", ".1%"),
+)
 MEASURES = {
-    "attention": (
-        Measure("loss, nats a token", "loss", ".4f", "lower"),
-        Measure("zeros in attention", "zeros", ".1%"),
-    ),
+    "attention": TEXT,
+    "trained": TEXT,
     "coverage": (
         Measure("loss, 1e-4 of the uniform mixed in", "loss", ".3f", "lower"),
         Measure("support holds the token", "found", ".1%", "higher"),
@@ -84,6 +87,18 @@ def _attention_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
     ]
 
 
+def _trained_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+    trained = f"{figures['trained']:.3f} ({figures['increase']:+.1%}) after {settings['steps']} steps"
+    return [
+        "attention",
+        f"{_how(settings)}, `max_loss_increase={settings['increase']:g}`",
+        f"{1 - figures['edges']:.1%}",
+        f"loss {figures['continued']:.3f} after {settings['steps']} steps",
+        f"{figures['swapped']:.3f}",
+        trained,
+    ]
+
+
 def _head_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
     classes, found = max(figures["sizes"].items(), key=lambda item: item[1]["support"])
     how = f'`head="entmax15"`, `calibrate(model, loader, classes={classes})`'
@@ -112,6 +127,7 @@ WAYS = ("dense", "swapped", "calibrated")
 TEXTS = {"paragraphs": "pairs of paragraphs", "captions": "pairs of captions", "reactions": "chemical reactions"}
 ROWS: dict[str, Callable[[dict[str, Any], Figures], list[str]]] = {
     "attention": _attention_cells,
+    "trained": _trained_cells,
     "head": _head_cells,
     "coverage": _coverage_cells,
     "paragraphs": _sentence_cells,
@@ -137,16 +153,25 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
         name=f"pretrained-{record['run']}",
         title=f"{_name(settings)}, sparse {place}",
         task=TASKS[part],
-        what=f"A pretrained model whose softmax {place} was replaced by entmax. No weight was trained: temperatures "
-        f"and alphas were fitted to the dense model.{promise}",
+        what=f"A pretrained model whose softmax {place} was replaced by entmax. {_fitted(settings)}{promise}",
         data=f"{_data(settings, figures)}.",
         measures=MEASURES[part],
         rows=_rows(part, figures),
-        own="calibrated",
-        dense="dense",
+        own="trained" if part == "trained" else "calibrated",
+        dense="continued" if part == "trained" else "dense",
         limits="Calibrated on a few texts of one kind. On others the cost may be larger; calibrate again on yours.",
         record=record,
         config=figures["config"],
+    )
+
+
+def _fitted(settings: dict[str, Any]) -> str:
+    if settings["part"] != "trained":
+        return "No weight was trained: temperatures and alphas were fitted to the dense model."
+    return (
+        "Temperatures and alphas of the heads, and adapters merged into the weights since, were trained for the "
+        f"fewest edges of attention at a loss at most {settings['increase']:.0%} above that of the dense model, whose "
+        "adapters were trained for as many steps."
     )
 
 
@@ -165,6 +190,14 @@ def _rows(part: str, figures: Figures) -> dict[str, dict[str, Any]]:
     if part == "attention":
         zeros = {"dense": 0.0, "swapped": None, "calibrated": 1 - figures["edges"]}
         return {way: {"loss": figures[way], "zeros": zeros[way]} for way in WAYS}
+    if part == "trained":
+        zeros = {
+            "dense": 0.0,
+            "continued": 0.0,
+            "calibrated": 1 - figures["calibrated_edges"],
+            "trained": 1 - figures["edges"],
+        }
+        return {way: {"loss": figures[way], "zeros": zeros[way]} for way in zeros}
     if part == "coverage":
         dense = {"loss": figures["dense"], "found": 1.0, "support": None}
         return {"dense": dense, "calibrated": {key: figures[key] for key in dense}}

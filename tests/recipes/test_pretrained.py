@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+import hf_sparse
 from hf_sparse.functional import entmax
 from recipes.pretrained import data, promises, sets
 from recipes.pretrained import run as recipe
@@ -148,6 +149,25 @@ def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, 
     for run in runs:
         assert "loss" in table([run]).splitlines()[-1]
     json.dumps(runs)
+
+
+def test_a_model_is_trained_beside_a_dense_one(tmp_path, language_model):
+    (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
+    arguments = ["--quick", "--data", str(tmp_path / "text.txt"), "--only", "smollm2-trained"]
+    changes = ["--out", str(tmp_path / "out"), "--set", f"source={language_model}", "edges=0.7"]
+    (run,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    figures = run["figures"]
+    assert len(figures["curve"]) == 2
+    assert figures["curve"][0]["edge_price"] != 1
+    assert figures["continued"] != figures["dense"]
+    assert figures["trained"] != figures["calibrated"]
+    assert 0 < figures["edges"] < 1
+    own = card(run, [run])
+    assert own.rows["trained"]["zeros"] == 1 - figures["edges"]
+    assert "after 2 steps" in table([run])
+    loaded = hf_sparse.from_pretrained(tmp_path / "out" / "runs" / "smollm2-trained-0" / "model")
+    assert {rule.map.name for rule in hf_sparse.sparse_config(loaded).attn} == {"entmax"}
+    assert loaded.model.layers[0].self_attn.sparse_temperature.value.shape == (4,)
 
 
 def test_a_run_without_its_text_is_refused():

@@ -1,0 +1,88 @@
+"""Settings of attention's maps that become learned, a number for each head, from where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from torch import nn
+
+from ..attention.site import add_learned, attention_sites
+from ..config import AttentionRule, MapConfig
+from ..settings import Learned
+from .attach import change_settings
+from .example import first_run
+from .sparsify import check_learned, with_learning_heads
+from .state import dense_attention, sparse_config, transformers_model
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# The ends of alpha's range cannot be learned from: the slope of its parameter is 0 there.
+_LEAST, _MOST = 1.01, 1.99
+
+
+def learn_settings(
+    model: Model, settings: Iterable[str] = ("alpha", "temperature"), *, example: Mapping[str, Any] | None = None
+) -> Model:
+    """Let a sparse model learn settings of its attention, a number for each head, from those that it has.
+
+    They become parameters of the attention modules, as if ``sparsify`` had been given ``"learned"`` with a start; what
+    ``calibrate`` found is where they start. entmax15 and sparsemax become entmax where alpha is learned. The weights
+    stay what they were, but for an alpha of 1 or 2, which starts 0.01 inside its range. Softmax stays softmax.
+
+    Args:
+        model: a sparse model, before PEFT wraps it (give ``get_peft_model`` then
+            ``modules_to_save=["sparse_alpha", "sparse_temperature"]``). Changed in place.
+        settings: names, among them those that some map of the model lacks.
+        example: keyword arguments for one forward call, for models whose input cannot be made up.
+
+    Returns:
+        The same object.
+
+    Raises:
+        ValueError: a dense model; settings that no map of its attention has, or that cannot be learned; heads that
+            cannot be counted; see ``sparsify``.
+        TypeError: not a Transformers model.
+
+    Source: alpha for each head, Correia et al. 2019, Section 3.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> from hf_sparse import sparsify
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    >>> model = sparsify(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), attn="entmax15")
+    >>> model = learn_settings(model, ["temperature"])
+    >>> model.model.layers[0].self_attn.sparse_temperature.value.exp().tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    inner, config, names = transformers_model(model), sparse_config(model), tuple(settings)
+    new = config.replace_maps(lambda rule: _learned(rule, names))
+    if new == config:
+        given = ", ".join(map(repr, names)) or "none"
+        raise ValueError(
+            f"no map in attention of this {type(inner).__name__} has a setting to learn among those given: {given}; "
+            f"its maps are: {', '.join(sorted({each.name for each in config.attention_maps})) or 'softmax'}"
+        )
+    check_learned(model, inner, new)
+    with dense_attention(inner):
+        _, run = first_run(inner, example)
+    change_settings(inner, with_learning_heads(inner, new, run))
+    for module, site in attention_sites(inner):
+        add_learned(module, site)
+    return model
+
+
+def _learned(rule: AttentionRule, names: tuple[str, ...]) -> MapConfig | None:
+    """The map of a rule with settings that are learned; those that are learned already stay."""
+    map_config = rule.map
+    if map_config is None or map_config.name == "softmax":
+        return map_config
+    found = map_config.spelled_out if "alpha" in names and map_config.spelled_out.name == "entmax" else map_config
+    for name in names:
+        if name not in found.map.settings and name != "temperature":
+            continue
+        value = found.value(name)
+        if not isinstance(value, Learned):
+            start = [min(max(each, _LEAST), _MOST) if name == "alpha" else each for each in value.numbers]
+            parsed = MapConfig.parse({"name": found.name, name: {"learned": start}}, rule.role)
+            found = found.with_settings(**{name: parsed.value(name)})
+    return found

@@ -1,0 +1,155 @@
+"""Sparsity under a constraint: the fewest edges of attention at a loss close to a dense model's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from accelerate.utils import reduce
+from torch import Tensor
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import ExportableState
+
+from ..attention import attention_sites
+from ..attention.soft_edges import SoftEdges, soft_edges
+from ..model.dry_run import quiet_evaluation
+from ..model.state import sparse_config, transformers_model
+from .teacher import as_own_teacher, check_own_teacher, check_teacher
+
+RATE = 0.2
+PRICES = (1e-6, 1e6)
+
+
+class EdgePrice(TrainerCallback, ExportableState):
+    """The price of all edges of attention, in nats: the inverse of the constraint's Lagrange multiplier.
+
+    After every optimizer step it grows where the loss was below its bound, and falls where it was above: by the
+    excess over the bound, in units of what is allowed, at most 1, times ``RATE`` in its logarithm. It is saved with
+    the trainer's state, and training resumed goes on from it.
+
+    Args:
+        price: at the start.
+    """
+
+    def __init__(self, price: float = 1.0) -> None:
+        self.price = price
+        self.increase = math.nan
+        self.losses: list[Tensor] = []
+
+    def state(self) -> dict[str, Any]:
+        """The part that a checkpoint keeps."""
+        return {"args": {"price": self.price}, "attributes": {}}
+
+    def see(self, own: Tensor, dense: Tensor) -> None:
+        """Note the losses of one batch: the sparse model's, and the dense one's."""
+        self.losses.append(torch.stack([own.detach().float(), dense.float()]))
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+        """Go on at the price of the checkpoint that training is resumed from."""
+        saved = state.stateful_callbacks.get(type(self).__name__)
+        if isinstance(saved, dict):
+            self.price = saved["args"]["price"]
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+        """Change the price by what the batches of the step cost, over all processes."""
+        if self.losses:
+            own, dense = reduce(torch.stack(self.losses).sum(0)).tolist()
+            self.losses = []
+            self.move(own / dense - 1, args.max_loss_increase)
+
+    def move(self, increase: float, allowed: float) -> None:
+        """Change the price after a step whose loss was ``increase`` above the dense one, as a share of it."""
+        self.increase = increase
+        excess = min(1.0, max(-1.0, increase / allowed - 1)) if math.isfinite(increase) else 1.0
+        self.price = min(PRICES[1], max(PRICES[0], self.price * math.exp(-RATE * excess)))
+
+
+class EdgeBudget:
+    """Minimizes the share of attention's edges, subject to ``loss <= (1 + increase) dense loss`` on the same batches.
+
+    The training loss is ``loss + price soft_share``, with ``SoftEdges.soft_share`` in the place of the number of
+    edges, which has no gradient, and the price that ``EdgePrice`` finds.
+
+    Args:
+        model: the sparse model that is trained, dense at its head.
+        teacher: the dense model whose loss is the measure. None takes the model itself, without its adapter and its
+            maps, where nothing that is trained is left then.
+        shifts_labels: whether logits at one position are scored by the label of the next.
+
+    Raises:
+        ValueError: a sparse head, whose loss is no measure beside a dense one's; no attention that could lose edges,
+            or some that depends on what its keys received; a teacher that is sparse or missing.
+        TypeError: a teacher that is not a Transformers model.
+
+    Source: the constraint as in GECO (Rezende and Viola 2018, Eq. 3) with loss and penalty exchanged; edges under a
+        bound on the loss as in sparse attention post-training (arXiv 2512.05865). The count is our own.
+    """
+
+    def __init__(self, model: PreTrainedModel, teacher: PreTrainedModel | None, shifts_labels: bool) -> None:
+        name = type(transformers_model(model)).__name__
+        sites = [site for _, site in attention_sites(model) if site.map_config is not None]
+        if sparse_config(model).head is not None:
+            raise ValueError(
+                "max_loss_increase compares the loss with a dense model's, and that of a sparse head is another one; "
+                "make only attention sparse, or set max_loss_increase=None"
+            )
+        if any(site.is_sequential for site in sites):
+            raise ValueError(
+                f"attention of this {name} has bounds or coverage, whose edges have no price; set "
+                "max_loss_increase=None"
+            )
+        if teacher is None:
+            check_own_teacher(model, "max_loss_increase")
+        else:
+            check_teacher(teacher)
+        self.model = model
+        self.teacher = teacher
+        self.shifts_labels = shifts_labels
+        self.edges = SoftEdges()  # of the last forward pass
+
+    def forward(self, model: PreTrainedModel, price: EdgePrice, parts: int, **inputs: Any) -> Any:
+        """The output of ``model(**inputs)``, with the price of its edges in its loss while it trains.
+
+        Args:
+            model: the model that is trained, wrapped as the trainer runs it.
+            price: it notes the losses.
+            parts: number of batches whose losses add up to that of a step.
+            **inputs: with ``labels``; ``num_items_in_batch`` as for the model.
+
+        Raises:
+            ValueError: no labels, or nothing that is trained changes the edges.
+        """
+        if model.training and inputs.get("labels") is None:
+            raise ValueError("max_loss_increase needs labels: it compares losses")
+        with soft_edges(model) as self.edges:
+            outputs = model(**inputs)
+        if not model.training:
+            return outputs
+        share = self.edges.soft_share
+        if not share.requires_grad:
+            raise ValueError("the edges have no gradient: train weights of the layers, or settings of the maps")
+        price.see(outputs["loss"], self.dense_loss(inputs))
+        outputs["loss"] = outputs["loss"] + price.price / parts * share
+        return outputs
+
+    @torch.no_grad()
+    def dense_loss(self, inputs: dict[str, Any]) -> Tensor:
+        """The dense model's loss of a batch, in evaluation mode: a scalar, divided as that of the sparse one is."""
+        if self.teacher is None:
+            with quiet_evaluation(self.model), as_own_teacher(self.model):
+                return cast(Tensor, self.model(**inputs).loss)
+        items = inputs.get("num_items_in_batch")
+        given = {name: value for name, value in inputs.items() if name != "num_items_in_batch"}
+        with quiet_evaluation(self.teacher):
+            loss = cast(Tensor, self.teacher(**given).loss)
+        return loss if items is None else loss * self.counted(inputs) / items  # some models forget to divide by it
+
+    def counted(self, inputs: dict[str, Any]) -> Tensor:
+        """The number of labels of a batch that count in its loss."""
+        labels = inputs["labels"]
+        if inputs.get("shift_labels") is not None:
+            labels = inputs["shift_labels"]
+        elif self.shifts_labels:
+            labels = labels[..., 1:]
+        return (labels != -100).sum()

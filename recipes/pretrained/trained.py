@@ -1,0 +1,94 @@
+"""A pretrained language model trained for the fewest edges of attention at the loss of a dense one trained alike."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import PreTrainedModel, Trainer
+
+import hf_sparse
+from hf_sparse.attention.soft_edges import soft_edges
+
+from ..lib.models import config_of, save
+from ..lib.records import Figures
+from .data import windows
+from .language import rows_of, token_loss
+from .sources import load
+
+LEARNED = ("alpha", "temperature")
+
+
+def trained(settings: Any, folder: Path) -> Figures:
+    """Train adapters on the first half of a text, dense, then sparse with that as the measure; both on the second."""
+    dense, tokenizer = load(settings.source, "causal")
+    fit, test = windows(tokenizer, Path(settings.data), settings.length, settings.rows)
+    every, _ = windows(tokenizer, Path(settings.data), settings.length, 10**9)
+    model, example = copy.deepcopy(dense), {"input_ids": fit[:1, :32]}
+    figures: Figures = {"dense": token_loss(dense, test), "tokens": test.numel() - len(test)}
+    dense = _adapted(dense, settings)
+    Trainer(dense, _arguments(settings, folder), train_dataset=_rows(every)).train()
+    dense = dense.merge_and_unload().eval()
+    figures["continued"] = token_loss(dense, test)
+    hf_sparse.sparsify(model, attn=settings.map, example=example)
+    figures["swapped"] = token_loss(model, test)
+    hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None, progress=False)
+    figures["calibrated"], figures["calibrated_edges"] = _loss_and_edges(model, test)
+    hf_sparse.learn_settings(model, LEARNED, example=example)
+    model = _adapted(model, settings, modules_to_save=[f"sparse_{name}" for name in LEARNED])
+    arguments = _arguments(settings, folder, max_loss_increase=settings.increase, settings_learning_rate=0.02)
+    trainer = hf_sparse.SparseTrainer(model, arguments, train_dataset=_rows(every), teacher=dense)
+    trainer.train()
+    model = model.merge_and_unload().eval()
+    figures["trained"], figures["edges"] = _loss_and_edges(model, test)
+    save(model, tokenizer, folder)
+    names = ("step", "loss_increase", "edge_price", "attention_edges")
+    return {
+        **figures,
+        "increase": figures["trained"] / figures["continued"] - 1,
+        "curve": [{name: log[name] for name in names} for log in trainer.state.log_history if "edge_price" in log],
+        "train_tokens": settings.steps * settings.batch_size * settings.length,
+        "config": config_of(model),
+    }
+
+
+def _adapted(model: PreTrainedModel, settings: Any, **options: Any) -> Any:
+    """A model that learns by adapters in its attention, whose starts and batches come from the seed."""
+    torch.manual_seed(settings.seed)
+    layers = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    config = LoraConfig(
+        r=settings.rank, lora_alpha=2 * settings.rank, target_modules=layers, task_type="CAUSAL_LM", **options
+    )
+    return get_peft_model(model, config)
+
+
+def _arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseTrainingArguments:
+    return hf_sparse.SparseTrainingArguments(
+        str(folder / "trainer"),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        logging_steps=max(1, settings.steps // 20),
+        save_strategy="no",
+        report_to=[],
+        seed=settings.seed,
+        use_cpu=True,
+        **options,
+    )
+
+
+def _rows(ids: Tensor) -> Dataset:
+    return Dataset.from_dict({"input_ids": ids.tolist(), "labels": ids.tolist()})
+
+
+@torch.no_grad()
+def _loss_and_edges(model: PreTrainedModel, ids: Tensor) -> tuple[float, float]:
+    with soft_edges(model) as edges:
+        loss = token_loss(model, ids)
+    return loss, edges.kept / edges.visible

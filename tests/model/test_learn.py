@@ -1,0 +1,86 @@
+"""Settings that become learned start where they were, and are saved and undone as others are."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+import hf_sparse
+from hf_sparse import calibrate, learn_settings, sparsify, unsparsify
+from tests.conversion.data import loader
+from tests.tiny_models import labelled, tiny_model
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "bart"])
+@torch.no_grad()
+def test_the_output_stays(name, tmp_path):
+    model = sparsify(tiny_model(name), attn={"name": "entmax", "alpha": [1.2, 1.5, 1.8, 1.9], "temperature": 0.7})
+    inputs = labelled(model)
+    before = model(**inputs).logits
+    learn_settings(model)
+    torch.testing.assert_close(model(**inputs).logits, before, atol=1e-4, rtol=0)
+    learned = [name for name, _ in model.named_parameters() if ".sparse_alpha." in name]
+    assert len(learned) == len([name for name, _ in model.named_parameters() if ".sparse_temperature." in name]) > 0
+    model.save_pretrained(tmp_path)
+    loaded = hf_sparse.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+    unsparsify(model)
+    assert torch.equal(model(**inputs).logits, tiny_model(name)(**inputs).logits)
+
+
+@torch.no_grad()
+def test_what_calibrate_found_is_where_they_start():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    calibrate(model, loader(model), progress=False)
+    fitted = [rule.map.value("temperature").numbers for rule in hf_sparse.sparse_config(model).attn]
+    learn_settings(model, ["temperature"])
+    for layer, numbers in zip(model.model.layers, fitted, strict=True):
+        found = layer.self_attn.sparse_temperature.value.exp()
+        torch.testing.assert_close(found, torch.tensor(numbers).expand(4), atol=1e-5, rtol=1e-5)
+
+
+def test_an_end_of_alphas_range_starts_inside_it():
+    model = learn_settings(sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": [1.0, 1.5, 1.7, 2.0]}))
+    starts = hf_sparse.sparse_config(model).attn[0].map.value("alpha").numbers
+    assert starts == pytest.approx((1.01, 1.5, 1.7, 1.99))
+
+
+def test_softmax_and_what_is_learned_already_stay():
+    model = sparsify(tiny_model("bart"), attn={"encoder": "softmax", "cross": {"name": "entmax", "alpha": "learned"}})
+    with torch.no_grad():
+        model.model.decoder.layers[0].encoder_attn.sparse_alpha.value.fill_(0.3)
+    learn_settings(model)
+    cross = model.model.decoder.layers[0].encoder_attn
+    assert bool((cross.sparse_alpha.value == 0.3).all())
+    assert cross.sparse_temperature.value.shape == (4,)
+    assert not [name for name, _ in model.model.encoder.named_parameters() if "sparse_" in name]
+
+
+def test_they_learn_under_peft():
+    model = learn_settings(sparsify(tiny_model("llama"), attn="entmax15"), ["temperature"])
+    config = LoraConfig(target_modules=["q_proj"], modules_to_save=["sparse_temperature"], task_type="CAUSAL_LM")
+    adapted = get_peft_model(model, config)
+    inputs = labelled(model)
+    adapted(**inputs).loss.backward()
+    learned = {name: p for name, p in adapted.named_parameters() if "sparse_temperature" in name and p.requires_grad}
+    assert len(learned) == 2
+    assert all(bool((p.grad != 0).any()) for p in learned.values())
+
+
+def test_what_cannot_be_learned_is_refused():
+    with pytest.raises(ValueError, match="is not sparse"):
+        learn_settings(tiny_model("llama"))
+    with pytest.raises(ValueError, match=r"no map in attention .* 'lam'; its maps are: entmax15"):
+        learn_settings(sparsify(tiny_model("llama"), attn="entmax15"), ["lam"])
+    with pytest.raises(ValueError, match="its maps are: softmax"):
+        learn_settings(sparsify(tiny_model("llama"), head="entmax15"))
+    adapted = get_peft_model(sparsify(tiny_model("llama"), attn="entmax15"), LoraConfig(target_modules=["q_proj"]))
+    with pytest.raises(ValueError, match="PEFT would not save a setting"):
+        learn_settings(adapted)
+    assert not [name for name, _ in adapted.named_parameters() if "sparse_" in name]
+
+
+def test_a_model_in_half_precision_learns_in_its_own_dtype():
+    model = learn_settings(sparsify(tiny_model("llama"), attn="entmax15").bfloat16(), ["temperature"])
+    assert model.model.layers[0].self_attn.sparse_temperature.value.dtype == torch.bfloat16
+    model(**labelled(model)).loss.backward()
+    assert bool(model.model.layers[0].self_attn.sparse_temperature.value.grad.isfinite().all())

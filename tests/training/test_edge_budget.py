@@ -1,0 +1,208 @@
+"""Training for few edges under a bound on the loss: the price, the loss it makes, and what it is refused for."""
+
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+from hf_sparse import SparseTrainer, learn_settings, sparsify
+from hf_sparse.attention.soft_edges import soft_edges
+from hf_sparse.training.edge_budget import PRICES, RATE, EdgePrice
+from tests.tiny_models import tiny_model, tokens
+from tests.training.test_distillation import no_dropout
+from tests.training.test_trainer import ROWS, arguments, largest_change
+
+LLAMA = {"attn": "entmax15"}
+
+
+def rows():
+    """Rows of one length, so that every batch sees as many keys."""
+    ids = tokens(ROWS, 6)
+    return Dataset.from_dict({"input_ids": ids.tolist(), "labels": ids.tolist()})
+
+
+def settings_only(name="llama", settings=("temperature",), **maps):
+    """A model that trains nothing but settings of its attention."""
+    model = learn_settings(sparsify(no_dropout(tiny_model(name)), **(maps or LLAMA)), settings)
+    for path, weight in model.named_parameters():
+        weight.requires_grad_("sparse_" in path)
+    return model
+
+
+def budgeted(model, path, teacher=None, data=None, resume=None, **options):
+    options = {"max_loss_increase": 0.05, **options}
+    trainer = SparseTrainer(model, arguments(path, **options), train_dataset=data or rows(), teacher=teacher)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+# --- the price
+
+
+@pytest.mark.parametrize(
+    ("increase", "excess"), [(0.05, 0.0), (0.0, -1.0), (0.075, 0.5), (0.1, 1.0), (9.0, 1.0), (-3.0, -1.0)]
+)
+def test_the_price_falls_above_the_bound_and_grows_below(increase, excess):
+    price = EdgePrice(2.0)
+    price.move(increase, 0.05)
+    assert price.price == pytest.approx(2.0 * math.exp(-RATE * excess))
+    assert price.increase == increase
+
+
+def test_the_price_stays_finite():
+    for increase, bound in ((1.0, PRICES[0]), (-1.0, PRICES[1]), (math.nan, PRICES[0])):
+        price = EdgePrice()
+        for _ in range(400):
+            price.move(increase, 0.05)
+        assert price.price == bound
+
+
+# --- the loss
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "bart"])
+def test_the_loss_has_the_price_of_the_edges(name, tmp_path):
+    batch = rows().with_format("torch")[:]
+    model, dense = settings_only(name), no_dropout(tiny_model(name))
+    with torch.no_grad(), soft_edges(model) as edges:
+        own = float(model(**batch).loss)
+        increase = own / float(dense(**batch).loss) - 1
+    trainer = budgeted(model, tmp_path)
+    (log, *_) = trainer.state.log_history
+    assert log["loss"] == pytest.approx(own + float(edges.soft_share), rel=1e-5)
+    assert log["loss_increase"] == pytest.approx(increase, rel=1e-3, abs=1e-6)
+    assert log["attention_edges"] == pytest.approx(edges.kept / edges.visible)
+    assert log["edge_price"] == trainer._edge_price.price != 1
+
+
+def test_another_teacher_is_another_measure(tmp_path):
+    batch, teacher = rows().with_format("torch")[:], tiny_model("llama", seed=5)
+    model = sparsify(tiny_model("llama"), **LLAMA)
+    with torch.no_grad():
+        increase = float(model(**batch).loss) / float(teacher(**batch).loss) - 1
+    (log, *_) = budgeted(model, tmp_path, teacher).state.log_history
+    assert log["loss_increase"] == pytest.approx(increase, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_accumulation_equals_one_big_batch(name, tmp_path):
+    start, teacher = settings_only(name), tiny_model(name)
+    whole = budgeted(settings_only(name), tmp_path, teacher)
+    small = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    parts = budgeted(settings_only(name), tmp_path, teacher, **small)
+    assert largest_change(start, whole.model) > 1e-3
+    assert largest_change(whole.model, parts.model) < 1e-6
+    assert whole._edge_price.increase == pytest.approx(parts._edge_price.increase, abs=1e-6)
+
+
+# --- what it does
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory):
+    """A dense model that has learnt its rows."""
+    model = no_dropout(tiny_model("llama"))
+    options = {"max_steps": 60, "learning_rate": 3e-3, "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
+    args = TrainingArguments(str(tmp_path_factory.mktemp("dense")), report_to=[], **options)
+    Trainer(model, args, train_dataset=rows()).train()
+    return model.eval()
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_edges_fall_and_the_loss_stays_within_its_bound(adapted, learnt, tmp_path):
+    model = tiny_model("llama")
+    model.load_state_dict(learnt.state_dict())
+    start = {"attn": {"name": "entmax", "alpha": 1.5, "temperature": 8.0}}
+    learn_settings(sparsify(no_dropout(model), **start))
+    for path, weight in model.named_parameters():
+        weight.requires_grad_("sparse_" in path)
+    if adapted:
+        names = ["sparse_alpha", "sparse_temperature"]
+        model = get_peft_model(model, LoraConfig(target_modules=["q_proj", "k_proj"], modules_to_save=names))
+    options = {"max_steps": 30, "optim": "adamw_torch", "learning_rate": 1e-3, "settings_learning_rate": 0.1}
+    history = budgeted(model, tmp_path, max_loss_increase=0.02, **options).state.log_history
+    logs = [log for log in history if "edge_price" in log]
+    assert logs[-1]["attention_edges"] < 0.75 * logs[0]["attention_edges"]
+    assert sum(log["loss_increase"] for log in logs[-10:]) / 10 < 0.04
+
+
+def test_resuming_goes_on_at_the_price(tmp_path):
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    whole = budgeted(settings_only(), tmp_path, **options)
+    again = budgeted(settings_only(), tmp_path, resume=str(tmp_path / "checkpoint-3"), **options)
+    assert again._edge_price.price == pytest.approx(whole._edge_price.price, rel=1e-6)
+    assert largest_change(whole.model, again.model) < 1e-7
+    assert whole._edge_price.price != 1
+
+
+def test_evaluation_tells_the_edges(tmp_path):
+    model = settings_only()
+    trainer = SparseTrainer(model, arguments(tmp_path, max_loss_increase=0.05), eval_dataset=rows())
+    metrics = trainer.evaluate()
+    with torch.no_grad(), soft_edges(model) as edges:
+        model(**rows().with_format("torch")[:])
+    assert metrics["eval_attention_edges"] == pytest.approx(edges.kept / edges.visible)
+
+
+def test_settings_have_a_learning_rate_of_their_own(tmp_path):
+    model = learn_settings(sparsify(tiny_model("llama"), **LLAMA), ["temperature"])
+    start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    options = {"optim": "adamw_torch", "learning_rate": 1e-3, "settings_learning_rate": 0.05}
+    SparseTrainer(model, arguments(tmp_path, **options), train_dataset=rows()).train()
+    for name, weight in model.named_parameters():
+        moved = float((weight.detach() - start[name]).abs().max())
+        assert moved == pytest.approx(0.05 if "sparse_" in name else 1e-3, rel=0.3)
+
+
+# --- what is refused
+
+
+def test_what_has_no_budget_is_refused_by_name(tmp_path):
+    def trainer(model, teacher=None, **options):
+        return SparseTrainer(model, arguments(tmp_path, max_loss_increase=0.05, **options), teacher=teacher)
+
+    llama, dense = sparsify(tiny_model("llama"), **LLAMA), tiny_model("llama")
+    with pytest.raises(ValueError, match="max_loss_increase needs a teacher: pass teacher="):
+        trainer(llama)
+    with pytest.raises(ValueError, match="LlamaForCausalLM, is sparse; give a dense one"):
+        trainer(llama, sparsify(tiny_model("llama"), **LLAMA))
+    with pytest.raises(ValueError, match="that of a sparse head is another one"):
+        trainer(sparsify(tiny_model("llama"), attn="entmax15", head="entmax15"), dense)
+    bounded = sparsify(tiny_model("bart"), attn={"cross": {"name": "csparsemax", "fertility": 2.0}})
+    with pytest.raises(ValueError, match="has bounds or coverage, whose edges have no price"):
+        trainer(bounded, tiny_model("bart"))
+    for name in ("sparse_label_smoothing", "distillation_weight"):
+        with pytest.raises(ValueError, match=f"which {name}=0.1 changes"):
+            trainer(llama, dense, **{name: 0.1})
+    with pytest.raises(ValueError, match="activation_checkpointing=True would compute the edges"):
+        trainer(llama, dense, activation_checkpointing=True)
+    for name in ("max_loss_increase", "settings_learning_rate"):
+        with pytest.raises(ValueError, match=f"{name} must be > 0, or None, was 0"):
+            arguments(tmp_path, **{name: 0.0})
+
+
+def test_a_loss_without_labels_or_gradient_is_refused(tmp_path):
+    unlabelled = rows().remove_columns("labels")
+    with pytest.raises(ValueError, match="max_loss_increase needs labels"):
+        budgeted(settings_only(), tmp_path, data=unlabelled)
+    model = sparsify(tiny_model("llama"), **LLAMA)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name == "lm_head.weight")
+    with pytest.raises(ValueError, match="the edges have no gradient: train weights of the layers"):
+        budgeted(model, tmp_path, tiny_model("llama"))
+
+
+def test_a_classifier_has_a_budget_too(tmp_path):
+    sizes = {"vocab_size": 23, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32}
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig(**sizes, num_attention_heads=2))
+    learn_settings(sparsify(no_dropout(model), attn="entmax15"), ["temperature"])
+    for path, weight in model.named_parameters():
+        weight.requires_grad_("sparse_" in path)
+    data = Dataset.from_dict({"input_ids": tokens(ROWS, 6).tolist(), "labels": [0, 1] * (ROWS // 2)})
+    (log, *_) = budgeted(model, tmp_path, data=data).state.log_history
+    assert abs(log["loss_increase"]) < 0.5
+    assert 0 < log["attention_edges"] <= 1
