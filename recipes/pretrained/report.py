@@ -191,7 +191,12 @@ def _rows(part: str, figures: Figures) -> dict[str, dict[str, Any]]:
         zeros = {"dense": 0.0, "swapped": None, "calibrated": 1 - figures["edges"]}
         return {way: {"loss": figures[way], "zeros": zeros[way]} for way in WAYS}
     if part == "trained":
-        edges = {"dense": 1.0, "continued": 1.0, "calibrated": figures["calibrated_edges"], "trained": figures["edges"]}
+        edges = {
+            "dense": 1.0,
+            "continued": 1.0,
+            "calibrated": figures["calibrated_edges"],
+            "trained": figures["edges"],
+        }
         return {way: {"loss": figures[way], "zeros": 1 - kept} for way, kept in edges.items()}
     if part == "coverage":
         dense = {"loss": figures["dense"], "found": 1.0, "support": None}
