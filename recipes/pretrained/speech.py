@@ -1,0 +1,108 @@
+"""Speech made by espeak-ng: sentences in several voices with noise, for models that transcribe."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.io import wavfile
+from scipy.signal import resample_poly
+from torch import Tensor
+from transformers import PreTrainedModel, WhisperForConditionalGeneration, WhisperProcessor
+
+from ..translation.data import read_lines
+from .whisper_ct2 import whisper_base
+
+RATE = 16_000
+PROMPT: dict[str, Any] = {"language": "en", "task": "transcribe"}
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A sentence and the log-mel features (1, mel bins, frames) of its sound."""
+
+    text: str
+    features: Tensor
+
+
+def load_whisper(source: str) -> tuple[WhisperForConditionalGeneration, WhisperProcessor]:
+    """A dense Whisper in float32 and evaluation mode with its processor: ``whisper-base`` out of its packages, or a
+    folder or a name on the Hub.
+    """
+    if source == "whisper-base" and not Path(source).is_dir():
+        return whisper_base()
+    model = WhisperForConditionalGeneration.from_pretrained(source).float().eval()
+    return model, WhisperProcessor.from_pretrained(source)
+
+
+def clips(
+    processor: WhisperProcessor, path: Path, voices: Sequence[str], count: int, noise: float, part: int, seed: int
+) -> list[Clip]:
+    """Sentences of a file, spoken by voices in turn.
+
+    Args:
+        processor: makes the features.
+        path: a sentence in each line, UTF-8, plain or ``.gz``.
+        voices: names that espeak-ng knows, as ``en-us+f3``.
+        count: how many.
+        noise: standard deviation of white noise, as a share of the sound's.
+        part: 0 or 1: which of every two of the evenly spaced sentences.
+        seed: of the noise.
+
+    Raises:
+        ValueError: espeak-ng is not installed.
+    """
+    if shutil.which("espeak-ng") is None:
+        raise ValueError("speech is made by espeak-ng, which is not installed: apt install espeak-ng")
+    lines = [line.strip() for line in read_lines(path) if 5 <= len(line.split()) <= 20]
+    chosen = torch.linspace(0, len(lines) - 1, min(2 * count, len(lines))).long().tolist()[part::2]
+    random = np.random.default_rng(seed)
+    found = []
+    for number, index in enumerate(chosen):
+        sound = spoken(lines[index], voices[number % len(voices)])
+        sound = sound + noise * sound.std() * random.standard_normal(len(sound)).astype(np.float32)
+        features = processor(sound, sampling_rate=RATE, return_tensors="pt").input_features
+        found.append(Clip(lines[index], features))
+    return found
+
+
+def spoken(text: str, voice: str) -> np.ndarray:
+    """The sound of a sentence at 16 kHz, in float32 between -1 and 1."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sentence.wav"
+        subprocess.run(["espeak-ng", "-v", voice, "-s", "150", "-w", str(path), text], check=True)
+        rate, sound = wavfile.read(path)
+    common = gcd(rate, RATE)
+    resampled: np.ndarray = resample_poly(sound.astype(np.float32) / 2**15, RATE // common, rate // common)
+    return resampled.astype(np.float32)
+
+
+def batches(processor: WhisperProcessor, heard: Sequence[Clip]) -> list[dict[str, Tensor]]:
+    """Keyword arguments for the model's forward, a clip in each; the prompt has no labels."""
+    tokenizer = processor.tokenizer
+    tokenizer.set_prefix_tokens(**PROMPT, predict_timestamps=False)
+    prompt, found = len(tokenizer.prefix_tokens), []
+    for clip in heard:
+        ids = torch.tensor([tokenizer(" " + clip.text).input_ids])
+        labels = ids[:, 1:].clone()
+        labels[:, : prompt - 1] = -100
+        found.append({"input_features": clip.features, "decoder_input_ids": ids[:, :-1], "labels": labels})
+    return found
+
+
+@torch.no_grad()
+def transcripts(model: PreTrainedModel, processor: WhisperProcessor, heard: Sequence[Clip]) -> list[str]:
+    """What a model writes down, greedily."""
+    texts = []
+    for clip in heard:
+        ids = model.generate(input_features=clip.features, **PROMPT, max_new_tokens=60)
+        texts += processor.batch_decode(ids, skip_special_tokens=True)
+    return texts

@@ -1,0 +1,132 @@
+"""Whisper with sparse attention: word error rates. With a sparse head: supports, and proofs of transcripts."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import torch
+from transformers import PreTrainedModel, WhisperProcessor
+from transformers.models.whisper.english_normalizer import BasicTextNormalizer
+
+import hf_sparse
+from hf_sparse.attention import observe
+
+from ..lib.models import config_of, save
+from ..lib.records import Figures
+from .speech import PROMPT, Clip, batches, clips, load_whisper, transcripts
+
+# Attention that is made sparse together.
+PARTS = {"decoder and cross": ("decoder", "cross"), "encoder": ("encoder",)}
+
+
+def error_rate(written: list[str], heard: list[Clip]) -> float:
+    """Words that are wrong, missing or too many, as a share of those that were said; case and punctuation aside."""
+    plain = BasicTextNormalizer()
+    return float(jiwer.wer([plain(clip.text) for clip in heard], [plain(text) for text in written]))
+
+
+def attention(settings: Any, folder: Path) -> Figures:
+    """Word error rate with dense, swapped and calibrated attention, in the decoder and in the encoder."""
+    dense, processor = load_whisper(settings.source)
+    fit, test = _speech(settings, processor)
+    batch = batches(processor, fit)
+    figures: Figures = {"dense": error_rate(transcripts(dense, processor, test), test), "utterances": len(test)}
+    print("dense", figures["dense"], flush=True)
+    figures["words"] = sum(len(clip.text.split()) for clip in test)
+    figures["parts"] = {}
+    for name, kinds in PARTS.items():
+        model = copy.deepcopy(dense)
+        hf_sparse.sparsify(model, attn=dict.fromkeys(kinds, settings.map), example=batch[0])
+        found = {"swapped": error_rate(transcripts(model, processor, test), test)}
+        start = time.process_time()
+        hf_sparse.calibrate(model, batch, edges=settings.edges or None, progress=False)
+        found["calibration_cpu_seconds"] = round(time.process_time() - start, 1)
+        with observe(model) as counts:
+            found["calibrated"] = error_rate(transcripts(model, processor, test), test)
+        found["zeros"] = 1 - _total(counts, "nonzero") / _total(counts, "keys")
+        figures["parts"][name] = found
+        print(name, found, flush=True)
+        if name != "encoder":
+            figures["config"] = config_of(model)
+            save(model, processor.tokenizer, folder)
+            processor.save_pretrained(folder / "model")
+    return figures
+
+
+def head(settings: Any, folder: Path) -> Figures:
+    """A head that holds the token with a probability that was asked for, and transcripts proved likeliest under it."""
+    model, processor = load_whisper(settings.source)
+    fit, test = _speech(settings, processor)
+    hf_sparse.sparsify(model, head="entmax15", example=batches(processor, fit)[0])
+    asked = settings.coverage[-1]
+    hf_sparse.calibrate(model, batches(processor, fit), coverage=asked, progress=False)
+    possible, classes = _supports(model, processor, test)
+    figures: Figures = {"asked": asked, "found": possible, "support": classes, "utterances": len(test)}
+    print(figures, flush=True)
+    proved = test[: settings.proofs]
+    figures["proofs"] = {name: _proofs(way, model, proved) for name, way in WAYS.items()}
+    save(model, processor.tokenizer, folder)
+    processor.save_pretrained(folder / "model")
+    return {**figures, "proof_utterances": len(proved), "config": config_of(model)}
+
+
+def _speech(settings: Any, processor: WhisperProcessor) -> tuple[list[Clip], list[Clip]]:
+    """Clips to fit on and to judge on: other sentences, other voices."""
+    path, seed = Path(settings.data), settings.seed
+    fit = clips(processor, path, settings.fit_voices, settings.fit_rows, settings.noise, 0, seed)
+    return fit, clips(processor, path, settings.voices, settings.rows, settings.noise, 1, seed + 1)
+
+
+def _total(counts: Any, name: str) -> float:
+    return float(sum(getattr(count, name) for count in counts.values()))
+
+
+@torch.no_grad()
+def _supports(model: PreTrainedModel, processor: WhisperProcessor, heard: list[Clip]) -> tuple[float, float]:
+    """Share of tokens that are possible, and mean number of possible classes, given the true beginning."""
+    possible, classes = [], []
+    for batch in batches(processor, heard):
+        labels = batch["labels"][0]
+        p = hf_sparse.probabilities(model, model(**batch).logits)[0, labels != -100]
+        possible.append(p.gather(-1, labels[labels != -100, None])[:, 0] > 0)
+        classes.append((p > 0).sum(-1))
+    return float(torch.cat(possible).double().mean()), float(torch.cat(classes).double().mean())
+
+
+def _greedy(model: Any, features: torch.Tensor) -> bool:
+    """Whether the greedy transcript is the one that search proves likeliest."""
+    greedy = model.generate(input_features=features, **PROMPT, max_new_tokens=60, return_dict_in_generate=True)
+    (found,) = hf_sparse.exact_search(model, {"input_features": features}, max_new_tokens=60, **PROMPT)
+    tokens = greedy.sequences[0].tolist()
+    best = list(found.best.tokens)
+    return found.certificate is not None and tokens[len(tokens) - len(best) :] == best
+
+
+def _beams(model: Any, features: torch.Tensor) -> bool:
+    """Whether five beams are proved to have found the likeliest transcript."""
+    options = {"num_beams": 5, "max_new_tokens": 60, "return_dict_in_generate": True, "output_scores": True}
+    output = model.generate(input_features=features, **PROMPT, **options)
+    (found,) = hf_sparse.beam_certificate(model, output, 5)
+    return found.certificate is not None
+
+
+def _search(model: Any, features: torch.Tensor) -> bool:
+    """Whether exact search proves its transcript."""
+    (found,) = hf_sparse.exact_search(model, {"input_features": features}, max_new_tokens=60, **PROMPT)
+    return found.certificate is not None
+
+
+WAYS = {"greedy": _greedy, "beam 5": _beams, "exact_search": _search}
+
+
+def _proofs(way: Any, model: PreTrainedModel, heard: list[Clip]) -> dict[str, float]:
+    """Share of utterances whose transcript is proved likeliest, and CPU seconds for one."""
+    start = time.process_time()
+    proved = [way(model, clip.features) for clip in heard]
+    seconds = (time.process_time() - start) / len(heard)
+    print(way.__name__, proved, seconds, flush=True)
+    return {"proved": sum(proved) / len(proved), "cpu_seconds": round(seconds, 2)}
