@@ -252,6 +252,22 @@ def pretrained() -> str:
 
 
 @block
+def pretrained_first() -> str:
+    """Attention of one model that people use: dense, swapped and calibrated, for the first page."""
+    figures = _figures("smollm2-attention-fifth")
+    calibrated = f"{figures['calibrated']:.3f} ({figures['increase']:+.1%})"
+    return "\n".join(
+        [
+            "| attention of SmolLM2-135M-Instruct | loss on running text | zeros |",
+            "|---|---|---|",
+            f"| softmax | {figures['dense']:.3f} | 0% |",
+            f"| entmax15 in its place, nothing else | {figures['swapped']:.3f} | |",
+            f"| after `calibrate` | {calibrated} | {1 - figures['edges']:.0%} |",
+        ]
+    )
+
+
+@block
 def pretrained_head() -> str:
     """The head at equal mean numbers of classes beside top-p."""
     figures = _figures("smollm2-head")
