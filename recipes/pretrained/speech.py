@@ -85,6 +85,13 @@ def spoken(text: str, voice: str) -> np.ndarray:
     return resampled.astype(np.float32)
 
 
+def word_by_word(text: str, voice: str) -> tuple[np.ndarray, list[float]]:
+    """The sound of a sentence whose words are spoken one by one, and the second at which each begins."""
+    sounds = [spoken(word, voice) for word in text.split()]
+    lengths = np.cumsum([0, *map(len, sounds)])
+    return np.concatenate(sounds), [float(samples) / RATE for samples in lengths[:-1]]
+
+
 def batches(processor: WhisperProcessor, heard: Sequence[Clip]) -> list[dict[str, Tensor]]:
     """Keyword arguments for the model's forward, a clip in each; the prompt has no labels."""
     tokenizer = processor.tokenizer

@@ -1,15 +1,17 @@
-"""Whisper with sparse attention: word error rates. With a sparse head: supports, and proofs of transcripts."""
+"""Whisper with sparse attention: word error rates, times of words. With a sparse head: proofs of transcripts."""
 
 from __future__ import annotations
 
 import copy
 import time
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 import jiwer
+import numpy as np
 import torch
-from transformers import PreTrainedModel, WhisperProcessor
+from transformers import PreTrainedModel, WhisperProcessor, pipeline
 from transformers.models.whisper.english_normalizer import BasicTextNormalizer
 
 import hf_sparse
@@ -17,7 +19,7 @@ from hf_sparse.attention import observe
 
 from ..lib.models import config_of, save
 from ..lib.records import Figures
-from .speech import PROMPT, Clip, batches, clips, load_whisper, transcripts
+from .speech import PROMPT, RATE, Clip, batches, clips, load_whisper, transcripts, word_by_word
 
 # Attention that is made sparse together.
 PARTS = {"decoder and cross": ("decoder", "cross"), "encoder": ("encoder",)}
@@ -72,6 +74,46 @@ def head(settings: Any, folder: Path) -> Figures:
     save(model, processor.tokenizer, folder)
     processor.save_pretrained(folder / "model")
     return {**figures, "proof_utterances": len(proved), "config": config_of(model)}
+
+
+def times(settings: Any, folder: Path) -> Figures:
+    """Where words begin, by dense cross-attention and by sparse: the mean distance from where they were put."""
+    dense, processor = load_whisper(settings.source)
+    fit, test = _speech(settings, processor)
+    said = [word_by_word(clip.text, settings.voices[0]) for clip in test]
+    figures: Figures = {"dense": _time_errors(dense, processor, said, test), "utterances": len(test)}
+    model = copy.deepcopy(dense)
+    batch = batches(processor, fit)
+    hf_sparse.sparsify(model, attn={"cross": settings.map}, example=batch[0])
+    figures["swapped"] = _time_errors(model, processor, said, test)
+    hf_sparse.calibrate(model, batch, edges=settings.edges or None, progress=False)
+    with observe(model) as counts:
+        figures["calibrated"] = _time_errors(model, processor, said, test)
+    figures["zeros"] = 1 - _total(counts, "nonzero") / _total(counts, "keys")
+    return figures
+
+
+def _time_errors(
+    model: PreTrainedModel, processor: WhisperProcessor, said: list[tuple[np.ndarray, list[float]]], heard: list[Clip]
+) -> dict[str, float]:
+    """Mean error in seconds over the words that were heard as they were said, and the number of these."""
+    listen = pipeline(
+        "automatic-speech-recognition",
+        model=model,
+        tokenizer=processor.tokenizer,
+        feature_extractor=processor.feature_extractor,
+    )
+    plain, errors = BasicTextNormalizer(), []
+    for (sound, starts), clip in zip(said, heard):
+        input = {"raw": sound, "sampling_rate": RATE}
+        chunks = listen(input, return_timestamps="word", generate_kwargs={**PROMPT, "max_new_tokens": 60})["chunks"]
+        words = [plain(word).strip() for word in clip.text.split()]
+        found = [plain(chunk["text"]).strip() for chunk in chunks]
+        for block in SequenceMatcher(None, words, found, autojunk=False).get_matching_blocks():
+            for i in range(block.size):
+                errors.append(abs(chunks[block.b + i]["timestamp"][0] - starts[block.a + i]))
+    print(type(model).__name__, sum(errors) / len(errors), len(errors), flush=True)
+    return {"seconds": sum(errors) / len(errors), "words": len(errors)}
 
 
 def _speech(settings: Any, processor: WhisperProcessor) -> tuple[list[Clip], list[Clip]]:

@@ -114,11 +114,15 @@ def test_the_recipe_measures_attention_and_proves_transcripts(tmp_path):
     )
     data = ["--data", str(tmp_path / "said.txt"), "--out", str(tmp_path / "out"), "--only", "whisper-*"]
     small = ["--set", "rows=2", "fit_rows=2", "proofs=1", "coverage=(0.8,)", "voices=('en-us',)"]
-    attention, head = (run["figures"] for run in recipe.main(recipe.STUDY, [*data, *small])["runs"])
+    attention, times, head = (run["figures"] for run in recipe.main(recipe.STUDY, [*data, *small])["runs"])
     assert attention["dense"] < 0.5
     for part in attention["parts"].values():
         assert part["calibrated"] <= part["swapped"]
         assert 0.2 < part["zeros"] < 1
+    for way in ("dense", "calibrated"):
+        assert times[way]["words"] > 8
+        assert times[way]["seconds"] < 0.5
+    assert 0.2 < times["zeros"] < 1
     assert head["found"] > 0.5
     assert 1 < head["support"] < 5000
     assert set(head["proofs"]) == {"greedy", "beam 5", "exact_search"}
