@@ -122,7 +122,8 @@ class SparseTrainer(BucketedTrainer):
     Raises:
         TypeError: other training arguments.
         ValueError: a dense model, or an option that would bypass the sparse loss (``label_smoothing_factor``,
-            ``use_liger_kernel``, ``compute_loss_func``); a teacher without a weight; what ``Distillation`` refuses.
+            ``use_liger_kernel``, ``compute_loss_func``); a teacher without a weight; ``settings_learning_rate`` where
+            nothing is learned; what ``Distillation`` and ``EdgeBudget`` refuse.
     """
 
     def __init__(self, model: Any = None, args: Any = None, *rest: object, teacher: Any = None, **kwargs: Any) -> None:
@@ -133,6 +134,9 @@ class SparseTrainer(BucketedTrainer):
             raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")
         if not is_sparse(self.model):
             raise ValueError(f"{type(self.model).__name__} is dense; call sparsify(model, ...) before training it")
+        if args.settings_learning_rate is not None and (self.optimizer or not learned_parameters(self.model)):
+            reason = "an optimizer is given; give it a group for them" if self.optimizer else "none is learned"
+            raise ValueError(f"settings_learning_rate is for learned settings, and {reason}, or set it to None")
         self._sparsity = _Sparsity()
         self._distillation: Distillation | None = None
         self._budget: EdgeBudget | None = None
@@ -151,12 +155,12 @@ class SparseTrainer(BucketedTrainer):
 
     def create_optimizer(self, *args: object, **kwargs: Any) -> torch.optim.Optimizer:
         """The optimizer, with a group of its own for learned settings where they have a learning rate."""
-        own = self.args.settings_learning_rate if self.optimizer is None else None
+        own = self.args.settings_learning_rate
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
-        learned = {id(weight): weight for weight in learned_parameters(self.model)} if own is not None else {}
-        for group in optimizer.param_groups:
-            group["params"] = [weight for weight in group["params"] if id(weight) not in learned]
-        if learned:
+        if own is not None:
+            learned = {id(weight): weight for weight in learned_parameters(self.model)}
+            for group in optimizer.param_groups:
+                group["params"] = [weight for weight in group["params"] if id(weight) not in learned]
             optimizer.add_param_group({"params": list(learned.values()), "lr": own, "weight_decay": 0.0})
         return optimizer
 

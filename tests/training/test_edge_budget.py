@@ -157,6 +157,16 @@ def test_settings_have_a_learning_rate_of_their_own(tmp_path):
         assert moved == pytest.approx(0.05 if "sparse_" in name else 1e-3, rel=0.3)
 
 
+def test_a_learning_rate_for_nothing_is_refused(tmp_path):
+    args = arguments(tmp_path, settings_learning_rate=0.05)
+    with pytest.raises(ValueError, match="for learned settings, and none is learned"):
+        SparseTrainer(sparsify(tiny_model("llama"), **LLAMA), args)
+    model = settings_only()
+    optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], 0.1)
+    with pytest.raises(ValueError, match="and an optimizer is given; give it a group"):
+        SparseTrainer(model, args, optimizers=(optimizer, None))
+
+
 # --- what is refused
 
 
