@@ -98,8 +98,8 @@ def check_calls(model: PreTrainedModel, calls: list[SiteCall], real: Mapping[str
     """
     wanted = {"encoder", "decoder", "cross"} if model.config.is_encoder_decoder else {"decoder"}
     missing = wanted - {call.kind for call in calls}
-    problems = [f"{', '.join(sorted(missing))} attention did not run"] if missing else []
-    problems += [f"{call.name} {problem}" for call in calls for problem in _call_problems(call, wanted, real)]
+    problems = [f"{call.name} {problem}" for call in calls for problem in _call_problems(call, wanted, real)]
+    problems += [f"{', '.join(sorted(missing))} attention did not run"] if missing else []
     for problem in problems:
         raise ValueError(f"no certificate for this {type(model).__name__}: {problem}")
 
