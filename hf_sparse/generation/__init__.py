@@ -1,6 +1,7 @@
 """Decoding with sparse outputs: finite sets of candidates, search with proofs, ensembles, logits processors."""
 
 from .coverage_penalty import CoveragePenalty
+from .deletion.certify import DeletionCertificate, certify
 from .ensemble import Ensemble
 from .forced import StepSupport, step_supports
 from .processors import AlphaReluLogitsProcessor, EntmaxLogitsProcessor, SparseLogitsProcessor, TopHLogitsProcessor
@@ -16,6 +17,7 @@ __all__ = [
     "AlphaReluLogitsProcessor",
     "Branch",
     "CoveragePenalty",
+    "DeletionCertificate",
     "EmptyComparison",
     "Ensemble",
     "EntmaxLogitsProcessor",
@@ -30,6 +32,7 @@ __all__ = [
     "SupportSet",
     "TopHLogitsProcessor",
     "beam_certificate",
+    "certify",
     "compare_with_empty",
     "enumerate_support",
     "exact_decoding",

@@ -113,6 +113,16 @@ def forced_output(
         ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
             the start token or the prompt, no token is left to score, or a logit is NaN.
     """
+    call, length = forced_call(model, inputs, sequences)
+    output = run_forced(model, call, **options)
+    return output, sequences[:, length:], check_logits(output.logits[:, length - 1 : -1])
+
+
+def forced_call(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences: Tensor) -> tuple[dict[str, Any], int]:
+    """The keyword arguments of the forward pass over whole sequences, and the length of what is not scored.
+
+    Arguments and errors are those of ``forced_output``.
+    """
     rows = num_sentences(inputs)
     check_tensor("sequences", sequences)
     if len(sequences) == 0 or len(sequences) % rows:
@@ -124,9 +134,13 @@ def forced_output(
         raise ValueError(
             f"sequences must be {_expected(model, start)} and at least one more token, as generate returns them"
         )
+    return _forced_inputs(model, rows_of_inputs, sequences), length
+
+
+def run_forced(model: PreTrainedModel, call: Mapping[str, Any], **options: object) -> ModelOutput:
+    """The output of ``model(**call)`` with raw scores in its logits."""
     with raw_scores(model) if is_sparse(model) else nullcontext():
-        output = model(**_forced_inputs(model, rows_of_inputs, sequences), **options)
-    return output, sequences[:, length:], check_logits(output.logits[:, length - 1 : -1])
+        return model(**call, **options)
 
 
 def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int, sequences: Tensor | None = None) -> Tensor:

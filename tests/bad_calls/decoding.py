@@ -78,6 +78,20 @@ def other_decoding(rng: random.Random, world: World) -> BadCall:
     return bad_call(function, given, name, rng.choice(values), also)
 
 
+@family(2)
+def certificates(rng: random.Random, world: World) -> BadCall:
+    name, values = rng.choice((
+        ("outputs", ([], [99], [-1], [0.5], "x", 3, [True])),
+        ("tolerance", (-1, NAN, "x", None)),
+        ("model", (world.dense, None)),
+        ("inputs", (None, {}, "x", {"input_ids": [[1, 2]]}, {"input_ids": tokens(), "pixel_values": tokens()})),
+        ("sequences", (None, tokens(3), tokens())),
+    ))  # fmt: skip
+    sequences = torch.cat([world.inputs["input_ids"], tokens(2, 2)], dim=1)
+    good = {"model": world.sparse, "inputs": world.inputs, "sequences": sequences}
+    return bad_call(hf_sparse.certify, good, name, rng.choice(values), "sparse", "Transformers model", "NoneType")
+
+
 @family(1)
 def guided_generation(rng: random.Random, world: World) -> BadCall:
     scale = rng.choice((1.5, 2.0, 7))
