@@ -113,6 +113,11 @@ class MapConfig:
         return any(name in BY_LENGTH for name, _ in self.settings)
 
     @property
+    def counts_keys(self) -> bool:
+        """Whether the number of visible keys, or of keys far below the others, goes into the weights."""
+        return self.scaled_by_length or not self.map.normalized
+
+    @property
     def is_constrained(self) -> bool:
         """Whether weights are bounded by the credit their keys have left; such a map is not called on scores alone."""
         return self.map.bounds is not None
@@ -254,15 +259,12 @@ class AttentionRule:
 
 
 def _names_for_attention() -> list[str]:
-    return sorted(name for name, known in MAPS.items() if known.normalized and known.any_scores)
+    return sorted(name for name, known in MAPS.items() if known.weighs_attention)
 
 
 def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None) -> Iterable[str]:
     """Reasons why a map cannot weigh attention, each with what to do."""
-    name, sparse_map = map_config.name, map_config.map
-    fit = ", ".join(map(repr, _names_for_attention()))
-    if not sparse_map.normalized:
-        yield f"weights of {name} do not sum to one; for attention choose one of {fit}"
+    yield from _map_problems(map_config)
     if map_config.centered:
         yield "scores of attention are not centered; centered=True is for a head"
     if map_config.temperature == "auto":
@@ -270,15 +272,25 @@ def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None)
             'temperature="auto" counts the classes of a head, and attention has no fixed number of keys; give a '
             "number: about n ** ((alpha - 1) / 2) for n keys"
         )
-    if not sparse_map.any_scores:
-        yield f"{name} does not take scores of any sign; for attention choose one of {fit}"
     if map_config.is_constrained and coverage:
-        yield f"{name} follows what keys received by its bounds; give it no coverage"
+        yield f"{map_config.name} follows what keys received by its bounds; give it no coverage"
     if map_config.value("beta") == Fixed(0.0):
         if map_config.value("gamma") != Fixed(1.0):
             yield "gamma is the power of a length that beta=0 leaves out; give beta above 0"
         if map_config.value("delta") == Fixed(0.0):
             yield "delta and beta are both 0, so that all keys would weigh the same"
+
+
+def _map_problems(map_config: MapConfig) -> Iterable[str]:
+    """Reasons why the map itself, with its own settings, cannot weigh attention."""
+    name, sparse_map = map_config.name, map_config.map
+    fit = ", ".join(map(repr, _names_for_attention()))
+    if not sparse_map.any_scores:
+        yield f"{name} does not take scores of any sign; for attention choose one of {fit}"
+    elif not sparse_map.weighs_attention:
+        yield f"weights of {name} do not sum to one; for attention choose one of {fit}"
+    if map_config.map_settings.get("tau") == "auto":
+        yield f'tau="auto" is estimated from the weights of a head; for attention give {name} a number'
 
 
 def _parse_attention(attn: object) -> tuple[AttentionRule, ...]:

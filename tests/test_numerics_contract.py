@@ -213,10 +213,13 @@ def test_any_axis_any_number_of_leading_dimensions_and_no_rows_at_all(name):
 
 @EVERY_MAP
 def test_flags_of_the_record_are_true(name):
-    z, sparse_map = scores(3, 6, scale=0.5), MAPS[name]
+    sparse_map = MAPS[name]
+    z = scores(3, 6, scale=0.5) - (0.2 if sparse_map.any_scores else 0.0)
     mass = apply(name, z).sum(-1)
     assert torch.allclose(mass, torch.ones_like(mass)) == sparse_map.normalized
     assert torch.allclose(apply(name, z + 0.5), apply(name, z)) == sparse_map.shift_invariant
+    moved = torch.cat([z[:, :1] + 0.1, z[:, 1:]], -1)
+    assert torch.equal(apply(name, moved)[:, 1:], apply(name, z)[:, 1:]) == sparse_map.elementwise
 
 
 @EVERY_LOSS

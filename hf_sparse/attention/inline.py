@@ -94,7 +94,7 @@ def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, 
     p = weigh(module, scores if dtype is None else scores.to(dtype))
     site: AttentionSite = module.__dict__[SITE]
     if site.counts is not None:
-        site.counts.add(p.detach())
+        site.counts.add(p.detach(), scores)
     if site.edges is not None:
         site.edges.add(module, scores, p)
     return p
@@ -188,10 +188,19 @@ REFUSED = {
 }
 
 
+# Attention whose scores are right up to a constant of each row.
+_SHIFTED = {
+    "MptAttention": "adds a constant to its scores that depends on the length of the whole input",
+}
+
+
 def inline_refusal(model: nn.Module, sites: list[AttentionSite]) -> str | None:
-    """The reason why some site cannot be made sparse, whatever its map; None where all can."""
+    """The reason why some site cannot be made sparse, or not with its map; None where all can."""
     for site in sites:
         name = type(model.get_submodule(site.path)).__name__
         if name in REFUSED:
             return f"{name} at {site.path!r} {REFUSED[name]}"
+        own = site.map_config
+        if name in _SHIFTED and own is not None and not own.map.shift_invariant:
+            return f"{name} at {site.path!r} {_SHIFTED[name]}, and a constant changes the weights of {own.name}"
     return None

@@ -57,10 +57,13 @@ def sparse_attention(
 
     Raises:
         RuntimeError: ``module`` carries no site.
-        ValueError: ``set_impl`` asked for a backend that cannot serve this call; or see ``sequential_weights``.
+        ValueError: ``set_impl`` asked for a backend that cannot serve this call; sinks for a map that is elementwise;
+            or see ``sequential_weights``.
         NotImplementedError: the model passes an argument that would change the weights and is not supported here.
     """
     site = _site_of(module, others)
+    if s_aux is not None or sinks is not None:
+        _check_sinks(module, site)
     call = AttentionCall(
         query=query,
         key=key,
@@ -85,7 +88,7 @@ def sparse_attention(
     weights = sequential_weights(module, call, scores) if site.is_sequential else weigh(module, scores)
     weights = weights[..., : key.shape[2]]
     if site.counts is not None:
-        site.counts.add(weights.detach())
+        site.counts.add(weights.detach(), scores[..., : key.shape[2]])
     if site.edges is not None:
         site.edges.add(module, scores[..., : key.shape[2]], weights)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
@@ -107,6 +110,15 @@ def _site_of(module: nn.Module, others: Arguments) -> AttentionSite:
                 "leave this model's attention as it is (attn=None)"
             )
     return site
+
+
+def _check_sinks(module: nn.Module, site: AttentionSite) -> None:
+    """Refuse sinks beside weights that no other score takes anything from."""
+    if site.map_config is not None and site.map_config.map.elementwise:
+        raise ValueError(
+            f"{type(module).__name__} has attention sinks, which take nothing from the weights of "
+            f"{site.map_config.name}; choose a map whose weights compete, as softpick, or attn=None"
+        )
 
 
 def _wants_weights(module: nn.Module, others: Arguments) -> bool:

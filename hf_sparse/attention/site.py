@@ -103,8 +103,19 @@ def weights_under(map_config: MapConfig | None, module: nn.Module, scores: Tenso
     """
     if map_config is None:
         return softmax(scores)
+    if map_config.counts_keys:
+        scores = _hidden_far_below(scores)
     by_head = {name: values.view(-1, 1, 1) for name, values in settings_by_head(map_config, module, scores).items()}
     return map_config(scores, -1, **by_head)
+
+
+# Models that mask by adding a number add -10,000 at least. Further below the largest score than this no key is seen.
+_FAR_BELOW = 5000.0
+
+
+def _hidden_far_below(scores: Tensor) -> Tensor:
+    """``scores`` with -inf where a model has masked by a large negative number of its own, which softmax forgives."""
+    return scores.masked_fill(scores < scores.detach().amax(-1, keepdim=True) - _FAR_BELOW, -torch.inf)
 
 
 def settings_by_head(map_config: MapConfig, module: nn.Module, x: Tensor) -> dict[str, Tensor]:

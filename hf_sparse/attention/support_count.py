@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
 @dataclass
 class SupportCount:
     """Counts nonzero attention weights while ``observe`` is on. Fully masked rows do not count.
+
+    Rows that see keys and give none of them weight do count, as under maps whose weights do not sum to one.
 
     Sums stay tensors until they are read: nothing waits for a GPU, and a compiled graph does not break.
 
@@ -24,12 +27,11 @@ class SupportCount:
     _rows: float | Tensor = 0.0
     _keys: float | Tensor = 0.0
 
-    def add(self, weights: Tensor) -> None:
-        """Count the rows of ``weights`` (batch, heads, queries, keys)."""
-        support = (weights > 0).sum(-1)
-        visible = (support > 0).sum()
+    def add(self, weights: Tensor, scores: Tensor) -> None:
+        """Count the rows of ``weights`` (batch, heads, queries, keys); ``scores`` are -inf where a key is masked."""
+        visible = (scores != -torch.inf).any(-1).sum()
         self.calls += 1
-        self._nonzero = self._nonzero + support.sum()
+        self._nonzero = self._nonzero + (weights > 0).sum()
         self._rows = self._rows + visible
         self._keys = self._keys + visible * weights.shape[-1]
 

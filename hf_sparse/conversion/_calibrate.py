@@ -85,9 +85,10 @@ def calibrate(
         and for each layer of attention. Print it.
 
     Raises:
-        ValueError: a dense model, an empty loader, labels in some batches only, a temperature that is learned, an
-            argument out of range, a goal out of reach, a measure that does not fit the model's output, or a fused loss
-            of soft-capped logits that would have to be centered. The model is then as it was.
+        ValueError: a dense model, an empty loader, labels in some batches only, a temperature that is learned, a map
+            of attention whose weights do not sum to one, an argument out of range, a goal out of reach, a measure that
+            does not fit the model's output, or a fused loss of soft-capped logits that would have to be centered. The
+            model is then as it was.
         TypeError: a loader that does not yield mappings.
 
     Cost: with four batches or more at most four and a half forward passes over the data, one of them with scores
@@ -103,8 +104,7 @@ def calibrate(
     check_flag("per_head", per_head)
     check_flag("fit_alpha", fit_alpha)
     alphas = goal.check(config.head)
-    if any("temperature" in map_config.learned for map_config in config.attention_maps):
-        raise ValueError('a temperature of attention is learned; make the model sparse without temperature="learned"')
+    _check_maps(config.attention_maps)
     batches = read_batches(dataloader, max_batches, "" if coverage is None else "coverage")
     fit, judged = split(batches)
     own = {site.path: site.map_config for _, site in attention_sites(sparse)}
@@ -126,6 +126,20 @@ def calibrate(
         sparse_state(model).figures["head_coverage"] = coverage
     logger.info("calibrated %s", report)
     return report
+
+
+def _check_maps(maps: Iterable[MapConfig]) -> None:
+    """Refuse maps of attention that cannot be fitted to softmax."""
+    for map_config in maps:
+        if "temperature" in map_config.learned:
+            raise ValueError(
+                'a temperature of attention is learned; make the model sparse without temperature="learned"'
+            )
+        if not map_config.map.normalized:
+            raise ValueError(
+                f"calibrate fits attention weights to softmax's, which sum to one, and those of {map_config.name} do "
+                "not; train the model with it, or give calibrate a model whose attention it can fit"
+            )
 
 
 def _check(edges: float | None, goal: Goal, measure: str, max_seconds: float | None, eps: float) -> None:

@@ -8,14 +8,14 @@ from torch import Tensor
 from .negentropy import unnormalized_negentropy
 from .newton import dtype_for
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, map_rows, upcast
+from .rows import check_scores, map_rows
 
 
 def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int = -1) -> Tensor:
     """``p_i = [(alpha - 1) z_i - tau]_+ ^ (1 / (alpha - 1))``, elementwise.
 
     The weights are not normalized: they approximate a distribution only where the model was trained with
-    ``alpha_relu_loss``. Adding a constant to the scores changes them.
+    ``alpha_relu_loss``. Adding a constant to the scores changes them. In attention tau must be a number.
 
     Args:
         z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
@@ -40,7 +40,7 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
     tensor([1.0000, 0.2500, 0.0000])
     """
     check_scores(z, dim)
-    alpha, tau = _setting("alpha", alpha, RELU_ALPHA, z, dim), _setting("tau", tau, _NUMBER, z, dim)
+    alpha, tau = RELU_ALPHA.broadcast("alpha", alpha, z, dim), _NUMBER.broadcast("tau", tau, z, dim)
 
     def rows(x: Tensor) -> Tensor:
         # A masked entry must not reach alpha's gradient as 0 times inf.
@@ -53,20 +53,6 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
         return torch.where(u.isnan(), u, p)
 
     return map_rows(rows, z, dim)
-
-
-def _setting(name: str, value: float | Tensor, setting: Setting, z: Tensor, dim: int) -> float | Tensor:
-    """The setting as a number, or as a tensor whose last axis is the one the map acts on."""
-    if not torch.is_tensor(value):
-        return float(setting.check(name, value))
-    if not value.is_floating_point():
-        raise TypeError(f"{name} must be {setting.allowed}, or a floating-point tensor of such, was {value.dtype}")
-    try:
-        return upcast(value.expand(z.shape).movedim(dim, -1))
-    except RuntimeError as error:
-        raise ValueError(
-            f"{name} must broadcast to the scores {tuple(z.shape)}, was of shape {tuple(value.shape)}"
-        ) from error
 
 
 # Closer to 1 the loss, in units of 1 / (alpha - 1), leaves float32 no digits; further from it weights rise so steeply
@@ -82,6 +68,8 @@ register(
         unnormalized_negentropy,
         settings={"alpha": RELU_ALPHA, "tau": Setting.between(-_TAU, _TAU, default="auto", words=("auto",))},
         normalized=False,
+        unnormalized_attention=True,
+        elementwise=True,
         shift_invariant=False,
     )
 )

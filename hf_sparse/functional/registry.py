@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .arguments import between
+from .rows import upcast
+
+NO_DISTRIBUTION = "weighs attention and gives no distribution over classes"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,24 @@ class Setting:
             raise ValueError(f"{name} must be {self._in_words()}, was {value}")
         return float(value)
 
+    def broadcast(self, name: str, value: float | Tensor, z: Tensor, dim: int) -> float | Tensor:
+        """The setting as a number, or as a tensor that broadcasts to scores ``z``, the axis ``dim`` last.
+
+        Raises:
+            TypeError: neither a number nor a floating-point tensor.
+            ValueError: a number out of range, or a tensor that does not broadcast to ``z``.
+        """
+        if not torch.is_tensor(value):
+            return float(self.check(name, value))
+        if not value.is_floating_point():
+            raise TypeError(f"{name} must be {self.allowed}, or a floating-point tensor of such, was {value.dtype}")
+        try:
+            return upcast(value.expand(z.shape).movedim(dim, -1))
+        except RuntimeError as error:
+            raise ValueError(
+                f"{name} must broadcast to the scores {tuple(z.shape)}, was of shape {tuple(value.shape)}"
+            ) from error
+
     def _in_words(self) -> str:
         return " or ".join([self.allowed, *(f'"{word}"' for word in self.words)])
 
@@ -86,9 +108,12 @@ class SparseMap:
         function: ``function(z, dim=-1, **settings) -> p``.
         regularizer: ``Omega(p, **settings)``, summed over the last axis. It gives the map its loss,
             ``L(z, y) = Omega*(z) + Omega(y) - <z, y>`` with gradient ``p - y``. None for a map that is not the
-            gradient of a function.
+            gradient of a function, or is for attention only.
         settings: the settings of the function, by name.
-        normalized: whether the weights sum to one. Only such maps can weigh attention.
+        normalized: whether the weights sum to one.
+        unnormalized_attention: whether it may weigh attention though its weights do not sum to one.
+        elementwise: whether a weight depends on its own score and on the number of scores alone. No other score, and
+            no sink, takes anything from it.
         shift_invariant: whether adding a constant to all scores leaves the weights as they are.
         any_scores: whether it takes scores of every sign and sum. Only such maps can weigh attention.
         same_as: name and settings of the map that this one is a special case of; its code serves both.
@@ -103,11 +128,23 @@ class SparseMap:
     regularizer: Callable[..., Tensor] | None
     settings: Mapping[str, Setting] = field(default_factory=dict)
     normalized: bool = True
+    unnormalized_attention: bool = False
+    elementwise: bool = False
     shift_invariant: bool = True
     any_scores: bool = True
     same_as: tuple[str, Mapping[str, float]] | None = None
     as_entmax: Callable[..., tuple[Tensor, float]] | None = None
     bounds: UpperBounds | None = None
+
+    @property
+    def weighs_attention(self) -> bool:
+        """Whether it may weigh attention."""
+        return self.any_scores and (self.normalized or self.unnormalized_attention)
+
+    @property
+    def attention_only(self) -> bool:
+        """Whether it stands for no distribution over classes, so that no head can have it."""
+        return not self.normalized and self.regularizer is None
 
     def loss_regularizer(self) -> Callable[..., Tensor]:
         """The regularizer of the map's Fenchel-Young loss.
@@ -117,11 +154,18 @@ class SparseMap:
         """
         if self.regularizer is None:
             known = ", ".join(repr(name) for name, known in sorted(MAPS.items()) if known.regularizer is not None)
-            reason = "is not the gradient of a function" if self.bounds is None else "needs bounds on its weights"
+            reason = self._without_loss
             raise ValueError(
                 f"{self.name!r} {reason}, so it has no Fenchel-Young loss; the maps that have one are {known}"
             )
         return self.regularizer
+
+    @property
+    def _without_loss(self) -> str:
+        """The reason why it has no loss."""
+        if self.attention_only:
+            return NO_DISTRIBUTION
+        return "is not the gradient of a function" if self.bounds is None else "needs bounds on its weights"
 
 
 MAPS: dict[str, SparseMap] = {}

@@ -72,6 +72,15 @@ def per_row(name: str, setting: Tensor, z: Tensor, dim: int) -> Tensor:
     return aligned.movedim(dim, -1)
 
 
+def num_visible(x: Tensor) -> Tensor:
+    """The number of scores of each row that are not masked, (..., 1), at least 1, in the dtype of ``x``.
+
+    >>> num_visible(torch.tensor([[0.5, -1.0, -torch.inf]]))
+    tensor([[2.]])
+    """
+    return (x != -torch.inf).sum(-1, keepdim=True).clamp(min=1).to(x.dtype)
+
+
 def in_graph() -> bool:
     """Whether torch compiles, exports or traces: then no step may depend on the values of tensors.
 

@@ -111,7 +111,7 @@ class _ReceivedAttention(SupportCount):
 
     reports: list[Tensor] = field(default_factory=list)
 
-    def add(self, weights: Tensor) -> None:
+    def add(self, weights: Tensor, scores: Tensor) -> None:
         """Record the last query's weights, (batch, heads, queries, keys) averaged over heads."""
         self.reports.append(weights[:, :, -1].float().mean(1))
 

@@ -11,6 +11,7 @@ from transformers import LogitsProcessor
 from ..config import MapConfig
 from ..functional.arguments import check_number
 from ..functional.log_zero import on_floor, sums_to_one
+from ..functional.registry import NO_DISTRIBUTION
 from ..model.distribution import log_distribution
 
 
@@ -31,7 +32,8 @@ class SparseLogitsProcessor(LogitsProcessor):
         head: a map's name or a mapping with its settings, as for ``sparsify``; settings must be numbers.
 
     Raises:
-        ValueError: an unknown map or setting, or a map that restricts the sign or the sum of its scores. When called:
+        ValueError: an unknown map or setting, a map that restricts the sign or the sum of its scores, or one for
+            attention only. When called:
             NaN, log-probabilities for a map that needs logits, or a model whose head is sparse already.
 
     >>> scores = torch.tensor([[2.0, 1.5, -1.0]])
@@ -48,6 +50,8 @@ class SparseLogitsProcessor(LogitsProcessor):
                 f"{map_config.name} restricts the sign or the sum of its scores, which logits do not meet; choose "
                 "another map"
             )
+        if map_config.map.attention_only:
+            raise ValueError(f"{map_config.name} {NO_DISTRIBUTION}; choose another map")
         self._map_config = map_config
 
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:

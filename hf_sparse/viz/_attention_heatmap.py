@@ -41,7 +41,7 @@ def plot_attention(
     figure = new_figure(1.5 + 0.42 * len(keys), 1.2 + 0.42 * len(queries))
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
-    image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=1, aspect="equal")
+    image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=max(1.0, cells.max()), aspect="equal")
     from matplotlib.patches import Rectangle
 
     for row, column in zip(*cells.nonzero()):

@@ -41,6 +41,22 @@ def test_architectures_behave_as_the_table_says(entry):
     fails_nothing(entry)
 
 
+# Scores computed through the interface and inside a module, masks of every kind, a cache, an encoder-decoder.
+OTHER_MAPS = [
+    (("CAUSAL_LM", "bloom", "BloomForCausalLM"), "relu_over_n"),
+    (("CAUSAL_LM", "gemma2", "Gemma2ForCausalLM"), "softpick"),
+    (("SEQ_TO_SEQ_CAUSAL_LM", "t5", "T5ForConditionalGeneration"), "sigmoid"),
+    (("IMAGE_CLASSIFICATION", "vit", "ViTForImageClassification"), "squared_relu_over_n"),
+]
+
+
+@pytest.mark.parametrize(("entry", "attn"), OTHER_MAPS, ids=[f"{entry[2]}-{attn}" for entry, attn in OTHER_MAPS])
+def test_attention_whose_weights_do_not_sum_to_one_passes_the_sweep(entry, attn):
+    found = verdict(*entry, attn)
+    assert found["result"] == read()[entry]["result"], found
+    assert "FAILED" not in str(found["checks"])
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("entry", ALL, ids=["-".join(entry) for entry in ALL])
 def test_all_architectures_behave_as_the_table_says(entry):

@@ -2,7 +2,7 @@
 
 ``python -m tests.sweep`` runs everything (half an hour on one core), ``--mapping`` and ``--type`` a part,
 ``--slice 2/8`` every eighth entry from the second. Entries that were not run keep what an earlier run wrote.
-``--table`` only writes the table anew.
+``--table`` only writes the table anew. ``--attn relu_over_n`` checks attention alone, with another map, and prints.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--type", action="append", help="a model type, as bloom")
     parser.add_argument("--slice", default="1/1", help="k/n: every n-th entry from the k-th")
     parser.add_argument("--redo", help="only entries whose last result was this")
+    parser.add_argument("--attn", help="a map for attention other than entmax15; nothing is written")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -52,15 +53,16 @@ def main() -> None:
         signal.alarm(SECONDS_PER_MODEL)
         start = time.time()
         with contextlib.redirect_stderr(io.StringIO()):
-            found = verdict(mapping, kind, name)
+            found = verdict(mapping, kind, name, options.attn)
         signal.alarm(0)
-        known[mapping, kind, name] = found
         print(
             f"{time.time() - start:5.1f} s  {mapping} {kind} {name}: {found['result']} {found.get('reason', '')}; "
             + "; ".join(f"{check} {found[check]}" for check in FURTHER if check in found),
             flush=True,
         )
-        write(known)
+        if options.attn is None:
+            known[mapping, kind, name] = found
+            write(known)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from hf_sparse import sparsify, unsparsify
 from hf_sparse.attention.find import named_attention
 from hf_sparse.attention.site import attention_sites, trial
 from hf_sparse.config import SparseConfig
+from hf_sparse.functional import get_map
 from hf_sparse.model.doctor import cache_difference, causality, difference, logits_of
 from hf_sparse.model.dry_run import watch
 from tests.sweep.parts import Call, calls_of_parts, outputs_of, widened
@@ -37,7 +38,7 @@ class Rows:
         self.most = 0.0
         self.least = 1.0
 
-    def add(self, weights: Tensor) -> None:
+    def add(self, weights: Tensor, scores: Tensor) -> None:
         self.calls += 1
         mass = weights.double().sum(-1)
         self.zeros += int((weights == 0).sum())
@@ -137,8 +138,13 @@ def measured(check: Callable, model: nn.Module, inputs: dict[str, Tensor]) -> tu
         return None, f"{type(error).__name__}: {error}"[:150]
 
 
-def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Any]:
-    """Sparsify the attention of ``model`` and check it; the model is dense again afterwards.
+def has_zeros(attn: str) -> bool:
+    """Whether a map gives zeros to scores that are not masked."""
+    return bool((get_map(attn).function(torch.tensor([8.0, -8.0])) == 0).any())
+
+
+def check_attention(model: nn.Module, inputs: dict[str, Tensor], attn: str = "entmax15") -> dict[str, Any]:
+    """Put the map ``attn`` into the attention of ``model`` and check it; the model is dense again afterwards.
 
     Attention that the forward call of the whole leaves out is checked in calls of the parts that have it.
 
@@ -163,7 +169,7 @@ def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, An
     undo()
 
     checks: dict[str, str] = {}
-    sparsify(model, attn="entmax15", example=inputs)
+    sparsify(model, attn=attn, example=inputs)
     sites = [site for _, site in attention_sites(model)]
     if not all(site.map_config for site in sites):
         raise CheckFailed("a site kept softmax")
@@ -173,20 +179,15 @@ def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, An
     if not all(output.isfinite().all() for output in sparse):
         raise CheckFailed("outputs are not finite")
     reached = {path: row for path, row in rows.items() if row.calls}
-    if max(row.most for row in reached.values()) > 1 + 1e-5:
-        raise CheckFailed("rows sum to more than one")
-    checks["rows sum to one"] = "yes"
-    if min(row.least for row in reached.values()) < 1 - 1e-5:
-        if not any("sink" in name for name, _ in model.named_parameters()):
-            raise CheckFailed("rows sum to less than one")
-        checks["rows sum to one"] = "at most one: attention sinks"
+    if get_map(attn).normalized:
+        checks["rows sum to one"] = check_mass(model, reached)
     zeros = {path: row.zeros - visible[path].zeros for path, row in reached.items()}
     together = [("the model", set(reached) - idle), *((call.name(model), call.sites & idle) for call in calls)]
     for name, paths in together:
-        if sum(zeros[path] for path in paths) <= 0:
+        if has_zeros(attn) and sum(zeros[path] for path in paths) <= 0:
             raise CheckFailed(f"no weight became zero in {name}")
     several = {path for path in reached if visible[path].keys > 1}
-    flat = [site for site in sites if site.path in several and zeros[site.path] <= 0]
+    flat = [site for site in sites if has_zeros(attn) and site.path in several and zeros[site.path] <= 0]
     checks["exact zeros"] = f"in {len(several) - len(flat)} of {len(several)} modules"
     if flat:
         choices = {site.path: SHARP.attention(site.kind, site.layer) for site in flat}
@@ -239,6 +240,17 @@ def check_attention(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, An
         "checks": checks,
         "softmax left alone": left,
     }
+
+
+def check_mass(model: nn.Module, reached: dict[str, Rows]) -> str:
+    """Check that every row of weights sums to one, or to less where a sink takes the rest."""
+    if max(row.most for row in reached.values()) > 1 + 1e-5:
+        raise CheckFailed("rows sum to more than one")
+    if min(row.least for row in reached.values()) >= 1 - 1e-5:
+        return "yes"
+    if not any("sink" in name for name, _ in model.named_parameters()):
+        raise CheckFailed("rows sum to less than one")
+    return "at most one: attention sinks"
 
 
 @contextmanager

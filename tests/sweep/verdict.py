@@ -22,8 +22,8 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:300]
 
 
-def verdict(mapping: str, kind: str, name: str) -> dict[str, Any]:
-    """The result of all checks on one architecture, as plain data."""
+def verdict(mapping: str, kind: str, name: str, attn: str | None = None) -> dict[str, Any]:
+    """The result of all checks on one architecture, as plain data; with ``attn`` those of attention with that map."""
     try:
         model = build(kind, name)
     except Exception as error:  # noqa: BLE001
@@ -35,17 +35,9 @@ def verdict(mapping: str, kind: str, name: str) -> dict[str, Any]:
         run(model, inputs)
     except Exception as error:  # noqa: BLE001
         return {"result": "cannot be run", "reason": _short(error)}
-    try:
-        found = check_attention(model, inputs)
-    except CheckFailed as error:
-        found = {"result": "FAILED", "reason": str(error)}
-    except (ValueError, NotImplementedError) as error:
-        refused = "attn=None" in str(error)
-        found = {"result": "refused" if refused else "FAILED", "reason": str(error) if refused else _short(error)}
-    except Exception as error:  # noqa: BLE001
-        found = {"result": "FAILED", "reason": _short(error)}
-    if is_sparse(model):
-        unsparsify(model)
+    found = _of_attention(model, inputs, attn or "entmax15")
+    if attn is not None:
+        return found
     attention = found["result"] in ("interface", "inline", "mixed")
     head = mapping in HEADS and model.get_output_embeddings() is not None
     if mapping in HEADS:
@@ -56,6 +48,22 @@ def verdict(mapping: str, kind: str, name: str) -> dict[str, Any]:
         "inside": lambda: check_inside(model, inputs, attention, head),
     }
     return found | {name: outcome(model, check) for name, check in further.items()}
+
+
+def _of_attention(model: Any, inputs: dict[str, torch.Tensor], attn: str) -> dict[str, Any]:
+    """What became of the attention of a model, which is dense afterwards."""
+    try:
+        found = check_attention(model, inputs, attn)
+    except CheckFailed as error:
+        found = {"result": "FAILED", "reason": str(error)}
+    except (ValueError, NotImplementedError) as error:
+        refused = "attn=None" in str(error)
+        found = {"result": "refused" if refused else "FAILED", "reason": str(error) if refused else _short(error)}
+    except Exception as error:  # noqa: BLE001
+        found = {"result": "FAILED", "reason": _short(error)}
+    if is_sparse(model):
+        unsparsify(model)
+    return found
 
 
 def outcome(model: Any, check: Callable[[], str]) -> str:

@@ -36,17 +36,16 @@ class SiteCall(NamedTuple):
 
 @dataclass
 class _Recorder(SupportCount):
-    """Joins what a site shows before its map (scores) and after it (weights)."""
+    """Records the supports of one site."""
 
     site: AttentionSite | None = None
     into: list[SiteCall] = field(default_factory=list)
     name: str = ""
-    scores: Tensor = field(default_factory=lambda: torch.empty(0))
 
-    def add(self, weights: Tensor) -> None:
-        """Record the supports of ``weights`` (rows, heads, queries, keys)."""
+    def add(self, weights: Tensor, scores: Tensor) -> None:
+        """Record the supports of ``weights`` (rows, heads, queries, keys), and which ``scores`` are not -inf."""
         assert self.site is not None
-        visible = self.scores[..., : weights.shape[-1]] > -torch.inf
+        visible = scores > -torch.inf
         if not torch.equal(visible.any(1), visible.all(1)):
             raise ValueError(f"{self.name} hides other keys from each head: no certificate")
         self.into.append(SiteCall(self.site.kind, self.name, (weights > 0).any(1), visible.any(1)))
@@ -65,9 +64,8 @@ def recorded_calls(model: PreTrainedModel) -> Iterator[list[SiteCall]]:
     recorders = {site.path: _Recorder(site=site, into=calls) for site in sites}
 
     def look(site: AttentionSite, module: nn.Module, scores: Tensor) -> None:
-        recorder = recorders[site.path]
-        recorder.name, recorder.scores = f"{type(module).__name__} at {site.path!r}", scores
-        _check_scores(recorder.name, site, module, scores)
+        name = recorders[site.path].name = f"{type(module).__name__} at {site.path!r}"
+        _check_scores(name, site, module, scores)
 
     before = [site.counts for site in sites]
     for site in sites:

@@ -1,0 +1,42 @@
+"""softmax beside a sink of score zero ("off by one")."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .registry import SparseMap, register
+from .rows import map_rows
+
+
+def softmax1(z: Tensor, dim: int = -1) -> Tensor:
+    """``p_i = exp(z_i) / (1 + sum_j exp(z_j))``: softmax beside a score of 0 whose weight goes nowhere.
+
+    The weights are for attention. They sum to less than one, to nearly nothing where all scores are far below 0; none
+    is zero.
+
+    Args:
+        z: scores, any shape, any floating-point dtype; ``-inf`` masks an entry.
+        dim: the axis to map.
+
+    Returns:
+        Weights in [0, 1], shape and dtype of ``z``. A fully masked row gives zeros.
+
+    Raises:
+        TypeError, IndexError, ValueError: see ``entmax``.
+
+    Source: Miller 2023, Attention Is Off By One; the fixed case of the learned sinks of gpt-oss.
+    Cost: that of softmax.
+
+    >>> softmax1(torch.tensor([0.0, 0.0, -torch.inf]))
+    tensor([0.3333, 0.3333, 0.0000])
+    """
+
+    def rows(x: Tensor) -> Tensor:
+        largest = x.detach().amax(-1, keepdim=True).clamp(min=0.0)  # the sink's score is among them
+        weights = (x - largest).exp()
+        return weights / (weights.sum(-1, keepdim=True) + (-largest).exp())
+
+    return map_rows(rows, z, dim)
+
+
+register(SparseMap("softmax1", softmax1, None, normalized=False, unnormalized_attention=True, shift_invariant=False))
