@@ -76,14 +76,21 @@ def watch(model: PreTrainedModel) -> Iterator[DryRun]:
 @contextmanager
 def quiet_evaluation(model: nn.Module) -> Iterator[None]:
     """Run the block in evaluation mode without gradients; leave modes and random state as they were."""
-    training = [(module, module.training) for module in model.modules()]
+    with quiet_pass(model, training=False):
+        yield
+
+
+@contextmanager
+def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Run the block in one mode of ``model`` without gradients; leave modes and random state as they were."""
+    before = [(module, module.training) for module in model.modules()]
     device = next(iter(model.parameters()), torch.empty(0)).device
-    model.eval()
+    model.train(training)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             yield
     finally:
-        for module, mode in training:
+        for module, mode in before:
             module.training = mode
 
 

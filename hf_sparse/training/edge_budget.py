@@ -13,12 +13,12 @@ from transformers.trainer_callback import ExportableState
 
 from ..attention import attention_sites
 from ..attention.soft_edges import SoftEdges, soft_edges
-from ..model.dry_run import quiet_evaluation
+from ..model.dry_run import quiet_pass
 from ..model.state import sparse_config, transformers_model
 from .teacher import as_own_teacher, check_own_teacher, check_teacher
 
 RATE = 0.2
-PRICES = (1e-6, 1e6)
+PRICES = (1e-3, 1e3)
 
 
 class EdgePrice(TrainerCallback, ExportableState):
@@ -133,15 +133,17 @@ class EdgeBudget:
         outputs["loss"] = outputs["loss"] + price.price / parts * share
         return outputs
 
-    @torch.no_grad()
     def dense_loss(self, inputs: dict[str, Any]) -> Tensor:
-        """The dense model's loss of a batch, in evaluation mode: a scalar, divided as that of the sparse one is."""
+        """The dense model's loss of a batch: a scalar, divided as that of the sparse one is.
+
+        In training mode, as the loss that it is held against: dropout raises both.
+        """
         if self.teacher is None:
-            with quiet_evaluation(self.model), as_own_teacher(self.model):
+            with quiet_pass(self.model, training=True), as_own_teacher(self.model):
                 return cast(Tensor, self.model(**inputs).loss)
         items = inputs.get("num_items_in_batch")
         given = {name: value for name, value in inputs.items() if name != "num_items_in_batch"}
-        with quiet_evaluation(self.teacher):
+        with quiet_pass(self.teacher, training=True):
             loss = cast(Tensor, self.teacher(**given).loss)
         return loss if items is None else loss * self.counted(inputs) / items  # some models forget to divide by it
 

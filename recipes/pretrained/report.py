@@ -100,12 +100,13 @@ def _attention_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
 
 def _trained_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
     trained = f"{figures['trained']:.3f} ({figures['increase']:+.1%}) after {settings['steps']} steps"
+    alike = f" after {2 * settings['steps']} steps" if settings["rank"] else ""
     return [
         [
             "attention",
             f"{_how(settings)}, `max_loss_increase={settings['increase']:g}`",
             f"{1 - figures['edges']:.1%}",
-            f"loss {figures['continued']:.3f} after {settings['steps']} steps",
+            f"loss {figures['continued']:.3f}{alike}",
             f"{figures['swapped']:.3f}",
             trained,
         ]
@@ -211,10 +212,11 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
 def _fitted(settings: dict[str, Any]) -> str:
     if settings["part"] != "trained":
         return "No weight was trained: temperatures and alphas were fitted to the dense model."
+    learned = "Temperatures and alphas of the heads" + (", and adapters, were" if settings["rank"] else " were")
+    alike = ", which was trained by adapters for as many steps" if settings["rank"] else "; no weight was"
     return (
-        "Temperatures and alphas of the heads, and adapters merged into the weights since, were trained for the "
-        f"fewest edges of attention at a loss at most {settings['increase']:.0%} above that of the dense model, whose "
-        "adapters were trained for as many steps."
+        f"{learned} trained for the fewest edges of attention at a loss at most {settings['increase']:.0%} above the "
+        f"dense model's{alike}."
     )
 
 

@@ -70,9 +70,9 @@ class Pretrained(Settings):
     fit_voices: tuple[str, ...] = setting(("en-us", "en-gb+f3"))
     noise: float = setting(0.02)  # of the sound's standard deviation
     proofs: int = setting(8)  # utterances whose transcripts are to be proved likeliest
-    steps: int = setting(100)
+    steps: int = setting(60)
     batch_size: int = setting(2)
-    rank: int = setting(16)  # of the adapters
+    rank: int = setting(0)  # of the adapters; 0 trains alphas and temperatures alone
     learning_rate: float = setting(2e-4)
     increase: float = setting(0.01)  # of the loss, at most
 
@@ -80,7 +80,7 @@ class Pretrained(Settings):
         if self.part not in PARTS:
             raise ValueError(f"part must be one of {', '.join(PARTS)}, was {self.part!r}")
         check_positive(self, "length", "rows", "fit_rows", "folds", "splits", "proofs")
-        check_positive(self, "steps", "batch_size", "rank", "learning_rate", "increase")
+        check_positive(self, "steps", "batch_size", "learning_rate", "increase")
 
 
 RUNS = {

@@ -1,4 +1,4 @@
-"""A pretrained language model trained for the fewest edges of attention at the loss of a dense one trained alike."""
+"""A pretrained language model trained for the fewest edges of attention at a loss close to the dense one's."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 
 import hf_sparse
+from hf_sparse.attention.site import learned_parameters
 from hf_sparse.attention.soft_edges import soft_edges
 
 from ..lib.models import config_of, save
@@ -25,27 +26,29 @@ LEARNED = ("alpha", "temperature")
 
 
 def trained(settings: Any, folder: Path) -> Figures:
-    """Train adapters on the first half of a text, dense, then sparse with that as the measure; both on the second."""
+    """Train on the first half of a text for the fewest edges, and measure loss and edges on the second.
+
+    With rank 0 nothing but alphas and temperatures is trained, and the dense model is the measure as it is. Otherwise
+    both are trained by adapters: the dense model first, which the sparse one starts from, then both for as many steps.
+    """
     dense, tokenizer = load(settings.source, "causal")
     fit, test = windows(tokenizer, Path(settings.data), settings.length, settings.rows)
-    every, _ = windows(tokenizer, Path(settings.data), settings.length, 10**9)
-    model, example = copy.deepcopy(dense), {"input_ids": fit[:1, :32]}
+    rows = _rows(windows(tokenizer, Path(settings.data), settings.length, 10**9)[0])
     figures: Figures = {"dense": token_loss(dense, test), "tokens": test.numel() - len(test)}
-    dense = _adapted(dense, settings)
-    Trainer(dense, _arguments(settings, folder), train_dataset=_rows(every)).train()
-    dense = dense.merge_and_unload().eval()
-    figures["continued"] = token_loss(dense, test)
+    dense = _continued(dense, rows, settings, folder)
+    model, example = copy.deepcopy(dense), {"input_ids": fit[:1, :32]}
     hf_sparse.sparsify(model, attn=settings.map, example=example)
     figures["swapped"] = token_loss(model, test)
     hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None, progress=False)
     figures["calibrated"], figures["calibrated_edges"] = _loss_and_edges(model, test)
     hf_sparse.learn_settings(model, LEARNED, example=example)
     model = _adapted(model, settings, modules_to_save=[f"sparse_{name}" for name in LEARNED])
-    arguments = _arguments(settings, folder, max_loss_increase=settings.increase, settings_learning_rate=0.02)
-    trainer = hf_sparse.SparseTrainer(model, arguments, train_dataset=_rows(every), teacher=dense)
+    arguments = _arguments(settings, folder, max_loss_increase=settings.increase, settings_learning_rate=0.03)
+    trainer = hf_sparse.SparseTrainer(model, arguments, train_dataset=rows, teacher=dense)
     trainer.train()
-    model = model.merge_and_unload().eval()
+    model = _merged(model)
     figures["trained"], figures["edges"] = _loss_and_edges(model, test)
+    figures["continued"] = token_loss(_continued(dense, rows, settings, folder), test)
     save(model, tokenizer, folder)
     names = ("step", "loss_increase", "edge_price", "attention_edges")
     return {
@@ -57,14 +60,32 @@ def trained(settings: Any, folder: Path) -> Figures:
     }
 
 
+def _continued(model: Any, rows: Dataset, settings: Any, folder: Path) -> Any:
+    """A dense model after as many steps as the sparse one is trained; itself where no weight is."""
+    if settings.rank == 0:
+        return model
+    model = _adapted(model, settings)
+    Trainer(model, _arguments(settings, folder), train_dataset=rows).train()
+    return _merged(model)
+
+
 def _adapted(model: PreTrainedModel, settings: Any, **options: Any) -> Any:
-    """A model that learns by adapters in its attention, whose starts and batches come from the seed."""
+    """A model that learns by adapters in its attention, whose starts follow the seed; by settings alone at rank 0."""
+    if settings.rank == 0:
+        learned = {id(weight) for weight in learned_parameters(model)}
+        for weight in model.parameters():
+            weight.requires_grad_(id(weight) in learned)
+        return model
     torch.manual_seed(settings.seed)
     layers = ["q_proj", "k_proj", "v_proj", "o_proj"]
     config = LoraConfig(
         r=settings.rank, lora_alpha=2 * settings.rank, target_modules=layers, task_type="CAUSAL_LM", **options
     )
     return get_peft_model(model, config)
+
+
+def _merged(model: Any) -> Any:
+    return model.merge_and_unload().eval() if isinstance(model, PeftModel) else model.eval()
 
 
 def _arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseTrainingArguments:

@@ -153,15 +153,16 @@ def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, 
     json.dumps(runs)
 
 
-def test_a_model_is_trained_beside_a_dense_one(tmp_path, language_model):
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_model_is_trained_beside_a_dense_one(rank, tmp_path, language_model):
     (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
     arguments = ["--quick", "--data", str(tmp_path / "text.txt"), "--only", "smollm2-trained"]
-    changes = ["--out", str(tmp_path / "out"), "--set", f"source={language_model}", "edges=0.7"]
+    changes = ["--out", str(tmp_path / "out"), "--set", f"source={language_model}", "edges=0.7", f"rank={rank}"]
     (run,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
     figures = run["figures"]
     assert len(figures["curve"]) == 2
     assert figures["curve"][0]["edge_price"] != 1
-    assert figures["continued"] != figures["dense"]
+    assert (figures["continued"] == figures["dense"]) == (rank == 0)
     assert figures["trained"] != figures["calibrated"]
     assert 0 < figures["edges"] < 1
     own = card(run, [run])

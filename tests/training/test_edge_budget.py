@@ -79,7 +79,7 @@ def test_the_loss_has_the_price_of_the_edges(name, tmp_path):
 
 
 def test_another_teacher_is_another_measure(tmp_path):
-    batch, teacher = rows().with_format("torch")[:], tiny_model("llama", seed=5)
+    batch, teacher = rows().with_format("torch")[:], no_dropout(tiny_model("llama", seed=5))
     model = sparsify(tiny_model("llama"), **LLAMA)
     with torch.no_grad():
         increase = float(model(**batch).loss) / float(teacher(**batch).loss) - 1
@@ -87,9 +87,27 @@ def test_another_teacher_is_another_measure(tmp_path):
     assert log["loss_increase"] == pytest.approx(increase, rel=1e-3)
 
 
+def test_dropout_does_not_count_against_the_sparse_model(tmp_path):
+    """Next to softmax both losses are those of one model, whose dropout of a half changes each."""
+    model = tiny_model("gpt2")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    learn_settings(sparsify(model, attn={"name": "entmax", "alpha": 1.01}), ["temperature"])
+    data = Dataset.from_dict({"input_ids": tokens(ROWS, 60).tolist(), "labels": tokens(ROWS, 60).tolist()})
+    for path, weight in model.named_parameters():
+        weight.requires_grad_("sparse_" in path)
+    mean = {}
+    for against in (None, no_dropout(tiny_model("gpt2"))):
+        runs = [budgeted(model, tmp_path, against, data, learning_rate=1e-9, seed=seed) for seed in range(4)]
+        mean[against is None] = abs(sum(run._edge_price.increase for run in runs)) / 4
+    assert mean[True] < 0.3 * mean[False]
+    assert mean[False] > 0.02
+
+
 @pytest.mark.parametrize("name", ["llama", "t5"])
 def test_accumulation_equals_one_big_batch(name, tmp_path):
-    start, teacher = settings_only(name), tiny_model(name)
+    start, teacher = settings_only(name), no_dropout(tiny_model(name))
     whole = budgeted(settings_only(name), tmp_path, teacher)
     small = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     parts = budgeted(settings_only(name), tmp_path, teacher, **small)
