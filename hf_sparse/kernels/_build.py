@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import platform
 import shlex
@@ -17,37 +16,33 @@ from pathlib import Path
 import torch
 
 from ._cache import KernelUnavailable, cache_folder, keep, library_problem, own_folder, stored
-
-SOURCE = Path(__file__).parent / "cpp" / "entmax.cpp"
-# None of these lets the compiler assume that there are no NaNs or infinities.
-MATHS = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *MATHS)
-# By the capability that torch reports and computes with (ATEN_CPU_CAPABILITY lowers it).
-INSTRUCTIONS = {
-    "AVX512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma"),
-    "AVX2": ("-mavx2", "-mfma"),
-}
+from ._recipe import PREBUILT, SOURCE, content_hash, flags, key_of
 
 
 class KernelNotOffered(KernelUnavailable):
     """Nobody expects the kernel here: it is turned off, or there is nothing to build it with."""
 
 
-def flags() -> tuple[str, ...]:
-    """Compiler flags for the instruction set of this machine; for the portable one where it is not listed above."""
-    return (*FLAGS, *INSTRUCTIONS.get(torch.backends.cpu.get_cpu_capability(), ()))
+def _capability() -> str:
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def library_key() -> str:
-    """The name of a build: a hash of its sources, its flags and the kind of machine."""
-    machine = (sys.platform, platform.machine(), *platform.libc_ver())
-    sources = b"".join(path.read_bytes() for path in sorted(SOURCE.parent.glob("*pp")))
-    return hashlib.sha256(sources + repr((flags(), machine)).encode()).hexdigest()[:16]
+    """The key of what is built here; it depends on the C library too, with which a compiler links."""
+    return key_of(_capability(), *platform.libc_ver())
+
+
+def prebuilt() -> Path | None:
+    """The library that came with the package for this CPU, or None."""
+    found = stored(PREBUILT, key_of(_capability()))
+    return next((path for path in found if path.name.endswith(f"-{content_hash(path.read_bytes())}.so")), None)
 
 
 def is_built() -> bool:
-    """Whether the cache folder holds a file that claims to be the library; looks at its name alone."""
+    """Whether the package or the cache folder holds a file that claims to be the library; looks at its name alone."""
     try:
+        if stored(PREBUILT, key_of(_capability())):
+            return True
         return sys.platform != "win32" and bool(stored(cache_folder(), library_key()))
     except (KernelUnavailable, OSError):
         return False
@@ -113,7 +108,7 @@ def _compiled(folder: Path, key: str) -> Path:
     handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
     try:
-        words = [*command, *flags(), str(SOURCE), "-o", name]
+        words = [*command, *flags(_capability()), str(SOURCE), "-o", name]
         result = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
         if result.returncode != 0:
             raise KernelUnavailable(f"{command[0]} failed on {SOURCE.name}: {result.stderr.strip()[-500:]}")

@@ -7,11 +7,12 @@ longer what was built (a full disk, a copy cut short), is never given to the loa
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 import time
 from pathlib import Path
+
+from ._recipe import content_hash, library_name
 
 # Older files of a build belong to one that was killed.
 _LONGEST_BUILD = 3600.0
@@ -102,7 +103,7 @@ def library_problem(path: Path) -> str | None:
             return "is not a file of this user"
         if _others_write(found):
             return "can be written to by others"
-        return None if path.stem.endswith(f"-{_hash(file.read())}") else "is not what was built"
+        return None if path.stem.endswith(f"-{content_hash(file.read())}") else "is not what was built"
 
 
 def keep(built: Path, key: str) -> Path:
@@ -112,10 +113,6 @@ def keep(built: Path, key: str) -> Path:
         The new path. Processes that build the same end with the same file.
     """
     built.chmod(0o700)
-    path = built.with_name(f"entmax-{key}-{_hash(built.read_bytes())}.so")
+    path = built.with_name(library_name(key, built.read_bytes()))
     built.replace(path)
     return path
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]

@@ -6,8 +6,9 @@ import ctypes
 import os
 import warnings
 from functools import cache
+from pathlib import Path
 
-from ._build import KernelNotOffered, build, is_built
+from ._build import KernelNotOffered, build, is_built, prebuilt
 from ._cache import KernelUnavailable
 
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
@@ -38,8 +39,23 @@ def _loaded() -> ctypes.CDLL | KernelUnavailable:
 
 
 def _load() -> ctypes.CDLL:
+    """The library that came with the package where there is one that loads here, else one built here."""
+    path = prebuilt()
+    if path is None:
+        return _opened(build())
     try:
-        kernel = ctypes.CDLL(str(build()))
+        return _opened(path)
+    except KernelUnavailable as error:
+        problem = error
+    try:
+        return _opened(build())
+    except KernelUnavailable as error:
+        raise KernelUnavailable(f"the package's own: {problem}; one for this machine: {error}") from error
+
+
+def _opened(path: Path) -> ctypes.CDLL:
+    try:
+        kernel = ctypes.CDLL(str(path))
         for name, arguments in SIGNATURES.items():
             function = getattr(kernel, name)
             function.argtypes, function.restype = arguments, _POINTER if name.endswith("_supports") else None
