@@ -71,6 +71,29 @@ class LinearLogits:
             **options,
         )
 
+    def weighted_sum(self, classes: Tensor, weights: Tensor) -> Tensor:
+        """``sum_k weights_k z_k`` over some classes of each row, from their rows of W alone.
+
+        Args:
+            classes: (N, K).
+            weights: (N, K), without a gradient.
+
+        Returns:
+            (N,) in float32, or float64 for float64 states.
+
+        Raises:
+            ValueError: logits with a soft cap, which are not linear.
+        """
+        if self.outer is not None:
+            raise ValueError("soft-capped logits are not linear in the rows of the head; pass fused_loss=False")
+        hidden, weight = upcast(self.hidden), upcast(self.weight)
+        weights = weights.to(weight.dtype)
+        rows = torch.nn.functional.embedding_bag(classes, weight, mode="sum", per_sample_weights=weights)
+        z = (hidden * rows).sum(-1)
+        if self.bias is not None:
+            z = z + (upcast(self.bias)[classes] * weights).sum(-1)
+        return self.scale * z
+
     def centered(self) -> LinearLogits:
         """The logits less their mean over the classes: the head less its mean row, and the bias less its mean."""
         if self.outer is not None:

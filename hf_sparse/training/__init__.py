@@ -2,6 +2,7 @@
 
 from .annealing import AnnealingCallback
 from .buckets import BucketedTrainer, LengthBuckets
+from .supports import store_supports
 from .trainer import SparseSeq2SeqTrainer, SparseTrainer, SparseTrainingArguments
 
 __all__ = [
@@ -11,4 +12,5 @@ __all__ = [
     "SparseSeq2SeqTrainer",
     "SparseTrainer",
     "SparseTrainingArguments",
+    "store_supports",
 ]

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
 from ..model.state import sparse_config, transformers_model
+from .supports import Supports, check_positions, without_supports
 from .teacher import as_own_teacher, check_own_teacher, check_teacher, check_vocabulary
 
 
@@ -28,28 +29,39 @@ class Distillation:
             and its maps: the same weights, so that only a second forward pass is paid for, not memory.
         weight: of the teacher, in (0, 1].
         shifts_labels: whether logits at one position are scored by the label of the next.
+        stored: whether ``q`` comes with the data, from ``store_supports``; then there is no teacher, and the loss may
+            be fused.
 
     Raises:
-        ValueError: no head, a fused loss, a teacher that is sparse or has another vocabulary, or no teacher where
-            the model is no adapter on frozen weights.
+        ValueError: no head, a fused loss, a teacher that is sparse or has another vocabulary, no teacher where
+            the model is no adapter on frozen weights, or a teacher beside stored supports.
         TypeError: a teacher that is not a Transformers model.
 
     Source: Hinton et al. 2015, with the loss of Blondel et al. 2020, Eq. 14, in place of cross-entropy.
     """
 
     def __init__(
-        self, model: PreTrainedModel, teacher: PreTrainedModel | None, weight: float, shifts_labels: bool
+        self,
+        model: PreTrainedModel,
+        teacher: PreTrainedModel | None,
+        weight: float,
+        shifts_labels: bool,
+        stored: bool = False,
     ) -> None:
         head = transformers_model(model).get_output_embeddings()
         name = type(transformers_model(model)).__name__
         if head is None:
             raise ValueError(f"{name} has no language-model head to distil into; set distillation_weight=0")
-        if sparse_config(model).fused_loss:
+        if stored and teacher is not None:
+            raise ValueError("the data have a teacher's supports already; pass teacher=None, or remove their columns")
+        if sparse_config(model).fused_loss and not stored:
             raise ValueError(
                 "fused_loss=True never makes the logits that distillation compares with the teacher's; make the model "
                 "sparse with fused_loss=False, or set distillation_weight=0"
             )
-        if teacher is None:
+        if stored:
+            pass
+        elif teacher is None:
             check_own_teacher(model, "distillation_weight")
         else:
             check_teacher(teacher)
@@ -58,6 +70,7 @@ class Distillation:
         self.teacher = teacher
         self.weight = weight
         self.shifts_labels = shifts_labels
+        self.stored = stored
 
     def forward(self, model: PreTrainedModel, **inputs: Any) -> Any:
         """The output of ``model(**inputs)``, with the teacher's part in its loss.
@@ -71,28 +84,31 @@ class Distillation:
         """
         if inputs.get("labels") is None:
             raise ValueError("distillation needs labels: they tell which positions count")
-        outputs = model(**inputs)
-        shape = tuple(outputs.logits.shape)
-        if shape[:-1] != inputs["labels"].shape:
-            raise ValueError(
-                f"logits {shape} and labels {tuple(inputs['labels'].shape)} must agree in all but the vocabulary for "
-                "distillation; set distillation_weight=0"
-            )
-        logits, targets = self.scored(outputs.logits, inputs), self.scored(self.teacher_logits(inputs), inputs)
+        outputs = model(**without_supports(inputs))
+        check_positions(outputs.logits, inputs["labels"], "distillation; or set distillation_weight=0")
         config = sparse_config(self.model)
-        map_config = config.head or MapConfig("softmax")
-        distilled = map_config.loss()(logits, targets.float().softmax(-1), num_items=inputs.get("num_items_in_batch"))
+        map_config, logits = config.head or MapConfig("softmax"), self.scored(outputs.logits, inputs)
+        num_items = inputs.get("num_items_in_batch")
+        if self.stored:
+            supports = Supports.taken(inputs, self.counted(inputs), logits.shape[-1])
+            distilled = supports.loss(map_config, logits, num_items)
+        else:
+            targets = self.scored(self.teacher_logits(inputs), inputs).float().softmax(-1)
+            distilled = map_config.loss()(logits, targets, num_items=num_items)
         outputs["loss"] = (1 - self.weight) * outputs["loss"] + self.weight * config.loss_factor * distilled
         return outputs
 
     def scored(self, logits: Tensor, inputs: dict[str, Any]) -> Tensor:
         """The rows of ``logits`` (batch, length, V) whose label counts: (N, V)."""
-        labels = inputs["labels"]
-        if inputs.get("shift_labels") is not None:
-            labels = inputs["shift_labels"]
-        elif self.shifts_labels:
-            logits, labels = logits[:, :-1], labels[:, 1:]
-        return logits[labels != -100]
+        shifted = self.shifts_labels and inputs.get("shift_labels") is None
+        return (logits[:, :-1] if shifted else logits)[self.counted(inputs)]
+
+    def counted(self, inputs: dict[str, Any]) -> Tensor:
+        """Whether a label counts, (batch, length), or without the first one where labels are shifted."""
+        labels: Tensor | None = inputs.get("shift_labels")
+        if labels is None:
+            labels = inputs["labels"][:, 1:] if self.shifts_labels else inputs["labels"]
+        return labels != -100
 
     def teacher_logits(self, inputs: dict[str, Any]) -> Tensor:
         """The teacher's logits (batch, length, V), in evaluation mode and without a gradient."""

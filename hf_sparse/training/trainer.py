@@ -22,6 +22,7 @@ from ..model.state import is_sparse, probabilities, sparse_config, sparse_state
 from .buckets import BucketedTrainer
 from .distillation import Distillation
 from .edge_budget import EdgeBudget, EdgePrice
+from .supports import IDS, PROBABILITIES, SupportCollator, has_supports, without_supports
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,8 @@ class SparseTrainer(BucketedTrainer):
         args: ``SparseTrainingArguments``.
         teacher: the dense model to learn from, for ``distillation_weight`` above 0, or to be held against, for
             ``max_loss_increase``; moved to the training device. None where the model is a PEFT adapter, or trains
-            nothing but settings of its maps: then its own base, dense, is the teacher, without a second copy.
+            nothing but settings of its maps: then its own base, dense, is the teacher, without a second copy. None
+            too where the training data have a teacher's supports, from ``store_supports``.
         *rest, **kwargs: as for ``Trainer``.
 
     With distillation the training loss is ``(1 - distillation_weight) L(z, y) + distillation_weight L(z, q)``: the
@@ -140,12 +142,26 @@ class SparseTrainer(BucketedTrainer):
         self._sparsity = _Sparsity()
         self._distillation: Distillation | None = None
         self._budget: EdgeBudget | None = None
+        stored = has_supports(self.train_dataset)
+        if stored and not args.distillation_weight:
+            raise ValueError(
+                f"the training data have a teacher's supports but distillation_weight is 0; set it above 0, or remove "
+                f"the columns {IDS!r} and {PROBABILITIES!r}"
+            )
         if args.distillation_weight:
-            weight = args.distillation_weight
-            self._distillation = Distillation(self.model, self._placed(teacher), weight, self._loss_shifts_labels)
+            teacher, weight = self._placed(teacher), args.distillation_weight
+            self._distillation = Distillation(self.model, teacher, weight, self._loss_shifts_labels, stored)
+            if stored:
+                self.data_collator: Any = SupportCollator(self.data_collator)
         elif args.max_loss_increase is not None:
             self._budget = EdgeBudget(self.model, self._placed(teacher), self._loss_shifts_labels)
             self.add_callback(EdgePrice())
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if self._distillation is not None and self._distillation.stored:
+            columns = cast(Any, self)._signature_columns
+            self._signature_columns = [*dict.fromkeys([*columns, IDS, PROBABILITIES])]
 
     def _placed(self, teacher: PreTrainedModel | None) -> PreTrainedModel | None:
         """The teacher, on the training device."""
@@ -183,6 +199,8 @@ class SparseTrainer(BucketedTrainer):
         """The model's own loss, with the teacher's part; counts supports on the way where they will be logged."""
         if model.training and self.args.sparse_label_smoothing:
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
+        if not model.training:
+            inputs = without_supports(inputs)
         run = self._forward(model, kwargs.get("num_items_in_batch"))
         if not self._counts_supports(model):
             return super().compute_loss(run, inputs, return_outputs, **kwargs)

@@ -1,0 +1,251 @@
+"""Supports as data: the sparse distributions of a teacher, stored once beside the rows that students learn from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, default_data_collator
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+
+from ..config import MapConfig
+from ..functional.arguments import check_count, items_divisor
+from ..model.distribution import distribution
+from ..model.dry_run import quiet_evaluation
+from ..model.lazy_logits import LinearLogits
+from ..model.state import is_sparse, raw_scores, sparse_config, transformers_model
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+IDS, PROBABILITIES = "support_ids", "support_probabilities"
+
+Row = dict[str, Any]
+
+
+def store_supports(
+    teacher: PreTrainedModel,
+    dataset: Dataset,
+    data_collator: Callable[[list[Row]], dict[str, Any]] | None = None,
+    *,
+    batch_size: int = 8,
+) -> Dataset:
+    """Run a teacher once, and keep its distribution at every label that counts: the classes of nonzero probability.
+
+    ``SparseTrainer`` and ``SparseSeq2SeqTrainer`` read the two columns with ``distillation_weight`` above 0, and need
+    no teacher. Nothing is approximated: the distribution is zero elsewhere, and the student's loss is that of training
+    beside the teacher, up to rounding.
+
+    Args:
+        teacher: a language model with a sparse head, calibrated for small supports
+            (``calibrate(teacher, loader, classes=64)``); it may be in any precision and on any device.
+        dataset: tokenized rows, with all that the trainer reads.
+        data_collator: the one that will be trained with, or another that leaves the same labels in every row; None is
+            Transformers' default. One that masks at random leaves others each time: mask first.
+        batch_size: rows per forward pass.
+
+    Returns:
+        The data set with two ragged columns more: ``support_ids`` (int32) and ``support_probabilities`` (float32) have
+        a list for each label that counts, in order, with eight bytes per class of nonzero probability.
+
+    Raises:
+        ValueError: a dense head; batches without labels, or logits that do not go with them position by position.
+        TypeError: not a ``datasets.Dataset``.
+
+    Cost: a forward pass per row.
+
+    >>> from datasets import Dataset
+    >>> from hf_sparse import sparsify
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> _ = torch.manual_seed(0)
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    >>> teacher = LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes))
+    >>> teacher = sparsify(teacher, head={"name": "entmax15", "temperature": 0.1})
+    >>> rows = Dataset.from_dict({"input_ids": [[1, 5, 7]], "labels": [[1, 5, 7]]})
+    >>> store_supports(teacher, rows)["support_ids"][0]
+    [[2, 3, 6, 11, 13, 15, 18], [1, 2, 3, 4, 5, 7, 10, 11, 12, 13, 14, 15, 18]]
+    """
+    from datasets import Dataset, List, Value
+
+    check_count("batch_size", batch_size)
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"dataset must be a datasets.Dataset, was {type(dataset).__name__}; store each split by itself"
+        )
+    head = sparse_config(teacher).head if is_sparse(teacher) else None
+    if head is None:
+        raise ValueError(
+            f"the head of the teacher, a {type(transformers_model(teacher)).__name__}, is dense: every class has "
+            "nonzero probability. Make it sparse and small first: sparsify(teacher, head=...), then "
+            "calibrate(teacher, loader, classes=64)"
+        )
+    collate = data_collator or default_data_collator
+    # Those that Trainer leaves: a collator need not know others.
+    taken = {*inspect.signature(transformers_model(teacher).forward).parameters, "labels", "label", "label_ids"}
+
+    def supports(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        known = {name: values for name, values in columns.items() if name in taken}
+        rows = [dict(zip(known, values)) for values in zip(*known.values())]
+        with quiet_evaluation(teacher):
+            return _supports_of_batch(teacher, head, collate(rows))
+
+    added = {IDS: List(List(Value("int32"))), PROBABILITIES: List(List(Value("float32")))}
+    features = dataset.features.copy()
+    features.update(added)
+    options = {"batched": True, "batch_size": batch_size, "load_from_cache_file": False, "features": features}
+    # A fingerprint of its own: the usual one hashes the function, and with it the teacher.
+    stored: Dataset = dataset.map(supports, new_fingerprint=uuid4().hex, desc="teacher", **options)
+    return stored
+
+
+def _supports_of_batch(teacher: PreTrainedModel, head: MapConfig, batch: dict[str, Any]) -> dict[str, list[Any]]:
+    """The two columns of some rows."""
+    if batch.get("labels") is None:
+        raise ValueError("store_supports needs labels, which tell the positions that count; the collator made none")
+    device = teacher.device
+    given = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+    labels = given["labels"]
+    if not teacher.config.is_encoder_decoder:  # others make the decoder's input from the labels
+        given.pop("labels")
+    with raw_scores(teacher):
+        logits = teacher(**given).logits
+    check_positions(logits, labels, "store_supports")
+    if shifts_labels(teacher):
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    columns: dict[str, list[Any]] = {IDS: [], PROBABILITIES: []}
+    for scores, own in zip(logits, labels):
+        p = distribution(head, scores[own != -100]).float().cpu()
+        support = [row.nonzero()[:, 0] for row in p]
+        columns[IDS].append([ids.tolist() for ids in support])
+        columns[PROBABILITIES].append([row[ids].tolist() for row, ids in zip(p, support)])
+    return columns
+
+
+def shifts_labels(model: PreTrainedModel) -> bool:
+    """Whether logits at one position are scored by the label of the next, by the rule of ``Trainer``."""
+    inner = transformers_model(model)
+    return LOSS_MAPPING.get(inner.loss_type) is ForCausalLMLoss and not inner.config.is_encoder_decoder
+
+
+def check_positions(logits: Any, labels: Tensor, purpose: str) -> None:
+    """Refuse logits that do not go with their labels position by position.
+
+    Raises:
+        ValueError: shapes that differ in more than the vocabulary.
+    """
+    if logits.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} must agree in all but the vocabulary for "
+            f"{purpose}"
+        )
+
+
+def has_supports(dataset: object) -> bool:
+    """Whether a data set has the columns of ``store_supports``."""
+    return {IDS, PROBABILITIES} <= set(getattr(dataset, "column_names", None) or ())
+
+
+def without_supports(inputs: Row) -> Row:
+    """A batch for a model, which takes no supports."""
+    return {name: value for name, value in inputs.items() if name not in (IDS, PROBABILITIES)}
+
+
+class SupportCollator:
+    """A data collator that pads the columns of ``store_supports`` and leaves the rest to another collator.
+
+    Args:
+        collator: makes a batch of the other columns.
+    """
+
+    def __init__(self, collator: Callable[[list[Row]], dict[str, Any]]) -> None:
+        self.collator = collator
+
+    def __call__(self, features: Sequence[Row]) -> dict[str, Any]:
+        """Make a batch; rows without the columns give a batch without them.
+
+        Returns:
+            The batch of the other collator, with both columns (rows, labels, classes), 0 at padding.
+        """
+        batch = self.collator([without_supports(row) for row in features])
+        if all(IDS in row for row in features):
+            batch[IDS] = _padded([row[IDS] for row in features], torch.long)
+            batch[PROBABILITIES] = _padded([row[PROBABILITIES] for row in features], torch.float32)
+        return batch
+
+
+def _padded(rows: list[list[list[float]]], dtype: torch.dtype) -> Tensor:
+    labels = max(map(len, rows))
+    classes = max((len(support) for row in rows for support in row), default=0)
+    padded = torch.zeros(len(rows), labels, classes, dtype=dtype)
+    for number, row in enumerate(rows):
+        for place, support in enumerate(row):
+            padded[number, place, : len(support)] = torch.as_tensor(support, dtype=dtype)
+    return padded
+
+
+class Supports(NamedTuple):
+    """Sparse distributions of N targets.
+
+    Attributes:
+        ids: (N, K) classes, 0 at padding.
+        p: (N, K) their probabilities, 0 at padding.
+    """
+
+    ids: Tensor
+    p: Tensor
+
+    @classmethod
+    def taken(cls, inputs: Row, counted: Tensor, num_classes: int) -> Supports:
+        """Those of a batch.
+
+        Args:
+            inputs: a batch of ``SupportCollator``.
+            counted: (rows, length) whether a label counts.
+            num_classes: of the student.
+
+        Raises:
+            ValueError: no supports, those of other labels, or of another vocabulary.
+        """
+        if IDS not in inputs:
+            raise ValueError("a batch came without supports; every row of the data must be one of store_supports")
+        ids, p = inputs[IDS], inputs[PROBABILITIES]
+        stored = p.sum(-1) > 0
+        if stored.sum(1).tolist() != counted.sum(1).tolist():
+            raise ValueError(
+                f"supports were stored for {stored.sum(1).tolist()} labels of the rows of a batch, in which "
+                f"{counted.sum(1).tolist()} count; store them with the collator that trains"
+            )
+        if ids.numel() and int(ids.max()) >= num_classes:
+            raise ValueError(f"the stored supports have class {int(ids.max())}, and the model {num_classes} classes")
+        return cls(ids[stored], p[stored])
+
+    def dense(self, num_classes: int) -> Tensor:
+        """The distributions (N, num_classes)."""
+        return self.p.new_zeros(len(self.p), num_classes).scatter_add(1, self.ids, self.p)
+
+    def loss(self, map_config: MapConfig, logits: Any, num_items: Any) -> Tensor:
+        """``L(z, q)``, the mean over the targets, or their sum divided by ``num_items``.
+
+        Without logits it is ``L(z, c) + z_c - <z, q> + Omega(q) - Omega(c)`` with c the likeliest class of q: the
+        first term is the fused loss of a class, and the next two need the rows of the head at the support alone.
+
+        Args:
+            map_config: of the student.
+            logits: (N, V), or ``LinearLogits``.
+            num_items: see ``fenchel_young_loss``.
+        """
+        if not isinstance(logits, LinearLogits):
+            return map_config.loss()(logits, self.dense(logits.shape[-1]), num_items=num_items)
+        q = self.p / self.p.sum(-1, keepdim=True)
+        place = q.argmax(-1, keepdim=True)
+        likeliest = torch.zeros_like(q).scatter(1, place, 1.0)
+        toward = logits.weighted_sum(self.ids, likeliest - q) / map_config.temperature
+        regularizer = map_config.map.loss_regularizer()
+        constant = regularizer(q, **map_config.map_settings) - regularizer(likeliest, **map_config.map_settings)
+        counted = torch.ones(len(q), dtype=torch.bool, device=q.device)
+        rest = (toward + constant).sum() / items_divisor(max(len(q), 1) if num_items is None else num_items, counted)
+        return logits.loss(map_config, self.ids.gather(1, place)[:, 0], num_items=num_items) + rest

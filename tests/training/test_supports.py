@@ -1,0 +1,198 @@
+"""Supports stored once: the loss of training beside the teacher, without it."""
+
+import pytest
+import torch
+from datasets import Dataset, DatasetDict, load_from_disk
+from transformers import DataCollatorForSeq2Seq
+
+from hf_sparse import (
+    SparseSeq2SeqTrainer,
+    SparseTrainer,
+    probabilities,
+    raw_scores,
+    sparse_config,
+    sparsify,
+    store_supports,
+)
+from hf_sparse.model.lazy_logits import LinearLogits
+from hf_sparse.training.supports import IDS, PROBABILITIES, SupportCollator, Supports, _padded, check_positions
+from tests.tiny_models import tiny_model, tokens
+from tests.training.test_distillation import entmax15_reference, scored, student
+from tests.training.test_trainer import ROWS, arguments, largest_change, rows_of_uneven_length
+from tests.word_tokenizer import word_tokenizer
+
+NARROW = {"name": "entmax15", "temperature": 2.0}
+
+
+def narrow_teacher(name, head=NARROW):
+    return sparsify(tiny_model(name), head=head)
+
+
+def stored_rows(name="llama", head=NARROW):
+    return store_supports(narrow_teacher(name, head), rows_of_uneven_length(), batch_size=3)
+
+
+def trained_on(model, data, path, weight=0.4, **options):
+    trainer = SparseTrainer(model, arguments(path, distillation_weight=weight, **options), train_dataset=data)
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("name", ["llama", "bart", "bert"])
+def test_stored_supports_are_the_teachers_distributions_at_the_labels_that_count(name):
+    teacher, data = narrow_teacher(name), stored_rows(name)
+    batch = rows_of_uneven_length().with_format("torch")[:]
+    with torch.no_grad():
+        output = teacher(**{key: value for key, value in batch.items() if key != "labels" or name == "bart"})
+    p, _ = scored(name, probabilities(teacher, output.logits), batch["labels"])
+    ids = [support for row in data[IDS] for support in row]
+    weights = [support for row in data[PROBABILITIES] for support in row]
+    assert len(ids) == len(p)
+    for row, classes, stored in zip(p, ids, weights):
+        assert classes == row.nonzero()[:, 0].tolist()
+        torch.testing.assert_close(torch.tensor(stored), row[classes], rtol=0, atol=1e-6)
+    assert 1 < sum(map(len, ids)) / len(ids) < 20
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("weight", [0.4, 1.0])
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_the_loss_and_the_step_are_those_of_training_beside_the_teacher(name, weight, fused, tmp_path):
+    teacher, model = narrow_teacher(name), student(name, head=NARROW, fused_loss=fused)
+    batch = rows_of_uneven_length().with_format("torch")[:]
+    with torch.no_grad():
+        dense = {key: value for key, value in batch.items() if key != "labels" or name == "bart"}
+        q, y = scored(name, probabilities(teacher, teacher(**dense).logits), batch["labels"])
+    own = student(name, head=NARROW)
+    with raw_scores(own):
+        z, _ = scored(name, own(**dense).logits, batch["labels"])
+    target = (1 - weight) * torch.nn.functional.one_hot(y, z.shape[-1]) + weight * q.double()
+    p = probabilities(own, z.detach()).double()
+    z.backward((p - target).float() / len(z))  # the gradient of the loss at loss_scale="temperature"
+    trainer = trained_on(model, stored_rows(name), tmp_path, weight)
+    for mine, reference in zip(model.parameters(), own.parameters()):
+        moved = reference if reference.grad is None else reference - 0.1 * reference.grad
+        torch.testing.assert_close(mine, moved, rtol=0, atol=1e-6)
+    hard = entmax15_reference(z.detach() / 2, torch.nn.functional.one_hot(y, z.shape[-1])).mean()
+    soft = entmax15_reference(z.detach() / 2, q).mean()
+    expected = 2 * float((1 - weight) * hard + weight * soft)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-5)
+    assert abs(float(hard - soft)) > 0.01
+
+
+@pytest.mark.parametrize(
+    "head", [NARROW, "sparsemax", {"name": "alpha_relu", "tau": 0.3}, {"name": "entmax", "alpha": 1.2}]
+)
+def test_fused_and_dense_losses_of_supports_agree_with_a_bias(head):
+    map_config = sparse_config(sparsify(tiny_model("llama"), head=head)).head
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(6, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(11, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(11, generator=generator, dtype=torch.float64, requires_grad=True)
+    ids = torch.tensor([[3, 4, 0], [1, 0, 0], [2, 9, 10], [5, 6, 7], [8, 0, 0], [0, 1, 0]])
+    p = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0.2, 0.7, 0.1], [0.3, 0.3, 0.4], [1, 0, 0], [0.9, 0.1, 0]]).double()
+    supports = Supports(ids, p)
+    lazy = LinearLogits(hidden, weight, bias, scale=0.7)
+    for num_items in (None, 9):
+        fused = supports.loss(map_config, lazy, num_items)
+        dense = supports.loss(map_config, lazy.compute(), num_items)
+        torch.testing.assert_close(fused, dense, rtol=1e-6, atol=1e-6)
+        inputs = (hidden, weight, bias)
+        for one, other in zip(
+            torch.autograd.grad(fused, inputs), torch.autograd.grad(dense, inputs, retain_graph=True)
+        ):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+    with pytest.raises(ValueError, match="soft-capped logits are not linear"):
+        supports.loss(map_config, torch.tanh(lazy) * 3.0, None)
+
+
+def test_a_fused_student_never_makes_logits(tmp_path, monkeypatch):
+    def made(_):
+        raise AssertionError("logits were made")
+
+    monkeypatch.setattr(LinearLogits, "compute", made)
+    trained_on(student("llama", head=NARROW, fused_loss=True), stored_rows(), tmp_path, log_sparsity=False)
+
+
+def test_accumulated_gradients_are_those_of_one_batch(tmp_path):
+    data, models = stored_rows(), []
+    for size in (ROWS, 2):
+        models.append(student("llama"))
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": ROWS // size}
+        trained_on(models[-1], data, tmp_path, **options)
+    assert largest_change(*models) < 1e-6
+
+
+def test_rows_are_padded_by_the_collator_that_was_stored_with(tmp_path):
+    collator = DataCollatorForSeq2Seq(word_tokenizer(), padding=True)
+    rows = [tokens(1, length, seed=length)[0].tolist() for length in (3, 7, 5, 4)]
+    data = Dataset.from_dict({"input_ids": rows, "labels": rows, "note": ["a", "b", "c", "d"]})
+    stored = store_supports(narrow_teacher("llama"), data, collator, batch_size=4)
+    alone = store_supports(narrow_teacher("llama"), data, collator, batch_size=1)
+    assert [len(row) for row in stored[IDS]] == [2, 6, 4, 3]
+    assert stored[IDS] == alone[IDS]
+    stored.save_to_disk(tmp_path / "data")
+    args = arguments(tmp_path, distillation_weight=0.5, max_steps=2, per_device_train_batch_size=2)
+    data = load_from_disk(tmp_path / "data")
+    trainer = SparseSeq2SeqTrainer(
+        student("llama"), args, train_dataset=data, eval_dataset=data, data_collator=collator
+    )
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_a_student_of_sparse_attention_alone_learns_from_supports_by_cross_entropy(tmp_path):
+    model = student("llama", attn="entmax15")
+    trainer = trained_on(model, stored_rows(), tmp_path, weight=1.0)
+    assert trainer.state.log_history[0]["loss"] > 0
+
+
+def test_stored_supports_are_smaller_than_distributions():
+    stored = stored_rows(head={"name": "entmax15", "temperature": 0.5})
+    classes = sum(len(support) for row in stored[IDS] for support in row)
+    labels = sum(map(len, stored[IDS]))
+    assert classes < labels * 5
+    assert stored.data.column(IDS).nbytes + stored.data.column(PROBABILITIES).nbytes < 8 * classes + 16 * labels + 100
+
+
+def test_dense_teachers_are_refused_with_the_cure():
+    for teacher in (tiny_model("llama"), sparsify(tiny_model("llama"), attn="entmax15")):
+        with pytest.raises(ValueError, match=r"is dense: every class .*sparsify\(teacher, head=...\), then calibrate"):
+            store_supports(teacher, rows_of_uneven_length())
+
+
+def test_data_that_cannot_be_stored_are_refused():
+    teacher, rows = narrow_teacher("llama"), rows_of_uneven_length()
+    with pytest.raises(TypeError, match=r"dataset must be a datasets\.Dataset, was DatasetDict; store each split"):
+        store_supports(teacher, DatasetDict({"train": rows}))
+    with pytest.raises(ValueError, match="store_supports needs labels"):
+        store_supports(teacher, rows.remove_columns("labels"))
+    with pytest.raises(ValueError, match="batch_size must be"):
+        store_supports(teacher, rows, batch_size=0)
+    with pytest.raises(ValueError, match="must agree in all but the vocabulary for store_supports"):
+        check_positions(torch.zeros(2, 3, 9), torch.zeros(2, 4), "store_supports")
+
+
+def test_training_refuses_supports_that_do_not_fit(tmp_path):
+    data = stored_rows()
+    with pytest.raises(ValueError, match="have a teacher's supports but distillation_weight is 0"):
+        trained_on(student("llama"), data, tmp_path, weight=0.0)
+    args = arguments(tmp_path, distillation_weight=0.5)
+    with pytest.raises(ValueError, match="the data have a teacher's supports already"):
+        SparseTrainer(student("llama"), args, train_dataset=data, teacher=tiny_model("llama"))
+    others = data.remove_columns("labels").add_column("labels", rows_of_uneven_length()["input_ids"])
+    with pytest.raises(ValueError, match=r"in which .* count; store them with the collator that trains"):
+        trained_on(student("llama"), others, tmp_path)
+    with pytest.raises(ValueError, match="the stored supports have class 22, and the model 9 classes"):
+        Supports.taken({IDS: torch.tensor([[[22]]]), PROBABILITIES: torch.ones(1, 1, 1)}, torch.ones(1, 1).bool(), 9)
+    with pytest.raises(ValueError, match="a batch came without supports"):
+        Supports.taken({}, torch.ones(1, 1).bool(), 9)
+
+
+def test_rows_without_supports_give_batches_without_them():
+    collate = SupportCollator(lambda rows: {"count": len(rows), "keys": sorted(rows[0])})
+    assert collate([{"input_ids": [1]}]) == {"count": 1, "keys": ["input_ids"]}
+    batch = collate([{"input_ids": [1], IDS: [[1, 2], [3]], PROBABILITIES: [[0.5, 0.5], [1.0]]}])
+    assert batch["keys"] == ["input_ids"]
+    assert batch[IDS].tolist() == [[[1, 2], [3, 0]]]
+    assert _padded([[], []], torch.long).shape == (2, 0, 0)
