@@ -12,7 +12,7 @@ from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
 from ..model.state import sparse_config, transformers_model
 from .supports import Supports, check_positions, without_supports
-from .teacher import as_own_teacher, check_own_teacher, check_teacher, check_vocabulary
+from .teacher import as_own_teacher, check_own_teacher, check_teacher, check_vocabulary, counted
 
 
 class Distillation:
@@ -90,7 +90,7 @@ class Distillation:
         map_config, logits = config.head or MapConfig("softmax"), self.scored(outputs.logits, inputs)
         num_items = inputs.get("num_items_in_batch")
         if self.stored:
-            supports = Supports.taken(inputs, self.counted(inputs), logits.shape[-1])
+            supports = Supports.taken(inputs, counted(inputs, self.shifts_labels), logits.shape[-1])
             distilled = supports.loss(map_config, logits, num_items)
         else:
             targets = self.scored(self.teacher_logits(inputs), inputs).float().softmax(-1)
@@ -101,14 +101,7 @@ class Distillation:
     def scored(self, logits: Tensor, inputs: dict[str, Any]) -> Tensor:
         """The rows of ``logits`` (batch, length, V) whose label counts: (N, V)."""
         shifted = self.shifts_labels and inputs.get("shift_labels") is None
-        return (logits[:, :-1] if shifted else logits)[self.counted(inputs)]
-
-    def counted(self, inputs: dict[str, Any]) -> Tensor:
-        """Whether a label counts, (batch, length), or without the first one where labels are shifted."""
-        labels: Tensor | None = inputs.get("shift_labels")
-        if labels is None:
-            labels = inputs["labels"][:, 1:] if self.shifts_labels else inputs["labels"]
-        return labels != -100
+        return (logits[:, :-1] if shifted else logits)[counted(inputs, self.shifts_labels)]
 
     def teacher_logits(self, inputs: dict[str, Any]) -> Tensor:
         """The teacher's logits (batch, length, V), in evaluation mode and without a gradient."""

@@ -15,7 +15,7 @@ from ..attention import attention_sites
 from ..attention.soft_edges import SoftEdges, soft_edges
 from ..model.dry_run import quiet_pass
 from ..model.state import sparse_config, transformers_model
-from .teacher import as_own_teacher, check_own_teacher, check_teacher
+from .teacher import as_own_teacher, check_own_teacher, check_teacher, counted
 
 RATE = 0.2
 PRICES = (1e-3, 1e3)
@@ -145,13 +145,6 @@ class EdgeBudget:
         given = {name: value for name, value in inputs.items() if name != "num_items_in_batch"}
         with quiet_pass(self.teacher, training=True):
             loss = cast(Tensor, self.teacher(**given).loss)
-        return loss if items is None else loss * self.counted(inputs) / items  # some models forget to divide by it
-
-    def counted(self, inputs: dict[str, Any]) -> Tensor:
-        """The number of labels of a batch that count in its loss."""
-        labels = inputs["labels"]
-        if inputs.get("shift_labels") is not None:
-            labels = inputs["shift_labels"]
-        elif self.shifts_labels:
-            labels = labels[..., 1:]
-        return (labels != -100).sum()
+        if items is None:
+            return loss
+        return loss * counted(inputs, self.shifts_labels).sum() / items  # some models forget to divide by it
