@@ -53,7 +53,7 @@ def _attend_to_itself(site: AttentionSite, module: nn.Module, scores: Tensor) ->
     """Leave each query the key at its own position; cross-attention none. In place: the map comes next."""
     scores.fill_(-torch.inf)
     if site.kind != "cross":
-        scores.diagonal(dim1=-2, dim2=-1).fill_(0.0)
+        scores.diagonal(dim1=-2, dim2=-1).fill_(1.0)  # spherical softmax gives 0 no weight
 
 
 def _halves(length: int) -> list[Tensor]:

@@ -24,7 +24,7 @@ class SiteCall(NamedTuple):
     Attributes:
         kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
         name: class and path of the module, for messages.
-        attended: (rows, queries, keys) whether some head gives the key a weight above zero.
+        attended: (rows, queries, keys) whether some head gives the key a weight other than zero.
         visible: (rows, queries, keys) whether it may: the key is not masked.
     """
 
@@ -48,7 +48,7 @@ class _Recorder(SupportCount):
         visible = scores > -torch.inf
         if not torch.equal(visible.any(1), visible.all(1)):
             raise ValueError(f"{self.name} hides other keys from each head: no certificate")
-        self.into.append(SiteCall(self.site.kind, self.name, (weights > 0).any(1), visible.any(1)))
+        self.into.append(SiteCall(self.site.kind, self.name, (weights != 0).any(1), visible.any(1)))
 
 
 @contextmanager

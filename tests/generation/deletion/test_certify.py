@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hf_sparse import certify, sparsify
+from hf_sparse.functional import MAPS
 from hf_sparse.generation.deletion import certify as certify_file
 from hf_sparse.generation.deletion._closure import closure
 from hf_sparse.generation.deletion._refusal import is_interval
@@ -112,6 +113,30 @@ def test_certificates_hold_in_float32_and_for_other_maps(attn):
         after = masked_logits(model, inputs, sequences[row], row, certificate.kept)
         torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
         assert certificate.change <= 1e-5
+
+
+def outcome(attn):
+    """``"holds"``, or the reason of a refusal."""
+    settings = {"tau": 1.0} if "tau" in MAPS[attn].settings else {}
+    model, inputs = sharp_model("llama", attn={"name": attn, "temperature": 0.03, **settings}), padded("llama")
+    sequences = generated(model, inputs, steps=2)
+    try:
+        found = certify(model, inputs, sequences)
+    except ValueError as refusal:
+        return str(refusal)
+    for row, certificate in enumerate(found):
+        check(model, inputs, sequences[row], row, certificate)
+    return "holds"
+
+
+def test_certificates_of_every_map_hold_or_are_refused_by_its_name():
+    outcomes = {name: outcome(name) for name, known in MAPS.items() if known.weighs_attention and not known.bounds}
+    assert {"entmax15", "entmax", "sparsemax", "softmax", "sparsegen_lin"} <= {
+        name for name, found in outcomes.items() if found == "holds"
+    }
+    assert "holds" not in (outcomes["sparsehourglass"], outcomes["softpick"])
+    for name, found in outcomes.items():
+        assert found == "holds" or f"weights of {name} depend on keys of weight zero" in found
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
