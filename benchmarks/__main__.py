@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import attention, constrained, decoding, density, growth, linear, losses, maps, memory
+from . import attention, constrained, decoding, density, growth, head, linear, losses, maps, memory
 from ._case import Row
 from ._machine import WARM_ALLOCATOR, is_warm, machine
 from ._table import heading, line, write
@@ -24,9 +24,10 @@ SECTIONS = {
     "growth": growth,
     "decoding": decoding,
     "density": density,
+    "head": head,
 }
-# Sections with a run and a result file of their own, being as long as all the others.
-ALONE = {"density"}
+# Sections with a run and a result file of their own: as long as all the others, or with packages of their own.
+ALONE = {"density", "head"}
 RESULTS = Path(__file__).parent / "results"
 
 

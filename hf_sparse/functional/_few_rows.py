@@ -104,7 +104,7 @@ def _lower_bound(maxima: list[float], alpha: float, exponent: float) -> float:
     Rounding may carry it up to the maximum itself, far from zero, but past no score of the support.
     """
     top = maxima[0]
-    return top + _raised([(score - top) * (alpha - 1) for score in maxima], -1.0, exponent, 3) / (alpha - 1)
+    return top + raised([(score - top) * (alpha - 1) for score in maxima], -1.0, exponent, 3) / (alpha - 1)
 
 
 def _above(scores: list[float], bound: float) -> list[tuple[float, int]]:
@@ -120,13 +120,13 @@ def _weights(scores: list[float], bound: float, alpha: float, exponent: float) -
         return None
     # A lower bound still, however the bound was rounded.
     rounding = 2 * max(ulp(top), ulp(bound))
-    tau = _raised(x, max(-1.0, (bound - top - rounding) * (alpha - 1)), exponent, 100)
+    tau = raised(x, max(-1.0, (bound - top - rounding) * (alpha - 1)), exponent, 100)
     p = [(entry - tau) ** exponent if entry > tau else 0.0 for entry in x]
     mass = sum(p)
     return [weight / mass for weight in p]
 
 
-def _raised(x: list[float], tau: float, exponent: float, num_steps: int) -> float:
+def raised(x: list[float], tau: float, exponent: float, num_steps: int) -> float:
     """A lower bound tau of the root after that many of the Newton steps of ``newton``, or at the root."""
     for _ in range(num_steps):
         u = [entry - tau for entry in x if entry > tau]

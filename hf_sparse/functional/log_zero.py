@@ -25,8 +25,9 @@ def log_or_floor(p: Tensor, z: Tensor) -> Tensor:
         p: (..., V) distributions, float32 or float64.
         z: the scores (..., V) they were made from, of the same dtype.
     """
-    floor = LOG_ZERO + (z - z.amax(-1, keepdim=True)).clamp(min=LOG_ZERO)
-    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), floor)
+    # In place: rows of a vocabulary are large enough that fresh memory costs more than the arithmetic.
+    floor = (z - z.amax(-1, keepdim=True)).clamp_(min=LOG_ZERO).add_(LOG_ZERO)
+    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log_(), floor)
 
 
 def on_floor(scores: Tensor) -> Tensor:

@@ -20,7 +20,9 @@ from ._cpp_rows import (
     write_crowded,
     write_rows,
 )
+from ._cpp_screen import CodedRows, code_rows, fingerprint, refine_, screen, screening_problem
 from ._library import available as cpp_available
+from ._library import library as require_cpp
 from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_ATTENTION_ALPHA
 from ._row_operators import (
     triton_jacobian_product,
@@ -41,20 +43,27 @@ __all__ = [
     "LOWEST_ATTENTION_ALPHA",
     "ROW_IMPLS",
     "STREAM_ABOVE",
+    "CodedRows",
     "KernelUnavailable",
     "Listing",
     "ReluSupports",
     "Scores",
     "Supports",
     "chosen",
+    "code_rows",
     "cpp_attention_backward",
     "cpp_attention_forward",
     "cpp_attention_problem",
     "cpp_available",
     "entmax_supports",
     "entmax_weights",
+    "fingerprint",
     "jacobian_product",
+    "refine_",
     "relu_supports",
+    "require_cpp",
+    "screen",
+    "screening_problem",
     "triton_attention",
     "triton_attention_problem",
     "triton_decode_scores",

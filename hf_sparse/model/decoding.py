@@ -13,7 +13,7 @@ from transformers.generation import logits_process
 from ..fertility.source import source_bounds
 from ..functional.log_zero import LOG_ZERO
 from .beam_record import _postprocess_outputs, _stack_split_outputs
-from .state import sparse_config, sparse_state
+from .state import sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
 
 _GUIDANCE = tuple(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name)
@@ -28,12 +28,17 @@ class KeptSupport(LogitsProcessorList):
 
     Args:
         processors: of scores that are ``log_distribution``.
+        complete: a function of a number of rows, which gives the scores of all tokens where those of probability zero
+            were approximate, or None where they are complete. The processors then see them too, in the steps in which
+            they leave no other token.
 
     Raises:
         ValueError: one for guidance, which needs the ratio of two distributions.
     """
 
-    def __init__(self, processors: LogitsProcessorList) -> None:
+    def __init__(
+        self, processors: LogitsProcessorList, complete: Callable[[int], Tensor | None] = lambda num_rows: None
+    ) -> None:
         for processor in processors:
             if isinstance(processor, _GUIDANCE):
                 raise ValueError(
@@ -41,15 +46,33 @@ class KeptSupport(LogitsProcessorList):
                     "have; leave it out, or pass head=None"
                 )
         super().__init__(processors)
+        self.complete = complete
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         """The processed scores (rows, V); see above for those of probability zero."""
+        if not self:
+            return scores
         zero = scores < LOG_ZERO / 2
+        processed = self._processed(input_ids, scores, zero, **kwargs)
+        complete = None if bool(_any_left(processed, zero).all()) else self.complete(len(scores))
+        if complete is None:
+            return processed
+        return self._processed(input_ids, complete.to(scores.dtype), zero, **kwargs)
+
+    def _processed(self, input_ids: Tensor, scores: Tensor, zero: Tensor, **kwargs: Any) -> Tensor:
         for processor in self:
             processed = LogitsProcessorList([processor])(input_ids, scores.clone(), **kwargs)
-            others_left = (~zero & (processed > -torch.inf)).any(-1, keepdim=True)
-            scores = torch.where(zero & others_left, processed.minimum(scores), processed)
+            # On a GPU it would cost more to look whether there is anything to undo.
+            if processed.device.type != "cpu" or bool((processed > scores).logical_and_(zero).any()):
+                kept = zero & _any_left(processed, zero)
+                processed = torch.where(kept, processed.minimum(scores), processed)
+            scores = processed
         return scores
+
+
+def _any_left(scores: Tensor, zero: Tensor) -> Tensor:
+    """Whether each row (rows, 1) has a token of nonzero probability that is not forbidden."""
+    return (scores > -torch.inf).logical_and_(~zero).any(-1, keepdim=True)
 
 
 def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
@@ -61,7 +84,10 @@ def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
 def _get_logits_processor(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     """The model's own processors, which leave what has probability zero under a sparse head at zero."""
     processors = self._dense_class._get_logits_processor(self, *args, **kwargs)
-    return processors if sparse_config(self).head is None else KeptSupport(processors)
+    state = sparse_state(self)
+    if state.config.head is None:
+        return processors
+    return KeptSupport(processors, lambda num_rows: state.screen.complete(state.head, num_rows))
 
 
 def _maybe_prepare_encoder_kwargs_for_generation(

@@ -41,10 +41,13 @@ class LinearLogits:
         """The logits themselves."""
         if not self._computed:
             z = self.hidden @ self.weight.mT  # not nn.functional.linear, which may be put off once more
-            z = z if self.bias is None else z + self.bias
-            z = z if self.scale == 1 else z * self.scale
-            self._computed.append(z if self.outer is None else self.outer * torch.tanh(z))
+            self._computed.append(self.finished(z if self.bias is None else z + self.bias))
         return self._computed[0]
+
+    def finished(self, z: Tensor) -> Tensor:
+        """What becomes of outputs of the linear layer, any of them: the scale and the soft cap."""
+        z = z if self.scale == 1 else z * self.scale
+        return z if self.outer is None else self.outer * torch.tanh(z)
 
     @property
     def computed(self) -> bool:
@@ -157,6 +160,9 @@ class LinearLogits:
         if leading or (len(keys) > 1 and whole_vocabulary):
             return self._with(hidden=self.hidden[index])
         return self.compute()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.compute()[index] = value
 
     def __mul__(self, factor: Any) -> Any:
         if not isinstance(factor, numbers.Real):

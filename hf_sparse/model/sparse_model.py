@@ -26,6 +26,7 @@ from .distribution import log_distribution
 from .forward_guard import leads_to
 from .head_loss import HeadLoss, check_asked
 from .label_scores import in_place_of_fused_head
+from .lazy_logits import LinearLogits
 from .model_card import update_card
 from .saved_config import save_adapter_settings
 from .state import DENSE_AGAIN, SparseState, needs_forward, sparse_state
@@ -184,6 +185,8 @@ def sparse_forward(
         factor = state.config.loss_factor
         loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused, factor)
         output = _forward_with_loss(self, loss, args, kwargs)
+    elif log_probs and state.config.head is not None:
+        output = _forward_screened(self, state, head, args, kwargs)
     else:
         output = self._dense_forward(self, *args, **kwargs)
     if log_probs:
@@ -218,6 +221,17 @@ def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwar
     with loss:
         output = model._dense_forward(model, *args, **kwargs)
     check_asked(loss, type(model).__name__, output, model._takes_any_keyword)
+    return output
+
+
+def _forward_screened(
+    model: PreTrainedModel, state: SparseState, head: nn.Module | None, args: tuple, kwargs: dict[str, Any]
+) -> Any:
+    """The model's own forward, whose logits may be approximate where they have no weight; see ``screening``."""
+    with state.screen.put_off(head, state.head):
+        output = model._dense_forward(model, *args, **kwargs)
+    if isinstance(output.logits, LinearLogits):
+        output.logits = state.screen.logits(output.logits, state.head)
     return output
 
 

@@ -17,6 +17,7 @@ from ..functional.log_zero import sums_to_one
 from ..functional.rows import check_scores, upcast
 from .distribution import distribution
 from .late_attention import Children, check_late_attention
+from .screening import HeadScreen
 
 _STATE = "_sparse_state"
 _RAW_DECODING = (
@@ -66,6 +67,7 @@ class SparseState:
         reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
         children: modules that lead to its attention, with their children; see ``check_late_attention``.
         scored_by_loss: whether labels are scored by the loss of the head's map; see ``LabelScores``.
+        screen: how ``generate`` computes the logits of its head.
     """
 
     config: SparseConfig
@@ -82,6 +84,7 @@ class SparseState:
     reached: bool = False
     children: Children = field(default_factory=list, repr=False)
     scored_by_loss: bool = False
+    screen: HeadScreen = field(default_factory=HeadScreen, repr=False)
 
     @property
     def head(self) -> MapConfig:
@@ -131,7 +134,7 @@ class SparseState:
         self.decoding += 1
         self.searches.clear()
         try:
-            with self.running():  # encoders are called by themselves
+            with self.running(), self.screen.run():  # encoders are called by themselves
                 yield
         finally:
             self.decoding -= 1
