@@ -67,7 +67,7 @@ def bad_attention(rng: random.Random) -> tuple[Any, tuple[str, ...]]:
         )
     return rng.choice(
         (
-            {"name": "alpha_relu", "tau": 0.3},
+            {"name": "alpha_relu"},
             {"name": "entmax15", "centered": True},
             {"name": "entmax15", "gamma": 2.0},
             {"name": "entmax15", "beta": 0.0, "delta": 0.0},
