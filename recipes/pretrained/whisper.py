@@ -21,9 +21,6 @@ from ..lib.models import config_of, save
 from ..lib.records import Figures
 from .speech import PROMPT, RATE, Clip, batches, clips, load_whisper, transcripts, word_by_word
 
-# Attention that is made sparse together.
-PARTS = {"decoder and cross": ("decoder", "cross"), "encoder": ("encoder",)}
-
 
 def error_rate(written: list[str], heard: list[Clip]) -> float:
     """Words that are wrong, missing or too many, as a share of those that were said; case and punctuation aside."""
@@ -32,31 +29,23 @@ def error_rate(written: list[str], heard: list[Clip]) -> float:
 
 
 def attention(settings: Any, folder: Path) -> Figures:
-    """Word error rate with dense, swapped and calibrated attention, in the decoder and in the encoder."""
-    dense, processor = load_whisper(settings.source)
+    """Word error rate with dense, swapped and calibrated attention of some kinds."""
+    model, processor = load_whisper(settings.source)
     fit, test = _speech(settings, processor)
     batch = batches(processor, fit)
-    figures: Figures = {"dense": error_rate(transcripts(dense, processor, test), test), "utterances": len(test)}
-    print("dense", figures["dense"], flush=True)
+    figures: Figures = {"dense": error_rate(transcripts(model, processor, test), test), "utterances": len(test)}
     figures["words"] = sum(len(clip.text.split()) for clip in test)
-    figures["parts"] = {}
-    for name, kinds in PARTS.items():
-        model = copy.deepcopy(dense)
-        hf_sparse.sparsify(model, attn=dict.fromkeys(kinds, settings.map), example=batch[0])
-        found = {"swapped": error_rate(transcripts(model, processor, test), test)}
-        start = time.process_time()
-        hf_sparse.calibrate(model, batch, edges=settings.edges or None, progress=False)
-        found["calibration_cpu_seconds"] = round(time.process_time() - start, 1)
-        with soft_edges(model) as edges:
-            found["calibrated"] = error_rate(transcripts(model, processor, test), test)
-        found["zeros"] = 1 - edges.kept / edges.visible
-        figures["parts"][name] = found
-        print(name, found, flush=True)
-        if name != "encoder":
-            figures["config"] = config_of(model)
-            save(model, processor.tokenizer, folder)
-            processor.save_pretrained(folder / "model")
-    return figures
+    hf_sparse.sparsify(model, attn=dict.fromkeys(settings.kinds, settings.map), example=batch[0])
+    figures["swapped"] = error_rate(transcripts(model, processor, test), test)
+    print(figures, flush=True)
+    start = time.process_time()
+    hf_sparse.calibrate(model, batch, edges=settings.edges or None, progress=False)
+    figures["calibration_cpu_seconds"] = round(time.process_time() - start, 1)
+    with soft_edges(model) as edges:
+        figures["calibrated"] = error_rate(transcripts(model, processor, test), test)
+    save(model, processor.tokenizer, folder)
+    processor.save_pretrained(folder / "model")
+    return {**figures, "zeros": 1 - edges.kept / edges.visible, "config": config_of(model)}
 
 
 def head(settings: Any, folder: Path) -> Figures:
