@@ -3,64 +3,26 @@
 from __future__ import annotations
 
 import logging
-import math
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import PreTrainedModel, Seq2SeqTrainer
 
 from ..attention import observe
 from ..attention.site import learned_parameters
 from ..config import MapConfig
-from ..functional.arguments import check_flag, check_number
 from ..model.cold_start import cold_start
 from ..model.model_card import update_card
 from ..model.state import is_sparse, probabilities, sparse_config, sparse_state
+from .arguments import SparseTrainingArguments, check_arguments
 from .buckets import BucketedTrainer
 from .distillation import Distillation
 from .edge_budget import EdgeBudget, EdgePrice
 from .supports import IDS, PROBABILITIES, SupportCollator, has_supports, without_supports
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class SparseTrainingArguments(Seq2SeqTrainingArguments):
-    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with five more."""
-
-    sparse_label_smoothing: float = field(
-        default=0.0, metadata={"help": "Mix training targets with the uniform distribution, inside the sparse loss."}
-    )
-    distillation_weight: float = field(
-        default=0.0,
-        metadata={"help": "The dense teacher's part in the training loss, in [0, 1]; 1 leaves the labels out."},
-    )
-    max_loss_increase: float | None = field(
-        default=None,
-        metadata={
-            "help": "Train for the fewest edges of attention at a loss at most this share above the dense model's, as "
-            "0.01 for one per cent; None trains for the loss alone."
-        },
-    )
-    settings_learning_rate: float | None = field(
-        default=None,
-        metadata={"help": "Learning rate of learned settings (alpha, temperature); None takes that of the weights."},
-    )
-    log_sparsity: bool = field(
-        default=True, metadata={"help": "Log support sizes and zero rates of head and attention."}
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("sparse_label_smoothing", "distillation_weight"):
-            check_number(name, getattr(self, name), "in [0, 1]", lambda share: 0 <= share <= 1)
-        for name in ("max_loss_increase", "settings_learning_rate"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), "> 0, or None", lambda number: 0 < number < math.inf)
-        check_flag("log_sparsity", self.log_sparsity)
-        super().__post_init__()
 
 
 class _Sparsity:
@@ -130,8 +92,28 @@ class SparseTrainer(BucketedTrainer):
 
     def __init__(self, model: Any = None, args: Any = None, *rest: object, teacher: Any = None, **kwargs: Any) -> None:
         args = SparseTrainingArguments("trainer_output") if args is None else args
-        _check_arguments(args, teacher)
+        check_arguments(args, teacher)
         super().__init__(model, args, *rest, **kwargs)
+        self._check_model(args)
+        self._sparsity = _Sparsity()
+        self._distillation: Distillation | None = None
+        self._budget: EdgeBudget | None = None
+        if args.distillation_weight:
+            stored, weight = has_supports(self.train_dataset), args.distillation_weight
+            self._distillation = Distillation(
+                self.model, self._placed(teacher), weight, self._loss_shifts_labels, stored
+            )
+            self.data_collator: Any = SupportCollator(self.data_collator) if stored else self.data_collator
+        elif args.max_loss_increase is not None:
+            self._budget = EdgeBudget(self.model, self._placed(teacher), self._loss_shifts_labels)
+            self.add_callback(EdgePrice())
+
+    def _check_model(self, args: SparseTrainingArguments) -> None:
+        """Refuse a model, data or parts of the trainer that do not go with sparse training.
+
+        Raises:
+            ValueError: see the class.
+        """
         if self.compute_loss_func is not None:
             raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")
         if not is_sparse(self.model):
@@ -139,23 +121,11 @@ class SparseTrainer(BucketedTrainer):
         if args.settings_learning_rate is not None and (self.optimizer or not learned_parameters(self.model)):
             reason = "an optimizer is given; give it a group for them" if self.optimizer else "none is learned"
             raise ValueError(f"settings_learning_rate is for learned settings, and {reason}, or set it to None")
-        self._sparsity = _Sparsity()
-        self._distillation: Distillation | None = None
-        self._budget: EdgeBudget | None = None
-        stored = has_supports(self.train_dataset)
-        if stored and not args.distillation_weight:
+        if has_supports(self.train_dataset) and not args.distillation_weight:
             raise ValueError(
                 f"the training data have a teacher's supports but distillation_weight is 0; set it above 0, or remove "
                 f"the columns {IDS!r} and {PROBABILITIES!r}"
             )
-        if args.distillation_weight:
-            teacher, weight = self._placed(teacher), args.distillation_weight
-            self._distillation = Distillation(self.model, teacher, weight, self._loss_shifts_labels, stored)
-            if stored:
-                self.data_collator: Any = SupportCollator(self.data_collator)
-        elif args.max_loss_increase is not None:
-            self._budget = EdgeBudget(self.model, self._placed(teacher), self._loss_shifts_labels)
-            self.add_callback(EdgePrice())
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -265,42 +235,6 @@ class SparseTrainer(BucketedTrainer):
         if self.is_world_process_zero():
             figures = sparse_state(self.model).figures
             update_card(self.args.output_dir, sparse_config(self.model), figures)
-
-
-def _check_arguments(args: Any, teacher: PreTrainedModel | None) -> None:
-    """Refuse arguments that would train past the sparse loss, or are out of range.
-
-    Raises:
-        TypeError: other training arguments than ``SparseTrainingArguments``.
-        ValueError: such an argument.
-    """
-    if not isinstance(args, SparseTrainingArguments):
-        raise TypeError(f"args must be SparseTrainingArguments, was {type(args).__name__}")
-    if args.label_smoothing_factor:
-        raise ValueError(
-            f"label_smoothing_factor={args.label_smoothing_factor} would train with dense cross-entropy; "
-            "use sparse_label_smoothing"
-        )
-    if args.use_liger_kernel and (args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True):
-        raise ValueError(
-            "use_liger_kernel=True would train with dense cross-entropy; leave it False, or pass "
-            'liger_kernel_config={"fused_linear_cross_entropy": False, "cross_entropy": False}'
-        )
-    for name in ("sparse_label_smoothing", "distillation_weight"):
-        if not 0 <= getattr(args, name) <= 1:
-            raise ValueError(f"{name} must be in [0, 1], was {getattr(args, name)}")
-        if getattr(args, name) and args.max_loss_increase is not None:
-            raise ValueError(
-                f"max_loss_increase compares the loss with the dense model's, which {name}={getattr(args, name)} "
-                f"changes; set {name}=0, or max_loss_increase=None"
-            )
-    if args.max_loss_increase is not None and args.activation_checkpointing:
-        raise ValueError(
-            "activation_checkpointing=True would compute the edges that max_loss_increase counts a second time, and "
-            "lose their gradient; set it to False, and make batches smaller with gradient_accumulation_steps"
-        )
-    if teacher is not None and not args.distillation_weight and args.max_loss_increase is None:
-        raise ValueError("a teacher is given but distillation_weight is 0; set it above 0, or set max_loss_increase")
 
 
 class SparseSeq2SeqTrainer(SparseTrainer, Seq2SeqTrainer):

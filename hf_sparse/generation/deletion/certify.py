@@ -169,13 +169,8 @@ def _wanted(model: PreTrainedModel, targets: Tensor, outputs: Sequence[int] | No
         TypeError: not whole numbers.
         ValueError: numbers that are not there.
     """
-    total = targets.shape[1]
-    chosen = range(total) if outputs is None else outputs
-    if isinstance(chosen, str) or not isinstance(chosen, Iterable) or not all(type(n) is int for n in chosen):
-        raise TypeError(f"outputs must be numbers of generated tokens, or None, was {outputs!r}")
-    outside = [number for number in chosen if not 0 <= number < total]
-    if outside or not list(chosen):
-        raise ValueError(f"outputs must be some of the {total} generated tokens, counted from 0, was {outputs!r}")
+    chosen = range(targets.shape[1]) if outputs is None else outputs
+    _check_outputs(chosen, targets.shape[1])
     ends = model.generation_config.eos_token_id
     ended = torch.isin(targets, torch.tensor([] if ends is None else ends, device=targets.device).flatten())
     lengths = (ended.cumsum(-1) - ended.long() == 0).sum(-1).tolist()
@@ -183,6 +178,19 @@ def _wanted(model: PreTrainedModel, targets: Tensor, outputs: Sequence[int] | No
     return [
         torch.tensor(sorted({n for n in chosen if n < length}), dtype=torch.long, device=device) for length in lengths
     ]
+
+
+def _check_outputs(outputs: object, total: int) -> None:
+    """Refuse what are not numbers of ``total`` generated tokens.
+
+    Raises:
+        TypeError: not whole numbers.
+        ValueError: numbers that are not there.
+    """
+    if isinstance(outputs, str) or not isinstance(outputs, Iterable) or not all(type(n) is int for n in outputs):
+        raise TypeError(f"outputs must be numbers of generated tokens, or None, was {outputs!r}")
+    if not list(outputs) or not all(0 <= number < total for number in outputs):
+        raise ValueError(f"outputs must be some of the {total} generated tokens, counted from 0, was {outputs!r}")
 
 
 def _tokens(model: PreTrainedModel, call: dict[str, Any]) -> dict[str, Tensor]:

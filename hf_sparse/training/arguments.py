@@ -1,0 +1,100 @@
+"""Training arguments of sparse models, and those that would train past the loss of the head's map."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedModel, Seq2SeqTrainingArguments
+
+from ..functional.arguments import check_flag, check_number
+
+_SHARES = ("sparse_label_smoothing", "distillation_weight")
+
+
+@dataclass
+class SparseTrainingArguments(Seq2SeqTrainingArguments):
+    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with five more."""
+
+    sparse_label_smoothing: float = field(
+        default=0.0, metadata={"help": "Mix training targets with the uniform distribution, inside the sparse loss."}
+    )
+    distillation_weight: float = field(
+        default=0.0,
+        metadata={"help": "The dense teacher's part in the training loss, in [0, 1]; 1 leaves the labels out."},
+    )
+    max_loss_increase: float | None = field(
+        default=None,
+        metadata={
+            "help": "Train for the fewest edges of attention at a loss at most this share above the dense model's, as "
+            "0.01 for one per cent; None trains for the loss alone."
+        },
+    )
+    settings_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of learned settings (alpha, temperature); None takes that of the weights."},
+    )
+    log_sparsity: bool = field(
+        default=True, metadata={"help": "Log support sizes and zero rates of head and attention."}
+    )
+
+    def __post_init__(self) -> None:
+        for name in _SHARES:
+            check_number(name, getattr(self, name), "in [0, 1]", lambda share: 0 <= share <= 1)
+        for name in ("max_loss_increase", "settings_learning_rate"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), "> 0, or None", lambda number: 0 < number < math.inf)
+        check_flag("log_sparsity", self.log_sparsity)
+        super().__post_init__()
+
+
+def check_arguments(args: Any, teacher: PreTrainedModel | None) -> None:
+    """Refuse arguments that would train past the sparse loss, are out of range, or do not go together.
+
+    Raises:
+        TypeError: other training arguments than ``SparseTrainingArguments``.
+        ValueError: such an argument.
+    """
+    if not isinstance(args, SparseTrainingArguments):
+        raise TypeError(f"args must be SparseTrainingArguments, was {type(args).__name__}")
+    for problem in (*_bypasses(args), *_out_of_range(args), *_teacher_problems(args, teacher)):
+        raise ValueError(problem)
+
+
+def _bypasses(args: SparseTrainingArguments) -> Iterator[str]:
+    if args.label_smoothing_factor:
+        yield (
+            f"label_smoothing_factor={args.label_smoothing_factor} would train with dense cross-entropy; "
+            "use sparse_label_smoothing"
+        )
+    if args.use_liger_kernel and (args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True):
+        yield (
+            "use_liger_kernel=True would train with dense cross-entropy; leave it False, or pass "
+            'liger_kernel_config={"fused_linear_cross_entropy": False, "cross_entropy": False}'
+        )
+
+
+def _out_of_range(args: SparseTrainingArguments) -> Iterator[str]:
+    for name in _SHARES:
+        if not 0 <= getattr(args, name) <= 1:
+            yield f"{name} must be in [0, 1], was {getattr(args, name)}"
+
+
+def _teacher_problems(args: SparseTrainingArguments, teacher: PreTrainedModel | None) -> Iterator[str]:
+    if args.max_loss_increase is None:
+        if teacher is not None and not args.distillation_weight:
+            yield "a teacher is given but distillation_weight is 0; set it above 0, or set max_loss_increase"
+        return
+    for name in _SHARES:
+        if getattr(args, name):
+            yield (
+                f"max_loss_increase compares the loss with the dense model's, which {name}={getattr(args, name)} "
+                f"changes; set {name}=0, or max_loss_increase=None"
+            )
+    if args.activation_checkpointing:
+        yield (
+            "activation_checkpointing=True would compute the edges that max_loss_increase counts a second time, and "
+            "lose their gradient; set it to False, and make batches smaller with gradient_accumulation_steps"
+        )
