@@ -43,12 +43,6 @@ def speed_density() -> str:
     return _candidates("density-warm-cpu")
 
 
-@block
-def speed_head() -> str:
-    """Decoding with heads that are screened, in CPU time."""
-    return _candidates("head-warm-cpu")
-
-
 def _candidates(name: str) -> str:
     """Every candidate's ratio, with a target or without."""
     result = read(f"benchmarks/results/{name}.json")

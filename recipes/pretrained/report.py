@@ -324,6 +324,7 @@ def pretrained_targets() -> str:
 
 def _verdicts() -> list[tuple[str, str, bool]]:
     attention, more = _figures("smollm2-attention"), _figures("smollm2-attention-fifth")
+    trained = _figures("smollm2-trained")
     sizes = _figures("smollm2-head")["sizes"].values()
     coverage = _figures("smollm2-coverage")["coverage"]
     ahead = sum(found["loss"] < found["nucleus"]["loss"] for found in sizes)
@@ -338,6 +339,11 @@ def _verdicts() -> list[tuple[str, str, bool]]:
             attention["increase"] <= 0.01 and attention["edges"] <= 0.12,
         ),
         (
+            "SmolLM2 attention, trained: loss within 1 %, at most 5 % of the edges on windows of 512 tokens",
+            f"{trained['increase']:+.1%} at {trained['edges']:.1%}",
+            trained["increase"] <= 0.01 and trained["edges"] <= 0.05,
+        ),
+        (
             "SmolLM2 head: smaller loss than top-p at equal mean numbers of classes",
             f"at {ahead} of {len(sizes)} sizes",
             ahead == len(sizes),
@@ -349,7 +355,21 @@ def _verdicts() -> list[tuple[str, str, bool]]:
             smaller == len(coverage),
         ),
         *(_of_sentences(record) for record in read(RESULT)["runs"] if record["run"].startswith("minilm-")),
+        *(_of_speech(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "speech"),
+        *(_of_times(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "speech_times"),
     ]
+
+
+def _of_speech(record: Record) -> tuple[str, str, bool]:
+    figures, kinds = record["figures"], " and ".join(record["settings"]["kinds"])
+    more = figures["calibrated"] - figures["dense"]
+    return f"Whisper, {kinds} attention: word error rate within one point", f"{more:+.1%}", more < 0.01 + 1e-9
+
+
+def _of_times(record: Record) -> tuple[str, str, bool]:
+    errors = {way: record["figures"][way]["seconds"] for way in ("dense", "calibrated")}
+    aim = "Whisper, times of words: mean error no larger than that of dense cross-attention"
+    return aim, f"{errors['calibrated']:.2f} s, dense {errors['dense']:.2f} s", errors["calibrated"] <= errors["dense"]
 
 
 def _of_sentences(record: Record) -> tuple[str, str, bool]:
