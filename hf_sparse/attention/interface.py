@@ -62,8 +62,7 @@ def sparse_attention(
         NotImplementedError: the model passes an argument that would change the weights and is not supported here.
     """
     site = _site_of(module, others)
-    if s_aux is not None or sinks is not None:
-        _check_sinks(module, site)
+    _check_sinks(module, site, s_aux, sinks)
     call = AttentionCall(
         query=query,
         key=key,
@@ -112,9 +111,11 @@ def _site_of(module: nn.Module, others: Arguments) -> AttentionSite:
     return site
 
 
-def _check_sinks(module: nn.Module, site: AttentionSite) -> None:
+def _check_sinks(module: nn.Module, site: AttentionSite, *sinks: Tensor | None) -> None:
     """Refuse sinks beside weights that no other score takes anything from."""
-    if site.map_config is not None and site.map_config.map.elementwise:
+    is_elementwise = site.map_config is not None and site.map_config.map.elementwise
+    if is_elementwise and any(each is not None for each in sinks):
+        assert site.map_config is not None
         raise ValueError(
             f"{type(module).__name__} has attention sinks, which take nothing from the weights of "
             f"{site.map_config.name}; choose a map whose weights compete, as softpick, or attn=None"

@@ -27,6 +27,7 @@ def softmax1(z: Tensor, dim: int = -1) -> Tensor:
     Source: Miller 2023, Attention Is Off By One; the fixed case of the learned sinks of gpt-oss.
     Cost: that of softmax.
 
+    >>> import torch
     >>> softmax1(torch.tensor([0.0, 0.0, -torch.inf]))
     tensor([0.3333, 0.3333, 0.0000])
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import nn
 
@@ -22,7 +22,7 @@ _LEAST, _MOST = 1.01, 1.99
 
 
 def learn_settings(
-    model: Model, settings: Iterable[str] = ("alpha", "temperature"), *, example: Mapping[str, Any] | None = None
+    model: Model, settings: Iterable[str] = ("alpha", "temperature"), *, example: Mapping[str, object] | None = None
 ) -> Model:
     """Let a sparse model learn settings of its attention, a number for each head, from those that it has.
 
@@ -78,11 +78,16 @@ def _learned(rule: AttentionRule, names: tuple[str, ...]) -> MapConfig | None:
         return map_config
     found = map_config.spelled_out if "alpha" in names and map_config.spelled_out.name == "entmax" else map_config
     for name in names:
-        if name not in found.map.settings and name != "temperature":
-            continue
-        value = found.value(name)
-        if not isinstance(value, Learned):
-            start = [min(max(each, _LEAST), _MOST) if name == "alpha" else each for each in value.numbers]
-            parsed = MapConfig.parse({"name": found.name, name: {"learned": start}}, rule.role)
-            found = found.with_settings(**{name: parsed.value(name)})
+        if name in found.map.settings or name == "temperature":
+            found = _with_learned(found, name, rule.role)
     return found
+
+
+def _with_learned(map_config: MapConfig, name: str, role: str) -> MapConfig:
+    """The map with one of its settings learned from where it is."""
+    value = map_config.value(name)
+    if isinstance(value, Learned):
+        return map_config
+    start = [min(max(each, _LEAST), _MOST) if name == "alpha" else each for each in value.numbers]
+    parsed = MapConfig.parse({"name": map_config.name, name: {"learned": start}}, role)
+    return map_config.with_settings(**{name: parsed.value(name)})

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from ..config import MapConfig
 from ..functional.cut import has_cut, score_cut
-from ..functional.rows import in_graph
 from ..kernels import CodedRows, code_rows, cpp_available, fingerprint, refine_, screen, screening_problem
 from .distribution import log_distribution
 from .lazy_logits import LinearLogits
@@ -112,7 +111,7 @@ class HeadScreen:
             vars(linear).pop("forward", None)
 
     def _wanted(self, head: nn.Module | None, map_config: MapConfig, num_steps: int) -> bool:
-        if self.impl == "full" or in_graph() or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        if self.impl == "full" or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             return False
         problem = head_problem(head, map_config)
         if self.impl == "screened":
@@ -120,9 +119,8 @@ class HeadScreen:
                 raise ValueError(CANNOT_SCREEN.format(problem))
             return True
         # One step alone is not worth a copy of all weights.
-        worth_it = problem is None and (num_steps > 1 or self._copy is not None)
-        is_large = worth_it and cast(nn.Linear, head).weight.numel() >= LEAST_WEIGHTS
-        return is_large and cpp_available(build=True)
+        worth_it = num_steps > 1 or self._copy is not None
+        return problem is None and worth_it and _is_large(cast(nn.Linear, head)) and cpp_available(build=True)
 
     def logits(self, lazy: LinearLogits, map_config: MapConfig) -> Tensor:
         """Logits (..., V): exact where they can have weight, and the largest ones; elsewhere to within a bound.
@@ -194,6 +192,10 @@ def _linear_cut(lazy: LinearLogits, map_config: MapConfig, largest: list[float])
         cut = math.atanh(inside) if -1 < inside < 1 else -math.inf
     cut /= lazy.scale
     return cut - rounding * abs(cut) if math.isfinite(cut) else -math.inf
+
+
+def _is_large(head: nn.Linear) -> bool:
+    return head.weight.numel() >= LEAST_WEIGHTS
 
 
 class _LazyForward:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..functional.arguments import check_flag, check_items, check_number
+from ..functional.rows import in_graph
 from . import logits_guard, trl_guard
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
@@ -228,6 +229,8 @@ def _forward_screened(
     model: PreTrainedModel, state: SparseState, head: nn.Module | None, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
     """The model's own forward, whose logits may be approximate where they have no weight; see ``screening``."""
+    if in_graph():
+        return model._dense_forward(model, *args, **kwargs)
     with state.screen.put_off(head, state.head):
         output = model._dense_forward(model, *args, **kwargs)
     if isinstance(output.logits, LinearLogits):

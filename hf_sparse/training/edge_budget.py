@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from accelerate.utils import reduce
 from torch import Tensor
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 from ..attention import attention_sites
@@ -45,7 +45,9 @@ class EdgePrice(TrainerCallback, ExportableState):
         """Note the losses of one batch: the sparse model's, and the dense one's."""
         self.losses.append(torch.stack([own.detach().float(), dense.float()]))
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         """Go on at the price of the checkpoint that training is resumed from."""
         saved = state.stateful_callbacks.get(type(self).__name__)
         if isinstance(saved, dict):

@@ -131,7 +131,7 @@ def shifts_labels(model: PreTrainedModel) -> bool:
     return LOSS_MAPPING.get(inner.loss_type) is ForCausalLMLoss and not inner.config.is_encoder_decoder
 
 
-def check_positions(logits: Any, labels: Tensor, purpose: str) -> None:
+def check_positions(logits: Tensor | LinearLogits, labels: Tensor, purpose: str) -> None:
     """Refuse logits that do not go with their labels position by position.
 
     Raises:
@@ -227,7 +227,7 @@ class Supports(NamedTuple):
         """The distributions (N, num_classes)."""
         return self.p.new_zeros(len(self.p), num_classes).scatter_add(1, self.ids, self.p)
 
-    def loss(self, map_config: MapConfig, logits: Any, num_items: Any) -> Tensor:
+    def loss(self, map_config: MapConfig, logits: Tensor | LinearLogits, num_items: Tensor | int | None) -> Tensor:
         """``L(z, q)``, the mean over the targets, or their sum divided by ``num_items``.
 
         Without logits it is ``L(z, c) + z_c - <z, q> + Omega(q) - Omega(c)`` with c the likeliest class of q: the

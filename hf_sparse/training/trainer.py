@@ -150,7 +150,7 @@ class SparseTrainer(BucketedTrainer):
             optimizer.add_param_group({"params": list(learned.values()), "lr": own, "weight_decay": 0.0})
         return optimizer
 
-    def _forward(self, model: PreTrainedModel, num_items: Any) -> Any:
+    def _forward(self, model: PreTrainedModel, num_items: torch.Tensor | int | None) -> Any:
         """The forward pass that a loss is computed by: the model's own, or with a teacher's or its edges' part."""
         if self._budget:
             # Losses divided by the items of the whole step add up over its batches, and over processes.

@@ -126,5 +126,6 @@ def test_maps_without_a_regularizer_say_so_when_a_loss_is_asked_for():
             assert sparse_map.loss_regularizer() is sparse_map.regularizer
             continue
         reason = "is not the gradient of a function" if sparse_map.bounds is None else "needs bounds on its weights"
+        reason = "weighs attention and gives no distribution" if sparse_map.attention_only else reason
         with pytest.raises(ValueError, match=f"'{sparse_map.name}' {reason}.*'sparsemax'"):
             sparse_map.loss_regularizer()

@@ -260,7 +260,7 @@ BAD = [
         ValueError,
         'tau must be a number from -1000000 to 1000000 or "auto", was nan',
     ),
-    ({"attn": "alpha_relu"}, ValueError, "attn: weights of alpha_relu do not sum to one"),
+    ({"attn": "alpha_relu"}, ValueError, "for attention give alpha_relu a number"),
     (
         {"head": {"name": "sparsemax", "alpha": 2}},
         ValueError,

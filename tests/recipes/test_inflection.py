@@ -168,7 +168,7 @@ def test_windows_line_ends_and_byte_order_mark_are_read(tmp_path):
         (["--set", "width=30"], "width must be a multiple of 4, the heads of attention, was 30"),
         (["--set", "dropout=1"], "dropout must be at least 0 and below 1, was 1"),
         (["--set", "head=entmx15"], "unknown sparse map 'entmx15'"),
-        (["--set", "attention=alpha_relu"], "weights of alpha_relu do not sum to one"),
+        (["--set", "attention=alpha_relu"], "for attention give alpha_relu a number"),
         (["--only", "entmx15"], "no such run; there are: softmax, entmax15, alpha_relu, sparsemax"),
         (["--out", "bad"], "is a file"),
     ],

@@ -36,13 +36,16 @@ def needed_inputs(calls: list[SiteCall], first: int, num_outputs: int, is_encode
 def _needed_sources(calls: list[SiteCall], outputs: Tensor) -> Tensor:
     """The needed encoder positions: the states of all target positions up to an output's stay as they are."""
     last_own = max(place for place, call in enumerate(calls) if call.kind == "decoder")
-    crossed = [(place, call.attended) for place, call in enumerate(calls) if call.kind == "cross"]
-    like = crossed[0][1]
-    below = union([attended for place, attended in crossed if place < last_own], like)
-    top = union([attended for place, attended in crossed if place > last_own], like)
+    like = next(call.attended for call in calls if call.kind == "cross")
+    below, top = union(_attended(calls[:last_own], "cross"), like), union(_attended(calls[last_own:], "cross"), like)
     start = (below.cumsum(1) > 0)[:, outputs] | top[:, outputs]
-    encoder = [call.attended for call in calls if call.kind == "encoder"]
-    return closure(start, union(encoder, like.new_zeros(like.shape[0], like.shape[2], like.shape[2])))
+    own = like.new_zeros(like.shape[0], like.shape[2], like.shape[2])
+    return closure(start, union(_attended(calls, "encoder"), own))
+
+
+def _attended(calls: list[SiteCall], kind: str) -> list[Tensor]:
+    """The supports of the calls of one kind."""
+    return [call.attended for call in calls if call.kind == kind]
 
 
 def union(graphs: Iterable[Tensor], like: Tensor) -> Tensor:
