@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -194,15 +194,20 @@ def _takes_plain_images(model: PreTrainedModel) -> bool:
     vision = getattr(model.config, "vision_config", None)
     if features is None or vision is None or _image_token(model) is None:
         return False
-    beside = {
+    needed = _needed_for(features)
+    if needed == {"pixel_values", "image_grid_thw"}:
+        return hasattr(vision, "temporal_patch_size") and hasattr(vision, "spatial_merge_size")
+    return needed == {"pixel_values"} and getattr(vision, "image_size", None) is not None
+
+
+def _needed_for(features: Callable[..., Any]) -> set[str]:
+    """Names of the arguments that describe images, and of those without a default."""
+    return {
         name
         for name, parameter in inspect.signature(features).parameters.items()
         if name.startswith(("image_", "pixel_", "spatial_"))
         or (parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD)
     }
-    if beside == {"pixel_values", "image_grid_thw"}:
-        return hasattr(vision, "temporal_patch_size") and hasattr(vision, "spatial_merge_size")
-    return beside == {"pixel_values"} and getattr(vision, "image_size", None) is not None
 
 
 def _image_token(model: PreTrainedModel) -> int | None:

@@ -43,6 +43,14 @@ TEXT = (
 MEASURES = {
     "attention": TEXT,
     "trained": TEXT,
+    "speech": (
+        Measure("word error rate", "rate", ".1%", "lower"),
+        Measure("zeros in attention", "zeros", ".1%"),
+    ),
+    "speech_head": (
+        Measure("support holds the token", "found", ".1%", "higher"),
+        Measure("classes", "support", ".0f"),
+    ),
     "coverage": (
         Measure("loss, 1e-4 of the uniform mixed in", "loss", ".3f", "lower"),
         Measure("support holds the token", "found", ".1%", "higher"),
@@ -173,16 +181,16 @@ ROWS: dict[str, Callable[[dict[str, Any], Figures], Cells]] = {
 
 
 def card(record: Record, records: Sequence[Record]) -> Card | None:
-    """Model card of one run; none for those of many heads or parts."""
-    settings, figures = record["settings"], record["figures"]
-    part = settings["part"]
-    if part == "head" or part.startswith("speech"):
+    """Model card of one run; none where it left no weights."""
+    if "weights" not in record:
         return None
-    place = "at its head" if part == "coverage" else "in attention"
+    settings, figures = record["settings"], record["figures"]
+    part, promised = settings["part"], "asked" in figures
+    place = "at its head" if promised else "in attention"
     promise = (
         f" The support holds the observed token with probability {figures['asked']:g}: marginally, over tokens "
         "exchangeable with those it was calibrated on, not for each position."
-        if part == "coverage"
+        if promised
         else ""
     )
     return Card(
@@ -217,6 +225,8 @@ def _data(settings: dict[str, Any], figures: Figures) -> str:
         folds = f"{settings['folds']} folds, {figures['tokens']:,} masked tokens"
         return f"Textbook reactions: {figures['reactions']}, {folds}"
     text = "/".join(Path(settings["data"]).parts[-2:])
+    if "utterances" in figures:
+        return f"{text}: {figures['utterances']} sentences spoken by espeak-ng, other than those of the calibration"
     if "pairs" in figures:
         return f"{text}: {figures['pairs']} {settings['part']} other than those of the calibration"
     return f"{text}: {figures['tokens']:,} tokens of its second half; calibrated on as many of its first"
@@ -235,6 +245,11 @@ def _rows(part: str, figures: Figures) -> dict[str, dict[str, Any]]:
             "trained": figures["edges"],
         }
         return {way: {"loss": figures[way], "zeros": 1 - kept} for way, kept in edges.items()}
+    if part == "speech":
+        zeros = {"dense": 0.0, "swapped": None, "calibrated": figures["zeros"]}
+        return {way: {"rate": figures[way], "zeros": zeros[way]} for way in WAYS}
+    if part == "speech_head":
+        return {"dense": {"found": 1.0, "support": None}, "calibrated": figures}
     if part == "coverage":
         dense = {"loss": figures["dense"], "found": 1.0, "support": None}
         return {"dense": dense, "calibrated": {key: figures[key] for key in dense}}
