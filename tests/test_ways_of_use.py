@@ -279,6 +279,24 @@ for loss in losses:
     loss.backward()
 alphas = [model.model.layers[0].self_attn.sparse_alpha.value.grad for model in (whole, sharded)]
 torch.testing.assert_close(alphas[0], alphas[1].full_tensor())
+
+for head_options in (None, {"reshard_after_forward": False}, {}):
+    whole, sharded = (sparsify(tiny_model("llama"), head="entmax15", fused_loss=True).train() for _ in range(2))
+    if head_options is not None:
+        fully_shard(sharded.lm_head, mesh=mesh, **head_options)
+    fully_shard(sharded, mesh=mesh)
+    if head_options == {}:
+        try:
+            sharded(**labelled(whole))
+        except RuntimeError as error:
+            assert "reshard_after_forward=False" in str(error), error
+            continue
+        raise AssertionError("weights that are gone were not missed")
+    losses = [model(**labelled(whole)).loss for model in (whole, sharded)]
+    torch.testing.assert_close(losses[0], losses[1])
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(whole.lm_head.weight.grad, sharded.lm_head.weight.grad.full_tensor())
 """
 
 # On the interpreter's own way out gloo's threads can abort the process, when all the work is done.

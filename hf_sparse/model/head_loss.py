@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..config import MapConfig
 from ..functional.arguments import items_divisor
+from ..losses.linear.divided import is_divided, local_part
 from .lazy_logits import LinearLogits
 
 
@@ -20,7 +21,8 @@ class HeadLoss(TorchFunctionMode):
     Many model classes call ``cross_entropy`` themselves and never look at ``model.loss_function``. Standing where
     they all end up keeps each model's own shift of the labels. ``nll_loss`` of a ``log_softmax`` is cross-entropy
     too. It also divides by ``num_items_in_batch`` where the model forgets to, which makes gradient accumulation
-    exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made.
+    exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made;
+    a head whose classes are divided over processes would gather them in its own forward, which is put off whole.
     ``factor`` is on the loss; see ``SparseConfig.loss_scale``.
 
     Attributes:
@@ -44,8 +46,26 @@ class HeadLoss(TorchFunctionMode):
         self.fused = fused
         self.factor = factor
         self.asked = False
+        self._gathering: Any = None
         self.log_softmax: Any = None
         self.logits: Any = None
+
+    def __enter__(self):
+        if self.fused and is_divided(self.head.weight):
+            self._gathering = vars(self.head).get("forward")
+            vars(self.head)["forward"] = self._put_off
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        if vars(self.head).get("forward") == self._put_off:
+            del vars(self.head)["forward"]
+            if self._gathering is not None:
+                vars(self.head)["forward"] = self._gathering
+        return super().__exit__(*raised)
+
+    def _put_off(self, hidden: Tensor) -> LinearLogits:
+        head: Any = self.head
+        return LinearLogits(local_part(hidden), head.weight, head.bias)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

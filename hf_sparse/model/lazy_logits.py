@@ -13,6 +13,13 @@ from torch import Tensor
 from ..config import MapConfig
 from ..functional.rows import upcast
 from ..losses import linear_fenchel_young_loss
+from ..losses.linear.divided import is_divided
+
+
+def gathered(tensor: Any) -> Tensor:
+    """The whole of a tensor that may be divided over processes (a ``DTensor``), with its gradient."""
+    whole: Tensor = tensor.full_tensor() if is_divided(tensor) else tensor
+    return whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +47,8 @@ class LinearLogits:
     def compute(self) -> Tensor:
         """The logits themselves."""
         if not self._computed:
-            z = self.hidden @ self.weight.mT  # not nn.functional.linear, which may be put off once more
-            self._computed.append(self.finished(z if self.bias is None else z + self.bias))
+            z = self.hidden @ gathered(self.weight).mT  # not nn.functional.linear, which may be put off once more
+            self._computed.append(self.finished(z if self.bias is None else z + gathered(self.bias)))
         return self._computed[0]
 
     def finished(self, z: Tensor) -> Tensor:
@@ -59,7 +66,13 @@ class LinearLogits:
 
         Raises:
             ValueError: a map that centers logits with a soft cap.
+            RuntimeError: the weights are gone, as FSDP frees those of a head that it divides for itself.
         """
+        if not is_divided(self.weight) and self.weight.untyped_storage().size() == 0 < self.weight.numel():
+            raise RuntimeError(
+                "the head's weights were freed before its fused loss was computed; under FSDP keep them: "
+                "fully_shard(head, reshard_after_forward=False), or leave the head to the whole model's fully_shard"
+            )
         z = (self.centered() if map_config.centered else self) / map_config.temperature
         return linear_fenchel_young_loss(
             z.hidden,
@@ -89,12 +102,12 @@ class LinearLogits:
         """
         if self.outer is not None:
             raise ValueError("soft-capped logits are not linear in the rows of the head; pass fused_loss=False")
-        hidden, weight = upcast(self.hidden), upcast(self.weight)
+        hidden, weight = upcast(self.hidden), upcast(gathered(self.weight))
         weights = weights.to(weight.dtype)
         rows = torch.nn.functional.embedding_bag(classes, weight, mode="sum", per_sample_weights=weights)
         z = (hidden * rows).sum(-1)
         if self.bias is not None:
-            z = z + (upcast(self.bias)[classes] * weights).sum(-1)
+            z = z + (upcast(gathered(self.bias))[classes] * weights).sum(-1)
         return self.scale * z
 
     def centered(self) -> LinearLogits:

@@ -15,10 +15,11 @@ from .._dispatch import checked_settings, chosen_for
 from .._targets import class_targets, reduce_rows, smoothed_one_hot
 from ._alpha_relu import alpha_relu_tiles
 from ._entmax import entmax_tiles
-from ._function import fused_losses
+from ._function import RowLosses, fused_losses, tiled_rows
 from ._options import check_layer, check_linear_options
 from ._tiles import TiledMap
 from ._triton import triton_tiles
+from .divided import divided_rows, is_divided, local_part
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -64,7 +65,10 @@ def linear_fenchel_young_loss(
 
     Args:
         hidden: h (..., D), any floating-point dtype.
-        weight: W (V, D), one row per class.
+        weight: W (V, D), one row per class. Where tensor parallelism has divided the classes over processes (a
+            ``DTensor``; ``bias`` alike), which must all be given the same h, it stays divided: exchanged are a few
+            numbers a row in the forward pass and the gradient of h in the backward pass. alpha of entmax is then at
+            most 2.
         target: class indices (...), int64.
         name: a map with a fused loss: alpha-ReLU, or one of the entmax family, softmax included.
         bias: b (V,).
@@ -87,7 +91,8 @@ def linear_fenchel_young_loss(
         give half-precision logits, as a linear layer would; everything after them is summed in float32.
 
     Raises:
-        ValueError: a map without a fused loss, shapes that do not fit, or an option or setting out of range.
+        ValueError: a map without a fused loss, shapes that do not fit, or an option or setting out of range; a
+            weight that is divided otherwise, or rows that differ between its processes.
         TypeError: targets that are not integers, or a setting that is not a number.
         IndexError: a target outside [0, V).
         RuntimeError: a second derivative is asked for.
@@ -114,28 +119,35 @@ def linear_fenchel_young_loss(
         )
     check_linear_options(reduction, num_items, label_smoothing, softcap, scale, chunk_size)
     check_layer(hidden, weight, bias, target)
+    hidden = local_part(hidden)
     dtype = _product_dtype(weight)
     # Only dtype, device and shape of the logits are looked at, and an expanded scalar has them for free.
     logits = hidden.new_empty((), dtype=dtype).expand(*hidden.shape[:-1], len(weight))
     y, counted = class_targets(logits, target, ignore_index)
-    impl = chosen_for(base, base_settings, logits, impl)
     loss = fused_losses(
         hidden.reshape(-1, weight.shape[1]).to(dtype),
-        weight.to(dtype),
-        None if bias is None else bias.to(dtype),
+        local_part(weight).to(dtype),
+        None if bias is None else local_part(bias).to(dtype),
         y,
         counted,
-        triton_tiles(**base_settings) if impl == "triton" else _TILED_MAPS[base](**base_settings, impl=impl),
+        _row_losses(weight, base, base_settings, chosen_for(base, base_settings, logits, impl), chunk_size),
         scale=scale,
         softcap=softcap,
         label_smoothing=label_smoothing,
-        chunk_size=chunk_size,
     )
     if label_smoothing > 0:
         regularizer = partial(MAPS[base].loss_regularizer(), **base_settings)
         one_hot, smoothed = smoothed_one_hot(len(weight), label_smoothing, loss.dtype, loss.device)
         loss = loss + (regularizer(smoothed) - regularizer(one_hot))
     return reduce_rows(loss, counted.to(loss.dtype), target.shape, reduction, num_items)
+
+
+def _row_losses(weight: Tensor, base: str, settings: dict[str, float], impl: str, chunk_size: int | None) -> RowLosses:
+    """The losses of rows by the implementation that was chosen, or by all processes that share the classes."""
+    if is_divided(weight):
+        return divided_rows(weight, base, settings, chunk_size)
+    tiles = triton_tiles(**settings) if impl == "triton" else _TILED_MAPS[base](**settings, impl=impl)
+    return tiled_rows(tiles, chunk_size)
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:

@@ -6,6 +6,7 @@ over a few rows of the other side: two of the three large matrix products of tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -127,18 +128,26 @@ def _add_smoothing_part(
         gradients.bias.add_(share.sum() / len(weight))
 
 
+# hidden (N, D), weight (V, D), bias (V,) or None, targets (N,), scale, softcap, label smoothing -> losses (N,)
+RowLosses = Callable[[Tensor, Tensor, Tensor | None, Tensor, float, float | None, float], Tensor]
+
+
+def tiled_rows(tiled_map: TiledMap, chunk_size: int | None) -> RowLosses:
+    """The losses of rows by a map, ``chunk_size`` as for ``linear_fenchel_young_loss``."""
+    return lambda *layer_and_options: _FusedRows.apply(*layer_and_options, tiled_map, chunk_size)
+
+
 def fused_losses(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     y: Tensor,
     counted: Tensor,
-    tiled_map: TiledMap,
+    rows_of: RowLosses,
     *,
     scale: float,
     softcap: float | None,
     label_smoothing: float,
-    chunk_size: int | None,
 ) -> Tensor:
     """``L(z, y)`` of each row, 0 for uncounted rows, whose logits are not computed.
 
@@ -148,11 +157,10 @@ def fused_losses(
         bias: b (V,) in that dtype, or None.
         y: classes (N,), int64.
         counted: (N,) bool.
-        tiled_map: the map.
+        rows_of: the losses of rows that count, as ``tiled_rows`` gives.
         scale: factor on the logits.
         softcap: bound on the logits, or None.
         label_smoothing: in [0, 1]; its constant, ``Omega(smoothed y) - Omega(y)``, is left out.
-        chunk_size: see ``linear_fenchel_young_loss``.
 
     Returns:
         Losses (N,), float32 or float64.
@@ -165,7 +173,5 @@ def fused_losses(
     every = len(kept) == len(counted)
     rows = hidden if every else hidden[kept]
     with torch.autocast(weight.device.type, enabled=False):
-        loss = _FusedRows.apply(
-            rows, weight, bias, y[kept], float(scale), softcap, float(label_smoothing), tiled_map, chunk_size
-        )
+        loss = rows_of(rows, weight, bias, y[kept], float(scale), softcap, float(label_smoothing))
     return loss if every else torch.zeros(len(y), dtype=loss.dtype, device=loss.device).index_put((kept,), loss)
