@@ -94,7 +94,8 @@ def _arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseT
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine",
+        # Settings alone keep their rate to the end: a price that moves needs steps that can follow it.
+        lr_scheduler_type="cosine" if settings.rank else "constant",
         logging_steps=max(1, settings.steps // 20),
         save_strategy="no",
         report_to=[],
