@@ -190,7 +190,7 @@ def sparse_forward(
         output = _forward_screened(self, state, head, args, kwargs)
     else:
         output = self._dense_forward(self, *args, **kwargs)
-    if log_probs:
+    if log_probs and hasattr(output, "logits"):  # an inner model may know the head, and return hidden states alone
         output.logits = log_distribution(state.head, output.logits)
     return output.to_tuple() if as_tuple else output
 
@@ -233,7 +233,7 @@ def _forward_screened(
         return model._dense_forward(model, *args, **kwargs)
     with state.screen.put_off(head, state.head):
         output = model._dense_forward(model, *args, **kwargs)
-    if isinstance(output.logits, LinearLogits):
+    if isinstance(getattr(output, "logits", None), LinearLogits):
         output.logits = state.screen.logits(output.logits, state.head)
     return output
 

@@ -137,6 +137,16 @@ def test_the_attention_of_an_inner_model_is_not_made_dense(name):
         model(**labelled(model))
 
 
+@torch.no_grad()
+def test_an_inner_model_that_knows_the_head_and_returns_hidden_states_is_called_as_before():
+    model = build("fsmt", "FSMTForConditionalGeneration")
+    inputs = inputs_for("fsmt", model)
+    expected = model.model(**inputs).last_hidden_state
+    sparsify(model, head="entmax15")
+    assert model.model.get_output_embeddings() is model.get_output_embeddings()
+    assert torch.equal(model.model(**inputs).last_hidden_state, expected)
+
+
 # --- a wrapper around forward, as in trainers that fuse the head with their own loss ---
 
 
