@@ -82,7 +82,7 @@ class Lexicon:
         self._root = _Node()
         self._bytes = None
         if texts and tokenizations == "canonical":
-            strings = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]  # type: ignore[misc]
+            strings = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
         elif texts:
             self._bytes = TokenBytes(tokenizer, begins_text)  # type: ignore[arg-type]
             strings = [list(text.encode()) for text in texts]
