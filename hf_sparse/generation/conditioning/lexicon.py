@@ -77,15 +77,16 @@ class Lexicon:
             raise ValueError(
                 f"tokenizations must be one of {', '.join(map(repr, TOKENIZATIONS))}, was {tokenizations!r}"
             )
-        if texts and not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise TypeError(f"entries are texts: tokenizer must be that of the model, was {tokenizer!r}")
         self._root = _Node()
         self._bytes = None
-        if texts and tokenizations == "canonical":
-            strings = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
-        elif texts:
-            self._bytes = TokenBytes(tokenizer, begins_text)  # type: ignore[arg-type]
-            strings = [list(text.encode()) for text in texts]
+        if texts:
+            if not isinstance(tokenizer, PreTrainedTokenizerBase):
+                raise TypeError(f"entries are texts: tokenizer must be that of the model, was {tokenizer!r}")
+            if tokenizations == "canonical":
+                strings = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+            else:
+                self._bytes = TokenBytes(tokenizer, begins_text)
+                strings = [list(text.encode()) for text in texts]
         for string in strings:
             self._root.add(string)
 
