@@ -8,7 +8,8 @@ import os
 from importlib.util import find_spec
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
-collect_ignore_glob = [] if find_spec("triton") else ["hf_sparse/kernels/gpu/*"]
+OPTIONAL = {"triton": "hf_sparse/kernels/gpu/*", "llguidance": "hf_sparse/generation/conditioning/grammar.py"}
+collect_ignore_glob = [files for package, files in OPTIONAL.items() if not find_spec(package)]
 
 
 def pytest_sessionstart() -> None:

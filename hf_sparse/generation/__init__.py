@@ -1,9 +1,15 @@
 """Decoding with sparse outputs: finite sets of candidates, search with proofs, ensembles, logits processors."""
 
+from .conditioning.condition import condition
+from .conditioning.grammar import Grammar
+from .conditioning.lexicon import Lexicon
+from .conditioning.required_words import RequiredWords
+from .conditioning.result import Conditioned, Interval
 from .coverage_penalty import CoveragePenalty
 from .deletion.certify import DeletionCertificate, certify
 from .ensemble import Ensemble
 from .forced import StepSupport, step_supports
+from .language import Intersection, Language
 from .processors import AlphaReluLogitsProcessor, EntmaxLogitsProcessor, SparseLogitsProcessor, TopHLogitsProcessor
 from .scores import EmptyComparison, SequenceScores, compare_with_empty, score_sequences
 from .search.beam_certificate import beam_certificate
@@ -16,13 +22,20 @@ from .tree import Branch, hypothesis_tree, tree_text
 __all__ = [
     "AlphaReluLogitsProcessor",
     "Branch",
+    "Conditioned",
     "CoveragePenalty",
     "DeletionCertificate",
     "EmptyComparison",
     "Ensemble",
     "EntmaxLogitsProcessor",
     "ExactSearchOutput",
+    "Grammar",
     "Hypothesis",
+    "Intersection",
+    "Interval",
+    "Language",
+    "Lexicon",
+    "RequiredWords",
     "SearchResult",
     "SequenceScores",
     "SparseLogitsProcessor",
@@ -34,6 +47,7 @@ __all__ = [
     "beam_certificate",
     "certify",
     "compare_with_empty",
+    "condition",
     "enumerate_support",
     "exact_decoding",
     "exact_search",

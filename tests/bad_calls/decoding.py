@@ -39,6 +39,27 @@ def supports(rng: random.Random, world: World) -> BadCall:
 
 
 @family(3)
+def conditions(rng: random.Random, world: World) -> BadCall:
+    language = hf_sparse.Lexicon([[3, 4]])
+    good = {"model": world.sparse, "inputs": world.inputs, "language": language, "max_new_tokens": 3}
+    lexicon, nothing = {"entries": ["a"]}, {"words": ["a"], "tokenizer": None}
+    function, given, name, values, also = rng.choice((
+        *((hf_sparse.condition, good, name, BELOW_ONE, name)
+          for name in ("width", "max_open", "max_expanded", "max_new_tokens")),
+        (hf_sparse.condition, good, "inputs", (None, tokens(), {}, {"input_ids": [[1, 2]]}, "x"), "inputs"),
+        (hf_sparse.condition, good, "language", (None, "x", [], [language], ["x"], hf_sparse.Lexicon), "language"),
+        (hf_sparse.condition, good, "constrained", (None, "x", 1), "constrained"),
+        (hf_sparse.condition, good, "max_seconds", (-1, NAN, "x", [1]), "max_seconds"),
+        (hf_sparse.Lexicon, {}, "entries", (None, "x", [], [3], [["a"]], [[1.5]], 3), "entries"),
+        (hf_sparse.Lexicon, lexicon, "tokenizer", (None, "x", 3), "tokenizer"),
+        (hf_sparse.Lexicon, lexicon, "tokenizations", ("some", None, 3), "tokenizations"),
+        (hf_sparse.RequiredWords, nothing, "words", (None, "x", [], [""], [3]), "words"),
+        (hf_sparse.RequiredWords, nothing, "tokenizer", (None, "x", 3), "tokenizer"),
+    ))  # fmt: skip
+    return bad_call(function, given, name, rng.choice(values), also)
+
+
+@family(3)
 def scores_of_strings(rng: random.Random, world: World) -> BadCall:
     if rng.random() < 0.5:
         value = rng.choice((None, [[1, 2]], tokens(3), torch.zeros(2, 9), torch.full((2, 9), 99), tokens(2)[0], "x"))

@@ -12,6 +12,7 @@ from transformers.utils import ModelOutput
 
 from ...functional.rows import upcast
 from ._constraints import Constraints
+from ._membership import Membership
 from ._prefix_tree import PrefixCache, PrefixTree
 
 
@@ -24,6 +25,10 @@ class Lattice:
         constraints: applied to log-probabilities, as in beam search.
         model_kwargs: the model's keyword arguments as ``generate`` prepared them, one row per sentence.
         max_length: number of tokens of the longest prefix.
+        membership: leaves the prefixes of members of a language; None for all strings.
+
+    Attributes:
+        num_passes: number of forward passes so far.
     """
 
     def __init__(
@@ -33,10 +38,13 @@ class Lattice:
         constraints: Constraints,
         model_kwargs: dict[str, object],
         max_length: int,
+        membership: Membership | None = None,
     ) -> None:
         self._model = model
         self._prompts = input_ids
         self._constraints = constraints
+        self._membership = membership
+        self.num_passes = 0
         self._tree = PrefixTree(max_length)
         self._cache: PrefixCache | None = None
         self._kwargs = [model_kwargs]  # for prefixes of 0, 1, 2, ... tokens; without cache, one row per sentence
@@ -109,6 +117,7 @@ class Lattice:
         return self._kwargs[length]
 
     def _log_probabilities(self, output: ModelOutput, ids: Tensor, sentences: Tensor) -> Tensor:
+        self.num_passes += 1
         logits = upcast(output.logits[:, -1]).to(ids.device)
         # A sparse model returns log-probabilities here, a fixed point of log_softmax.
         scores = self._constraints(ids, logits.log_softmax(-1), sentences.to(ids.device))
@@ -123,7 +132,8 @@ class Lattice:
                 "a logits processor raised a probability above 1, so that a string may be likelier than its prefix: "
                 "no bound holds; leave that processor out, or let it lower probabilities only"
             )
-        return scores.clamp(max=0)
+        scores = scores.clamp(max=0)
+        return scores if self._membership is None else self._membership(ids, scores, sentences)
 
 
 def _select(kwargs: dict[str, Any], rows: Tensor, num_sentences: int, cached: bool) -> dict[str, Any]:

@@ -126,4 +126,5 @@ class Sweeps:
             log_bound=log_bound,
             num_expanded=int(self.num_expanded[i]),
             ended_by=None if proved else reason,
+            num_passes=self.lattice.num_passes,
         )

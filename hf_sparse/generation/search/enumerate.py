@@ -94,7 +94,7 @@ def enumerate_support(
     check_count("max_hypotheses", max_hypotheses)
     check_count("max_new_tokens", max_new_tokens)
     if not constrained:
-        _check_unconstrained(generate_options)
+        check_unconstrained(generate_options)
     (found,) = exact_search(
         model,
         inputs,
@@ -128,13 +128,17 @@ def _support_set(found: SearchResult, max_hypotheses: int, min_probability: floa
     )
 
 
-def _check_unconstrained(generate_options: Mapping[str, object]) -> None:
-    """Refuse options that act through the constraints, which are left out."""
+def check_unconstrained(generate_options: Mapping[str, object]) -> None:
+    """Refuse options that act through the constraints, which are left out.
+
+    Raises:
+        ValueError: one of them is given.
+    """
     free = [name for name in vars(GenerationConfig()) if name.endswith("_token_id") and not name.startswith("forced_")]
     settings = {*vars(GenerationConfig()), "logits_processor", "prefix_allowed_tokens_fn"} - {*free, "use_cache"}
     given = sorted(settings & set(generate_options))
     if given:
         raise ValueError(
-            f"{', '.join(given)}: the support is enumerated without constraints; pass constrained=True to have these, "
-            "and those of the generation config"
+            f"{', '.join(given)}: constraints do not count; pass constrained=True to have these, and those of "
+            "the generation config"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,10 @@ from transformers.utils import ModelOutput
 from ...functional.arguments import check_count, check_number
 from ..inputs import check_one_segment, cuts_outputs, num_sentences
 from ..inside_generate import inside_generate
+from ..language import Language
 from ._constraints import Constraints
 from ._lattice import Lattice
+from ._membership import Membership
 from ._sweeps import Sweeps
 from .result import Hypothesis, SearchResult
 
@@ -227,11 +229,14 @@ def search_strings(
     max_seconds: float | None = None,
     progress: bool = False,
     constrained: bool = True,
+    members_of: Sequence[Language] | None = None,
     **model_kwargs: Any,
 ) -> list[SearchResult]:
     """The search itself, inside ``generate``.
 
-    Arguments are those of ``exact_decoding``, and ``constrained``: whether ``logits_processor`` applies.
+    Arguments are those of ``exact_decoding``; ``constrained``: whether ``logits_processor`` applies; and
+    ``members_of``: one language per sentence, whose members alone are found, with the probabilities that they have
+    among all strings.
     """
     _check_mode(generation_config, stopping_criteria)
     if len(input_ids) == 0:
@@ -245,7 +250,8 @@ def search_strings(
     pad = generation_config._pad_token_tensor
     processors = logits_processor if constrained else LogitsProcessorList()
     constraints = Constraints(processors, input_ids, int(ends[0]), int(ends[0] if pad is None else pad))
-    lattice = Lattice(model, input_ids, constraints, model_kwargs, max_new_tokens)
+    membership = None if members_of is None else Membership(members_of, input_ids.shape[1], ends.tolist())
+    lattice = Lattice(model, input_ids, constraints, model_kwargs, max_new_tokens, membership)
     search = Sweeps(lattice, ends.cpu(), max_new_tokens, min_probability=min_probability, **budgets)
     return search.run(max_seconds, progress)
 

@@ -42,6 +42,8 @@ class SearchResult:
         ended_by: None if the search ended because no string left can be among the hypotheses; else the budget that
             ended it, to be raised: ``"max_new_tokens"``, ``"max_open"``, ``"max_expanded"``, ``"max_seconds"`` or
             ``"num_beams"``.
+        num_passes: number of forward passes of the model, for all sentences of the batch together; 0 for a proof from
+            scores that were there already.
 
     >>> best = Hypothesis([5, 2], math.log(0.5))
     >>> found = SearchResult([best], finished_mass=0.5, left_mass=0.5, log_bound=math.log(0.25), num_expanded=3)
@@ -55,6 +57,7 @@ class SearchResult:
     log_bound: float
     num_expanded: int
     ended_by: str | None = None
+    num_passes: int = 0
 
     @property
     def best(self) -> Hypothesis | None:

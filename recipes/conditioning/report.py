@@ -1,0 +1,97 @@
+"""Report of the conditioning recipe: p(L), the distance of masking and ASAp from it, a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ..lib.blocks import block, read
+from ..lib.card import Card
+from ..lib.environment import origin
+from ..lib.records import Figures, Record
+
+RESULT = "recipes/conditioning/results/conditioning.json"
+TITLES = {"inflection": "verb forms, given the list of all forms", "fields": "fields after a prompt, given a pattern"}
+
+
+def report(results: dict[str, Any], out: Path) -> None:
+    """Print the table and draw how ASAp comes closer, draw by draw."""
+    print("\n".join(_lines(results["runs"])))
+    draw(results["runs"], out / "conditioning.png")
+
+
+def card(record: Record, records: Sequence[Record]) -> Card | None:
+    """None: no model is kept."""
+    return None
+
+
+def draw(runs: Sequence[Record], path: Path) -> None:
+    """Draw the mean KL from the true conditional over the number of draws that ASAp has learned from."""
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for run in runs:
+        paths = [case["path"] for case in _known(run["figures"])]
+        longest = max(map(len, paths), default=0)
+        means = [fmean(path[min(n, len(path) - 1)] for path in paths) for n in range(longest)]
+        axes.plot(range(longest), means, marker=".", label=TITLES[run["settings"]["part"]])
+    axes.set_xlabel("draws that ASAp has learned from (0: masking)")
+    axes.set_ylabel("mean KL from p(output | L), nats")
+    axes.axhline(0, color="black", linewidth=1, label="exact conditioning")
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+@block
+def conditioning_table() -> str:
+    """Cases, p(L), and how far masking and ASAp are from the true conditional."""
+    return "\n".join(_lines(read(RESULT)["runs"]))
+
+
+@block
+def conditioning_words() -> str:
+    """How many right forms conditioning finds."""
+    lines = []
+    for run in read(RESULT)["runs"]:
+        figures = run["figures"]
+        if "greedy" in figures:
+            best = fmean(case["right"] for case in figures["cases"])
+            lines.append(
+                f"Of the verb forms greedy decoding gets {figures['greedy']:.0%} right, the likeliest of "
+                f"{figures['entries']:,} known forms is right for {best:.0%}."
+            )
+    return "\n".join(lines)
+
+
+@block
+def conditioning_origin() -> str:
+    """Origin of the figures."""
+    return origin(read(RESULT)["runs"])
+
+
+def _known(figures: Figures) -> list[Figures]:
+    return [case for case in figures["cases"] if "masking" in case]
+
+
+def _lines(runs: Sequence[Record]) -> list[str]:
+    lines = [
+        "| outputs | inputs | complete | impossible | mean p(L), at least | mean prefixes | KL masking | KL ASAp |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        cases, known = run["figures"]["cases"], _known(run["figures"])
+        complete = [case for case in cases if case["complete"]]
+        lines.append(
+            f"| {TITLES[run['settings']['part']]} | {len(cases)} | {len(complete)} | "
+            f"{sum(not case['members'] for case in complete)} | "
+            f"{fmean(case['probability'][0] for case in cases):.1%} | "
+            f"{fmean(case['expanded'] for case in cases):.0f} | {_mean(known, 'masking')} | {_mean(known, 'asap')} |"
+        )
+    return lines
+
+
+def _mean(cases: Sequence[Figures], name: str) -> str:
+    return f"{fmean(case[name] for case in cases):.3f}" if cases else "-"

@@ -1,0 +1,181 @@
+"""Languages of texts, against Python's ``re`` and ``in`` on what the tokenizer decodes, for every token string."""
+
+import itertools
+import re
+import sys
+
+import pytest
+
+from hf_sparse import Grammar, Lexicon, RequiredWords, condition
+from tests.enumeration import all_strings, ended, model_and_inputs
+from tests.generation.conditioning.tokenizers import byte_level, joined, sentence_piece
+from tests.tiny_models import EOS
+from tests.word_tokenizer import word_tokenizer
+
+LETTERS = joined("a", "b", "ab", "ba")
+SPACED = byte_level("a", "Ġ", "Ġa", "Ã", "©", "Ã©")
+PIECES = sentence_piece("▁", "a", "▁a", "b", "<0x61>", "a▁")
+TOKENIZERS = {"letters": LETTERS, "spaced": SPACED, "pieces": PIECES}
+
+
+def decoded(tokenizer, string):
+    return tokenizer.decode(list(string), clean_up_tokenization_spaces=False)
+
+
+def after(tokenizer, string):
+    """The text that a string adds to a prompt."""
+    return decoded(tokenizer, (4, *string)).removeprefix(decoded(tokenizer, (4,)))
+
+
+def read(language, string):
+    """Whether a language has a string."""
+    state = language.start()
+    for token in string:
+        state = language.step(state, token)
+        if state is None:
+            return False
+    return language.accepts(state)
+
+
+def strings(tokenizer, length=4):
+    return itertools.chain(*(itertools.product(range(3, len(tokenizer)), repeat=n) for n in range(length)))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_lexicon_has_all_tokenizations_of_its_texts_or_the_tokenizers_own(name):
+    tokenizer, texts = TOKENIZERS[name], ["ab", "a", " a", "é a", " "]
+    everything = Lexicon(texts, tokenizer)
+    canonical = Lexicon(["a", "aa"], tokenizer, tokenizations="canonical")
+    own = {tuple(tokenizer(text, add_special_tokens=False).input_ids) for text in ("a", "aa")}
+    found = 0
+    for string in strings(tokenizer):
+        assert read(everything, string) == (after(tokenizer, string) in texts), string
+        assert read(canonical, string) == (string in own)
+        found += read(everything, string)
+    assert found > 2
+
+
+@pytest.mark.parametrize("language", [Lexicon(["abab", "ba"], LETTERS), Lexicon([[3, 4], [5]])])
+def test_allowed_tokens_are_those_that_step_takes(language):
+    open_states = [language.start()]
+    for _ in range(3):
+        for state in open_states:
+            steps = {token: language.step(state, token) for token in range(9)}
+            assert language.allowed(state) == {token for token, after in steps.items() if after is not None}
+        open_states = [language.step(state, token) for state in open_states for token in language.allowed(state)]
+    assert not read(language, (1,))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("words", [["a"], ["aa", "a "], ["é"], ["aba", "b"], [" a"]])
+def test_required_words_are_in_the_text(name, words):
+    tokenizer = TOKENIZERS[name]
+    language = RequiredWords(words, tokenizer)
+    for string in strings(tokenizer):
+        assert read(language, string) == all(word in after(tokenizer, string) for word in words), string
+    assert not read(language, (1,))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize(
+    "pattern", ["a|ab", "(ab)+", ".*", "a+?b?", "[^a]*", "é?a", r"\w\s?.{0,2}", "", "(?i)AB", "(a|ba)*b", " ?a"]
+)
+def test_a_regular_expression_has_what_python_matches(name, pattern):
+    pytest.importorskip("llguidance")
+    tokenizer = TOKENIZERS[name]
+    language = Grammar.from_regex(pattern, tokenizer)
+    for string in strings(tokenizer):
+        text = after(tokenizer, string)
+        if "\ufffd" not in text:  # the beginning of a character
+            assert read(language, string) == bool(re.fullmatch(pattern, text)), string
+
+
+def test_where_an_output_begins_a_text_the_first_space_is_left_out():
+    for language in (
+        Lexicon(["a", "aa", " a"], PIECES, begins_text=True),
+        RequiredWords([" a"], PIECES, begins_text=True),
+    ):
+        texts = ["a", "aa", " a"]
+        for string in strings(PIECES):
+            text = decoded(PIECES, string)
+            wanted = text in texts if isinstance(language, Lexicon) else " a" in text
+            assert read(language, string) == wanted, string
+
+
+def test_a_regular_expression_of_an_output_that_begins_a_text():
+    pytest.importorskip("llguidance")
+    language = Grammar.from_regex("a b?|a", PIECES, begins_text=True)
+    for string in strings(PIECES):
+        assert read(language, string) == bool(re.fullmatch("a b?|a", decoded(PIECES, string))), string
+
+
+def test_grammars_and_json_schemas():
+    pytest.importorskip("llguidance")
+    nested = Grammar.from_lark('start: "a" start "b" | "ab"', LETTERS)
+    assert [read(nested, s) for s in ((5,), (3, 5, 4), (3, 3, 4, 4), (5, 5))] == [True, True, True, False]
+    digits = joined("1", "2", "12", '"')
+    numbers = Grammar.from_json_schema({"enum": [12, 1]}, digits)
+    assert [read(numbers, s) for s in ((5,), (3, 4), (3,), (4,))] == [True, True, True, False]
+
+
+def test_conditioning_on_texts_sums_over_their_tokenizations():
+    pytest.importorskip("llguidance")
+    model, inputs = model_and_inputs("t5", "entmax15")
+    model.double()
+    table = all_strings(model, inputs, 4)
+    pattern = "(a|b){1,3}"
+    truth = {}
+    for p, string in ended(table):
+        if all(token > EOS for token in string[:-1]) and re.fullmatch(pattern, decoded(LETTERS, string[:-1])):
+            truth[decoded(LETTERS, string[:-1])] = truth.get(decoded(LETTERS, string[:-1]), 0) + p
+    (found,) = condition(model, inputs, Grammar.from_regex(pattern, LETTERS), max_new_tokens=4)
+    assert found.complete  # three letters and the end token
+    shares = {text: pytest.approx((p / sum(truth.values()),) * 2, rel=1e-9) for text, p in truth.items()}
+    assert found.texts(LETTERS) == shares
+    assert len(shares) < len(found.members)
+    (listed,) = condition(model, inputs, Lexicon(list(truth), LETTERS), max_new_tokens=4)
+    assert listed.probability == pytest.approx(found.probability, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Lexicon([]), "entries must not be empty"),
+        (lambda: Lexicon("yes"), "entries must be a list of texts"),
+        (lambda: Lexicon([3, 4]), "entries must all be texts, or all be lists of token ids, was 3"),
+        (lambda: Lexicon(["a", [3]], LETTERS), "entries must all be texts"),
+        (lambda: Lexicon(["a"]), "tokenizer must be that of the model, was None"),
+        (lambda: Lexicon(["a"], LETTERS, tokenizations="some"), "must be one of 'all', 'canonical', was 'some'"),
+        (lambda: Lexicon(["a"], LETTERS, begins_text=1), "begins_text must be True or False"),
+        (lambda: Lexicon(["w3"], word_tokenizer()), "spaces between tokens"),
+        (lambda: RequiredWords("yes", LETTERS), "words must be a list of texts"),
+        (lambda: RequiredWords([""], LETTERS), "none of them empty"),
+        (lambda: RequiredWords(["a"], None), "tokenizer must be that of the model, was None"),
+    ],
+)
+def test_bad_languages_are_refused(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Grammar.from_regex(3, LETTERS), "pattern must be a text, was 3"),
+        (lambda: Grammar.from_regex("(", LETTERS), "llguidance refuses the grammar"),
+        (lambda: Grammar.from_regex(r"(a)\1", LETTERS), "llguidance refuses the grammar"),
+        (lambda: Grammar.from_lark(None, LETTERS), "grammar must be a text, was None"),
+        (lambda: Grammar(3, LETTERS), "grammar must be a text, was 3"),
+        (lambda: Grammar.from_json_schema("{}", LETTERS), "schema must be a mapping"),
+    ],
+)
+def test_bad_grammars_are_refused(make, message):
+    pytest.importorskip("llguidance")
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
+
+
+def test_without_llguidance_an_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'hf_sparse[grammar]'")):
+        Grammar.from_regex("a", LETTERS)
