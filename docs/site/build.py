@@ -15,9 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this repository
 
-from gallery import gallery_page  # noqa: E402
-from pages import ROOT, with_sources, written_pages  # noqa: E402
-from reference import reference_pages  # noqa: E402
+from gallery import gallery_page
+from pages import ROOT, with_sources, written_pages
+from reference import reference_pages
 
 HERE = Path(__file__).parent
 OUT = ROOT / "out" / "site"

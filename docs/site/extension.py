@@ -10,7 +10,7 @@ from griffe import Extension, Object
 
 sys.path.insert(0, str(Path(__file__).parent))  # griffe runs this file outside its folder
 
-from docstrings import as_markdown  # noqa: E402
+from docstrings import as_markdown
 
 
 class Docstrings(Extension):

@@ -7,8 +7,9 @@ import inspect
 import pkgutil
 from types import ModuleType
 
-import hf_sparse
 from docstrings import as_markdown
+
+import hf_sparse
 
 
 def reference_pages() -> dict[str, str]:

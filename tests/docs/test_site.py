@@ -1,4 +1,4 @@
-"""What the site is built from: every page is in its order, every link leads somewhere, every public name has an entry."""
+"""What the site is built from: pages in an order, links that lead somewhere, entries for all public names."""
 
 import doctest
 import importlib
