@@ -17,7 +17,7 @@ from .conversion import calibrate, compare
 from .conversion.text_file import text_batches
 from .demo import Playground, launch_demo
 from .hub import from_pretrained, loading_class, save_pretrained
-from .model import doctor, is_sparse, sparse_config, sparsify
+from .model import doctor, is_sparse, sparse_config, sparsify, unsparsify
 from .model.saved_config import block_of
 
 _MAP = 'a map\'s name, or JSON: \'{"name": "entmax", "alpha": 1.33}\''
@@ -79,6 +79,9 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 def _demo(options: argparse.Namespace) -> int:
     model = _load(options.model)
+    if is_sparse(model):
+        _say("made dense: the page has maps of its own")
+        unsparsify(model)
     launch_demo(Playground(model, AutoTokenizer.from_pretrained(options.model)), port=options.port)
     return 0
 

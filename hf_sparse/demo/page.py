@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .drawing import STYLE, attention_html, hypotheses_html, next_tokens_html
-from .playground import DENSE, Maps, Playground
+from .playground import SOFTMAX, Maps, Playground
 
 if TYPE_CHECKING:
     import gradio
@@ -44,14 +44,20 @@ def demo_page(playground: Playground, *, text: str | None = None) -> gradio.Bloc
         gr.Markdown(INTRODUCTION)
         with gr.Row(equal_height=True):
             words = gr.Textbox(text, label="Text", lines=2, scale=4)
-            chat = gr.Checkbox(
-                playground.chat, label="As a question to a chat model", visible=playground.chat, min_width=180
-            )
+            chat = gr.Checkbox(playground.chat, label="As a question", visible=playground.chat, min_width=180)
         with gr.Row():
-            attention_alpha = gr.Slider(1, 2, 1.5, step=0.05, label="Alpha in attention", info="1 is softmax")
-            head_alpha = gr.Slider(1, 2, 1.5, step=0.05, label="Alpha of the next token", info="2 is sparsemax")
-            attention_temperature = gr.Slider(0.5, 8, 2, step=0.5, label="Temperature in attention")
-            head_temperature = gr.Slider(0.5, 8, 1, step=0.5, label="Temperature of the next token")
+            attention_alpha = gr.Slider(
+                1, 2, 1.5, step=0.05, label="Attention: alpha", info="1 is softmax, 2 is sparsemax"
+            )
+            head_alpha = gr.Slider(
+                1, 2, 1.5, step=0.05, label="Next token: alpha", info="1 is softmax, 2 is sparsemax"
+            )
+            attention_temperature = gr.Slider(
+                0.5, 8, 2, step=0.5, label="Attention: temperature", info="higher: fewer zeros"
+            )
+            head_temperature = gr.Slider(
+                0.5, 8, 1, step=0.5, label="Next token: temperature", info="higher: more tokens"
+            )
         maps = [attention_alpha, head_alpha, attention_temperature, head_temperature]
         show = gr.Button("Show", variant="primary", elem_id="show")
         with gr.Tab("Next token"):
@@ -78,19 +84,19 @@ def demo_page(playground: Playground, *, text: str | None = None) -> gradio.Bloc
 
         def next_tokens(*values: Any) -> list[str]:
             text, chat, *settings = values
-            found = [playground.next_tokens(text, m, chat=chat) for m in (DENSE, Maps(*settings))]
+            found = [playground.next_tokens(text, m, chat=chat) for m in (SOFTMAX, Maps(*settings))]
             return [next_tokens_html(one) for one in found]
 
         def attention(*values: Any) -> list[str]:
             text, chat, kind, layer, head, *settings = values
-            both = (DENSE, Maps(*settings))
+            both = (SOFTMAX, Maps(*settings))
             found = [playground.attention(text, m, int(layer) - 1, int(head) - 1, kind=kind, chat=chat) for m in both]
             return [attention_html(one) for one in found]
 
         def hypotheses(*values: Any) -> list[str]:
             text, chat, length, seconds, *settings = values
             budget = {"chat": chat, "max_new_tokens": int(length), "max_seconds": seconds}
-            found = [playground.hypotheses(text, m, **budget) for m in (DENSE, Maps(*settings))]
+            found = [playground.hypotheses(text, m, **budget) for m in (SOFTMAX, Maps(*settings))]
             return [hypotheses_html(one, playground.tokenizer) for one in found]
 
         named = _refused_by_name(gr)

@@ -1,7 +1,8 @@
-"""What the page shows, computed: one model that is made sparse for each question, and dense again after it."""
+"""What the page shows, computed: a model with softmax and one with the maps that are set share their weights."""
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ class Maps:
         )
 
 
-DENSE = Maps()
+SOFTMAX = Maps()
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,15 @@ class HypothesesView:
 
 
 class Playground:
-    """A model to ask questions, each under maps of its own; the model is dense between two questions.
+    """A model to ask questions, each under maps of its own.
 
     Args:
-        model: a model with ``generate``, dense or sparse. It becomes dense, and goes into evaluation mode.
+        model: a dense model with ``generate``. It stays as it is; what is asked are two copies that share its weights,
+            one with softmax and one with the maps asked for last.
         tokenizer: the model's.
 
     Raises:
-        ValueError: a model without a language-model head.
+        ValueError: a sparse model, or one without a language-model head.
 
     Attributes:
         kinds: the kinds of attention that can be shown, by the names that Transformers has for them.
@@ -121,12 +123,16 @@ class Playground:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         if not model.can_generate():
             raise ValueError(f"{type(model).__name__} cannot generate; the page needs a language model")
-        self.model = (unsparsify(model) if is_sparse(model) else model).eval()
+        if is_sparse(model):
+            raise ValueError("the page puts its own maps into a dense model; call unsparsify(model) first")
+        self.model = model
         self.tokenizer = tokenizer
         reads = bool(model.config.is_encoder_decoder)
         self.kinds = ["cross_attentions", "decoder_attentions", "encoder_attentions"] if reads else ["attentions"]
         self.chat = not reads and bool(getattr(tokenizer, "chat_template", None))
-        self._one_at_a_time = threading.Lock()  # visitors of a page share the model
+        self._one_at_a_time = threading.Lock()  # visitors of a page share the models
+        self._softmax, self._mapped = (_with_the_same_weights(model).eval() for _ in range(2))
+        self._maps: Maps | None = None
 
     @torch.no_grad()
     def next_tokens(self, text: str, maps: Maps, *, chat: bool = False, most: int = 12) -> NextTokens:
@@ -257,13 +263,25 @@ class Playground:
 
     @contextmanager
     def _sparse(self, maps: Maps, inputs: Mapping[str, Tensor]) -> Iterator[PreTrainedModel]:
-        attention, head = maps.rules()
+        """The model with these maps, for one question at a time."""
         with self._one_at_a_time:
-            model = sparsify(self.model, attention, head)
-            try:
-                yield model
-            finally:
-                unsparsify(model)
+            if maps == SOFTMAX:
+                if not is_sparse(self._softmax):
+                    sparsify(self._softmax, *maps.rules(), example=inputs)
+                yield self._softmax
+                return
+            if maps != self._maps:
+                self._maps = None
+                if is_sparse(self._mapped):
+                    unsparsify(self._mapped)
+                sparsify(self._mapped, *maps.rules(), example=inputs)
+                self._maps = maps
+            yield self._mapped
+
+
+def _with_the_same_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of a model's modules around the same parameters."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
 def _of_layer_and_head(layers: tuple[Tensor, ...], layer: int, head: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the page shows is what the model computes, under the maps that were set, and the model is as it was after."""
+"""What the page shows is what the model computes under the maps that were set."""
 
 import pytest
 import torch
@@ -76,15 +76,26 @@ def test_hypotheses_are_those_of_exact_search(llama, sparse):
     assert len(llama.hypotheses(TEXT, MAPS, num_hypotheses=1, max_new_tokens=4).texts) == 1
 
 
-def test_the_model_is_dense_before_and_after_each_question():
-    model = hf_sparse.sparsify(tiny_model("llama"), "entmax15")
-    playground = Playground(model, word_tokenizer())
+def test_the_model_stays_as_it_is_and_its_copies_share_its_weights():
+    model = tiny_model("llama")
     before = model(IDS).logits
-    playground.next_tokens(TEXT, MAPS)
+    playground = Playground(model, word_tokenizer())
+    first = playground.next_tokens(TEXT, MAPS)
+    playground.next_tokens(TEXT, Maps())
+    assert playground.next_tokens(TEXT, Maps(head_alpha=2.0)) != first
     with pytest.raises(ValueError, match="from 0 to 1, was 7"):
         playground.attention(TEXT, MAPS, 7, 0)
+    assert playground.next_tokens(TEXT, MAPS) == first
     assert not hf_sparse.is_sparse(model)
     assert torch.equal(model(IDS).logits, before)
+    model.lm_head.weight.data.neg_()
+    assert playground.next_tokens(TEXT, MAPS) != first
+
+
+def test_after_a_setting_that_is_refused_the_next_question_is_answered(llama):
+    with pytest.raises(ValueError, match="alpha must be"):
+        llama.next_tokens(TEXT, Maps(head_alpha=0.5))
+    assert llama.next_tokens(TEXT, MAPS).support < 23
 
 
 def test_a_question_to_a_chat_model_goes_through_its_template(llama):
@@ -108,6 +119,10 @@ def test_a_question_to_a_chat_model_goes_through_its_template(llama):
         (lambda p: p.hypotheses(TEXT, MAPS, num_hypotheses=0), "num_hypotheses must be at least 1"),
         (lambda p: p.hypotheses(TEXT, MAPS, max_new_tokens=0), "max_new_tokens must be at least 1"),
         (lambda p: p.hypotheses(TEXT, MAPS, max_seconds=0), "max_seconds must be above 0, was 0"),
+        (
+            lambda p: Playground(hf_sparse.sparsify(tiny_model("llama"), "entmax15"), p.tokenizer),
+            "puts its own maps into a dense model; call unsparsify",
+        ),
         (lambda p: Playground(tiny_model("bert").bert, p.tokenizer), "BertModel cannot generate"),
     ],
 )
