@@ -42,9 +42,8 @@ def demo_page(playground: Playground, *, text: str | None = None) -> gradio.Bloc
     layers, heads = config.num_hidden_layers, config.num_attention_heads
     with gr.Blocks(title="hf_sparse", analytics_enabled=False) as page:
         gr.Markdown(INTRODUCTION)
-        with gr.Row(equal_height=True):
-            words = gr.Textbox(text, label="Text", lines=2, scale=4)
-            chat = gr.Checkbox(playground.chat, label="As a question", visible=playground.chat, min_width=180)
+        words = gr.Textbox(text, label="Text", lines=2)
+        chat = gr.Checkbox(playground.chat, label="As a question to a chat model", visible=playground.chat)
         with gr.Row():
             attention_alpha = gr.Slider(
                 1, 2, 1.5, step=0.05, label="Attention: alpha", info="1 is softmax, 2 is sparsemax"
