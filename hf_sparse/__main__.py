@@ -1,4 +1,4 @@
-"""The command line: ``python -m hf_sparse convert | doctor | compare | calibrate``, each a few lines over the API."""
+"""The command line: ``python -m hf_sparse convert | doctor | compare | calibrate | demo``: a few lines on the API."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from transformers.utils import cached_file
 from .attention import attention_sites
 from .conversion import calibrate, compare
 from .conversion.text_file import text_batches
+from .demo import Playground, launch_demo
 from .hub import from_pretrained, loading_class, save_pretrained
-from .model import doctor, is_sparse, sparse_config, sparsify
+from .model import doctor, is_sparse, sparse_config, sparsify, unsparsify
 from .model.saved_config import block_of
 
 _MAP = 'a map\'s name, or JSON: \'{"name": "entmax", "alpha": 1.33}\''
+DEMO_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except (ValueError, NotImplementedError, OSError) as refusal:
+    except (ValueError, NotImplementedError, OSError, ImportError) as refusal:
         parser.error(str(refusal))
 
 
@@ -72,6 +74,15 @@ def _calibrate(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in ("edges", "coverage", "classes", "max_batches")}
     print(calibrate(model, _batches(model, options), per_head=not options.per_layer, **given))
     _save(model, options)
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    model = _load(options.model)
+    if is_sparse(model):
+        _say("made dense: the page has maps of its own")
+        unsparsify(model)
+    launch_demo(Playground(model, AutoTokenizer.from_pretrained(options.model)), port=options.port)
     return 0
 
 
@@ -173,6 +184,10 @@ def _parser() -> argparse.ArgumentParser:
         "--classes", type=float, metavar="N", help="mean number of tokens that the head leaves possible"
     )
     with_data(calibrating, 32)
+    showing = commands.add_parser("demo", help="a page to play with a model", description="A page to play with.")
+    showing.set_defaults(run=_demo)
+    showing.add_argument("--model", default=DEMO_MODEL, help="a folder or a Hub id (default: %(default)s)")
+    showing.add_argument("--port", type=int, help="of this machine; the first that is free from 7860 on")
     return parser
 
 

@@ -67,7 +67,8 @@ class SparseTrainer(BucketedTrainer):
             ``max_loss_increase``; moved to the training device. None where the model is a PEFT adapter, or trains
             nothing but settings of its maps: then its own base, dense, is the teacher, without a second copy. None
             too where the training data have a teacher's supports, from ``store_supports``.
-        *rest, **kwargs: as for ``Trainer``.
+        *rest: as for ``Trainer``.
+        **kwargs: as for ``Trainer``.
 
     With distillation the training loss is ``(1 - distillation_weight) L(z, y) + distillation_weight L(z, q)``: the
     labels' (with its smoothing, if any) and that against the softmax ``q`` of the teacher. See ``Distillation``.
