@@ -9,7 +9,6 @@ from pages import ROOT, target
 
 PICTURE = re.compile(r"!\[([^]]*)\]\(([^)\s]+)\)")
 FOLDER = "docs/pictures"
-HEAD = "---\nhide: [navigation, toc]\n---\n\n# Gallery\n"
 
 
 def gallery_page(pages: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from ..generation.labels import percent, token_labels
 from .playground import HypothesesView, NextTokens, TokenAttention
 
 # Pixels, and tokens of a text whose attention is shown.
-CELL, CHARACTER = 20, 7.3
+CELL, CHARACTER_WIDTH = 20, 7.3
 MOST_TOKENS = 40
 
 STYLE = """
@@ -64,8 +64,8 @@ def attention_html(found: TokenAttention) -> str:
     """A map of the weights: a cell without colour is exactly zero."""
     queries, keys = found.queries[-MOST_TOKENS:], found.keys[-MOST_TOKENS:]
     weights = found.weights[-MOST_TOKENS:, -MOST_TOKENS:].tolist()
-    left = CHARACTER * max(map(len, queries)) + 8
-    top = CHARACTER * max(map(len, keys)) + 8
+    left = CHARACTER_WIDTH * max(map(len, queries)) + 8
+    top = CHARACTER_WIDTH * max(map(len, keys)) + 8
     parts = [
         f'<text x="{left - 6:.0f}" y="{top + CELL * row + 14:.0f}" text-anchor="end">{escape(label)}</text>'
         for row, label in enumerate(queries)

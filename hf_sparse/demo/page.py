@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .drawing import STYLE, attention_html, hypotheses_html, next_tokens_html
-from .playground import SOFTMAX, Maps, Playground
+from .playground import SOFTMAX_MAPS, Maps, Playground
 
 if TYPE_CHECKING:
     import gradio
@@ -83,19 +83,19 @@ def demo_page(playground: Playground, *, text: str | None = None) -> gradio.Bloc
 
         def next_tokens(*values: Any) -> list[str]:
             text, chat, *settings = values
-            found = [playground.next_tokens(text, m, chat=chat) for m in (SOFTMAX, Maps(*settings))]
+            found = [playground.next_tokens(text, m, chat=chat) for m in (SOFTMAX_MAPS, Maps(*settings))]
             return [next_tokens_html(one) for one in found]
 
         def attention(*values: Any) -> list[str]:
             text, chat, kind, layer, head, *settings = values
-            both = (SOFTMAX, Maps(*settings))
+            both = (SOFTMAX_MAPS, Maps(*settings))
             found = [playground.attention(text, m, int(layer) - 1, int(head) - 1, kind=kind, chat=chat) for m in both]
             return [attention_html(one) for one in found]
 
         def hypotheses(*values: Any) -> list[str]:
             text, chat, length, seconds, *settings = values
             budget = {"chat": chat, "max_new_tokens": int(length), "max_seconds": seconds}
-            found = [playground.hypotheses(text, m, **budget) for m in (SOFTMAX, Maps(*settings))]
+            found = [playground.hypotheses(text, m, **budget) for m in (SOFTMAX_MAPS, Maps(*settings))]
             return [hypotheses_html(one, playground.tokenizer) for one in found]
 
         named = _refused_by_name(gr)

@@ -47,7 +47,7 @@ class Maps:
         )
 
 
-SOFTMAX = Maps()
+SOFTMAX_MAPS = Maps()
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Playground:
     def _sparse(self, maps: Maps, inputs: Mapping[str, Tensor]) -> Iterator[PreTrainedModel]:
         """The model with these maps, for one question at a time."""
         with self._one_at_a_time:
-            if maps == SOFTMAX:
+            if maps == SOFTMAX_MAPS:
                 if not is_sparse(self._softmax):
                     sparsify(self._softmax, *maps.rules(), example=inputs)
                 yield self._softmax

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty matplotlib figure.
+    """An empty matplotlib figure, which notebooks show as a picture.
 
     Args:
         width: in inches.
@@ -21,10 +21,12 @@ def new_figure(width: float, height: float) -> Figure:
         ImportError: matplotlib is not installed.
     """
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
+
+        from ._picture import Picture
     except ImportError as error:
         raise ImportError("pictures need matplotlib: pip install 'hf_sparse[plots]'") from error
-    return Figure(figsize=(width, height))
+    return Picture(figsize=(width, height))
 
 
 def save_figure(figure: Figure, path: str | Path | None) -> None:

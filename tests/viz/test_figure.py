@@ -33,3 +33,8 @@ def test_a_missing_matplotlib_is_named(plot, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pictures need matplotlib: pip install 'hf_sparse\[plots\]'"):
         plot()
+
+
+@plots
+def test_a_figure_shows_itself_in_a_notebook(plot):
+    assert plot()._repr_png_().startswith(b"\x89PNG")
