@@ -6,6 +6,8 @@ from collections import Counter
 
 from recipes.lib.blocks import block, read
 
+_LARGE = 30  # classes of a mapping that has a row of its own
+
 
 @block
 def support() -> str:
@@ -17,7 +19,10 @@ def support() -> str:
     works = ("interface", "inline", "mixed")
     other = sorted({name for count in counts.values() for name in count} - set(works))
     lines = [f"| mapping | works | {' | '.join(other)} |", "|---" * (2 + len(other)) + "|"]
-    for mapping, count in counts.items():
+    large = {mapping: count for mapping, count in counts.items() if count.total() >= _LARGE}
+    small = [count for mapping, count in counts.items() if mapping not in large]
+    rows = large | {f"{len(small)} smaller ones": sum(small, Counter())}
+    for mapping, count in rows.items():
         cells = [sum(count[name] for name in works), *(count[name] for name in other)]
         lines.append(f"| {mapping} | {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, "", f"transformers {result['transformers']}, torch {result['torch']}, random weights."])

@@ -209,13 +209,23 @@ def _compare(dense: float | None, sparse: float | None, tolerance: float) -> str
 
 
 def logits_of(model: PreTrainedModel, inputs: Inputs) -> Tensor:
-    """The model's logits, or the first floating-point tensor it returns. Drawn noise is the same at every call."""
+    """The model's logits, or the first floating-point tensor it returns. Drawn noise is the same at every call.
+
+    A backbone returns a tuple of feature maps: the last of them has seen all layers.
+
+    Raises:
+        TypeError: the model returns no floating-point tensor.
+    """
     torch.manual_seed(0)
     with torch.no_grad():
         output = model(**inputs)
     logits = output.get("logits")
     values = [logits] if torch.is_tensor(logits) else output.values()
-    return next(value for value in values if torch.is_tensor(value) and value.is_floating_point())
+    for value in values:
+        tensor = value[-1] if isinstance(value, tuple) and value else value
+        if torch.is_tensor(tensor) and tensor.is_floating_point():
+            return tensor
+    raise TypeError(f"{type(model).__name__} returns no floating-point tensor to compare: {', '.join(output)}")
 
 
 def difference(one: Tensor, other: Tensor) -> float:

@@ -20,18 +20,22 @@ SLICE = [
     ("SPEECH_SEQ_2_SEQ", "kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration"),
     ("SPEECH_SEQ_2_SEQ", "speech_to_text", "Speech2TextForConditionalGeneration"),
     ("IMAGE_CLASSIFICATION", "levit", "LevitForImageClassification"),
+    ("OBJECT_DETECTION", "detr", "DetrForObjectDetection"),
+    ("TIME_SERIES_REGRESSION", "patchtst", "PatchTSTForRegression"),
     ("IMAGE_TEXT_TO_TEXT", "deepseek_ocr2", "DeepseekOcr2ForConditionalGeneration"),
     ("IMAGE_TEXT_TO_TEXT", "idefics", "IdeficsForVisionText2Text"),
     ("IMAGE_TEXT_TO_TEXT", "kosmos-2.5", "Kosmos2_5ForConditionalGeneration"),
     ("IMAGE_TEXT_TO_TEXT", "qwen2_vl", "Qwen2VLForConditionalGeneration"),
 ]
+# Whose own forward leaves parts out that nothing here can call alone.
+NEVER_CALLED = {"SeamlessM4Tv2ForTextToSpeech", "VJEPA2ForVideoClassification"}
 ALL = [(mapping, kind, name) for mapping in MAPPINGS for kind, name in entries(mapping)]
 
 
 def fails_nothing(entry):
     found, known = verdict(*entry), read()[entry]
     assert found["result"] == known["result"], found
-    assert not found.get("not reached"), found
+    assert entry[2] in NEVER_CALLED or not found.get("not reached"), found
     assert not found.get("without zeros"), found
     assert found.get("head", "").partition(" ")[0] == known.get("head", "").partition(" ")[0], found["head"]
 
@@ -73,6 +77,7 @@ def test_the_sweep_has_every_entry_and_no_failure():
         assert set(ALL) == set(known)
     assert {found["result"] for found in known.values()} <= set(RESULTS) - {"FAILED"}
     assert not [key for key, found in known.items() if found.get("head", "").startswith("FAILED")]
-    assert not [key for key, found in known.items() if found.get("not reached") or found.get("without zeros")]
+    assert not [key for key, found in known.items() if found.get("without zeros")]
+    assert {name for (*_, name), found in known.items() if found.get("not reached")} == NEVER_CALLED
     unexplained = [key for key, found in known.items() if "checks" not in found and not found.get("reason")]
     assert not unexplained

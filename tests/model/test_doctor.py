@@ -6,13 +6,21 @@ import sys
 import pytest
 import torch
 from tqdm.auto import tqdm
-from transformers import BigBirdConfig, BigBirdForMaskedLM, ConvNextConfig, ConvNextForImageClassification
+from transformers import (
+    BigBirdConfig,
+    BigBirdForMaskedLM,
+    ConvNextConfig,
+    ConvNextForImageClassification,
+    Dinov2Backbone,
+    Dinov2Config,
+)
 
 from hf_sparse import doctor, is_sparse, sparsify
-from hf_sparse.model.doctor import relative_change
+from hf_sparse.model.doctor import logits_of, relative_change
+from hf_sparse.model.example import example_inputs
 from tests.sweep.architectures import build
 from tests.tiny_inline_models import tiny_inline_model
-from tests.tiny_models import DECODER, TOKENS, tiny_model, tokens
+from tests.tiny_models import DECODER, TOKENS, spread, tiny_model, tokens
 
 
 @pytest.mark.parametrize(
@@ -166,3 +174,13 @@ def test_progress_is_shown_on_request(capsys, monkeypatch):
     assert "doctor" not in capsys.readouterr().err
     doctor(tiny_model("llama"), head="entmax15")
     assert "doctor: 100%" in capsys.readouterr().err
+
+
+def test_a_backbone_is_measured_by_its_last_feature_map():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
+    model = spread(Dinov2Backbone(Dinov2Config(**sizes, out_indices=[1, 2])).eval())
+    found = doctor(model, attn="entmax15", head=None)
+    assert found.sound
+    with torch.no_grad():
+        assert torch.equal(logits_of(model, example_inputs(model)), model(**example_inputs(model)).feature_maps[-1])

@@ -38,7 +38,8 @@ def main() -> None:
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
-    known = read()
+    everything = {(mapping, *entry) for mapping in MAPPINGS for entry in entries(mapping)}
+    known = {entry: found for entry, found in read().items() if entry in everything}
     if options.table:
         write(known)
         return

@@ -20,13 +20,64 @@ MAPPINGS = (
     "SPEECH_SEQ_2_SEQ",
     "IMAGE_CLASSIFICATION",
     "IMAGE_TEXT_TO_TEXT",
+    "NEXT_SENTENCE_PREDICTION",
+    "AUDIO_CLASSIFICATION",
+    "CTC",
+    "VIDEO_CLASSIFICATION",
+    "TOKEN_CLASSIFICATION",
+    "QUESTION_ANSWERING",
+    "MULTIPLE_CHOICE",
+    "AUDIO_FRAME_CLASSIFICATION",
+    "AUDIO_XVECTOR",
+    "RNNT",
+    "TDT",
+    "TEXT_TO_SPECTROGRAM",
+    "TEXT_TO_WAVEFORM",
+    "VISUAL_QUESTION_ANSWERING",
+    "DOCUMENT_QUESTION_ANSWERING",
+    "TABLE_QUESTION_ANSWERING",
+    "TABLE_RECOGNITION",
+    "TEXT_RECOGNITION",
+    "ZERO_SHOT_IMAGE_CLASSIFICATION",
+    "ZERO_SHOT_OBJECT_DETECTION",
+    "OBJECT_DETECTION",
+    "IMAGE_SEGMENTATION",
+    "INSTANCE_SEGMENTATION",
+    "SEMANTIC_SEGMENTATION",
+    "UNIVERSAL_SEGMENTATION",
+    "MASK_GENERATION",
+    "DEPTH_ESTIMATION",
+    "NORMAL_ESTIMATION",
+    "POINTMAP_ESTIMATION",
+    "POSE_ESTIMATION",
+    "KEYPOINT_DETECTION",
+    "KEYPOINT_MATCHING",
+    "IMAGE_MATTING",
+    "IMAGE_TO_IMAGE",
+    "MASKED_IMAGE_MODELING",
+    "CAUSAL_IMAGE_MODELING",
+    "TIME_SERIES_CLASSIFICATION",
+    "TIME_SERIES_PREDICTION",
+    "TIME_SERIES_REGRESSION",
+    "DECISION",
+    "RETRIEVAL",
+    "MULTIMODAL_LM",
+    "PRETRAINING",
+    "BACKBONE",
+    "TEXT_ENCODING",
+    "IMAGE",
 )
 QUERY = re.compile(r"(^|[._])(q|query|q_proj|to_q|q_norm|query_norm|q_layernorm|qkv_proj)([._]|$)")
 MOST_PARAMETERS = 30_000_000
 
 
 def entries(mapping: str) -> list[tuple[str, str]]:
-    """(model type, class name) of every entry; some types have several classes."""
+    """(model type, class name) of every entry that no mapping before has; some types have several classes."""
+    before = {entry for earlier in MAPPINGS[: MAPPINGS.index(mapping)] for entry in _named(earlier)}
+    return [entry for entry in _named(mapping) if entry not in before]
+
+
+def _named(mapping: str) -> list[tuple[str, str]]:
     names = getattr(auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES")
     return [(kind, name) for kind, value in names.items() for name in ([value] if isinstance(value, str) else value)]
 

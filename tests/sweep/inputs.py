@@ -64,6 +64,19 @@ def _seamless(model: PreTrainedModel) -> dict[str, Tensor]:
     return {**(text if "TextTo" in type(model).__name__ else speech), "decoder_input_ids": ids(2, LENGTH)}
 
 
+def _features(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Frames for the encoders of speech that take them as they are."""
+    encoder = getattr(model.config, "encoder_config", model.config)
+    width = getattr(encoder, "feature_projection_input_dim", None) or encoder.num_mel_bins
+    return {"input_features": noise(2, 64, width)}
+
+
+def _video(model: PreTrainedModel) -> dict[str, Tensor]:
+    config = model.config
+    frames = getattr(config, "num_frames", None) or config.frames_per_clip
+    return {"pixel_values_videos": noise(2, frames, 3, IMAGE, IMAGE)}
+
+
 def _codebooks(model: PreTrainedModel) -> dict[str, Tensor]:
     return {"input_ids": ids(2 * model.config.num_codebooks, LENGTH) % 30}
 
@@ -122,8 +135,50 @@ DECODERS = (
     "trocr",
 )
 
-# By model type, what ``example_inputs`` cannot make up.
+
+def _pair_of_images(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {"pixel_values": noise(2, 2, 3, IMAGE, IMAGE)}
+
+
+def _transducer(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {**_features(model), "decoder_input_ids": ids(2, LENGTH)}
+
+
+def _series(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {"past_values": noise(2, model.config.context_length, model.config.num_input_channels)}
+
+
+# By class or model type, what ``example_inputs`` cannot make up.
 INPUTS: dict[str, Any] = {
+    "bros": lambda model: {"input_ids": ids(2, LENGTH), "bbox": torch.rand(2, LENGTH, 4)},
+    "BlipForQuestionAnswering": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "pixel_values": noise(2, 3, IMAGE, IMAGE),
+        "decoder_input_ids": ids(2, LENGTH),
+    },
+    "Siglip2Model": lambda model: {**INPUTS["siglip2"](model), "input_ids": ids(2, LENGTH)},
+    "SpeechT5ForTextToSpeech": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "decoder_input_values": noise(2, 6, model.config.num_mel_bins),
+    },
+    "ViltForQuestionAnswering": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "pixel_values": noise(2, 3, IMAGE, IMAGE),
+    },
+    **dict.fromkeys(
+        ("grounding-dino", "mm-grounding-dino"),
+        lambda model: {"input_ids": ids(2, LENGTH), "pixel_values": noise(2, 3, IMAGE, IMAGE)},
+    ),
+    # Whose windows divide the image.
+    **dict.fromkeys(("lw_detr", "rf_detr"), lambda model: {"pixel_values": noise(2, 3, 2 * IMAGE, 2 * IMAGE)}),
+    "oneformer": lambda model: {"pixel_values": noise(2, 3, IMAGE, IMAGE), "task_inputs": ids(2, 77)},
+    **dict.fromkeys(("lightglue", "superglue", "efficientloftr"), _pair_of_images),
+    **dict.fromkeys(("nemotron3_5_asr", "nemotron_asr_streaming", "parakeet_rnnt", "parakeet_tdt"), _transducer),
+    **dict.fromkeys(("patchtst", "patchtsmixer"), _series),
+    # Shorter series are padded, and what attention gives to padding is nobody's business.
+    "timesfm": lambda model: {"past_values": noise(2, model.config.context_length), "freq": [0, 1]},
+    "timesfm2_5": lambda model: {"past_values": noise(2, model.config.context_length)},
+    "videomt": lambda model: {"pixel_values_videos": noise(1, 2, 3, IMAGE, IMAGE)},
     **dict.fromkeys(DECODERS, _decoder),
     "blip-2": _queried(),
     "git": lambda model: {"input_ids": ids(2, LENGTH), "pixel_values": noise(2, 3, IMAGE, IMAGE)},
@@ -133,6 +188,11 @@ INPUTS: dict[str, Any] = {
         "protein_input_ids": ids(2, LENGTH) % 20,
         "protein_attention_mask": ones(2, LENGTH),
     },
+    # Frames with their deltas, in pairs.
+    "granite_speech5_ctc": lambda model: {
+        "input_features": noise(2, 64, 4 * model.config.encoder_config.num_mel_bins)
+    },
+    **dict.fromkeys(("lasr_ctc", "parakeet_ctc", "wav2vec2-bert"), _features),
     "instructblip": _queried(),
     "instructblipvideo": _queried(4),
     "kosmos-2": lambda model: {
@@ -158,6 +218,7 @@ INPUTS: dict[str, Any] = {
     "kyutai_speech_to_text": lambda model: {"input_ids": ids(2, LENGTH, model.config.num_codebooks + 1) % 30},
     "perceiver": _perceiver,
     "pi0": _pi0,
+    **dict.fromkeys(("videoprism_vision_model", "vjepa2"), _video),
     "whisper": _whisper,
     "voxtral_realtime": lambda model: {
         "input_ids": ids(2, LENGTH),
@@ -183,8 +244,12 @@ INPUTS: dict[str, Any] = {
 
 def inputs_for(kind: str, model: PreTrainedModel) -> dict[str, Tensor]:
     """Keyword arguments for one forward call."""
-    if kind in INPUTS:
-        made = INPUTS[kind](model)
+    name = type(model).__name__
+    make = INPUTS.get(name, INPUTS.get(kind))
+    if make is not None:
+        made = make(model)
+    elif name.endswith("ForXVector"):  # its convolutions over time need more frames than an example has
+        made = {"input_values": noise(2, 8000)}
     else:
         made = example_inputs(model, LENGTH)
         if "input_ids" in made:

@@ -48,6 +48,42 @@ VOCABULARY = {"<image>": 98, **{f"IMGIMG{chr(65 + i)}Z": 88 + i for i in range(8
 
 # What a model type needs on top of the general rule; a function builds the whole configuration.
 OVERRIDES: dict[str, Any] = {
+    # Of the backbones that are computed by timm, which is not installed: a small ResNet of Transformers.
+    **{
+        key: {
+            "backbone_config": {
+                "model_type": "resnet",
+                "hidden_sizes": [16, 32, 48, 64],
+                "depths": [1, 1, 1, 1],
+                "embedding_size": 16,
+                "layer_type": "basic",
+                "out_indices": [1, 2, 3, 4],
+            }
+        }
+        for key in ("conditional_detr", "dab-detr", "deformable_detr", "detr", "table-transformer")
+    },
+    **{
+        key: {"decoder_in_channels": [64, 64, 64]}
+        for key in (
+            "d_fine",
+            "deimv2",
+            "pp_doclayout_v2",
+            "pp_doclayout_v3",
+            "pp_doclayout_v4",
+            "rt_detr",
+            "rt_detr_v2",
+        )
+    },
+    **{key: {"num_queries": 8} for key in ("rf_detr", "grounding-dino", "mm-grounding-dino")},
+    "mask2former": {"feature_size": 64, "mask_feature_size": 64},
+    **{key: {"context_length": 256} for key in ("timesfm", "timesfm2_5")},
+    "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
+    **{
+        key: {"num_hidden_layers": 4, "out_indices": [0, 1, 2, 3]}
+        for key in ("BeitForSemanticSegmentation", "Data2VecVisionForSemanticSegmentation")
+    },
+    "Wav2Vec2BertForCTC": {"vocab_size": 99},
+    "Wav2Vec2ConformerForCTC": {"vocab_size": 99},
     "exaone4_5": {"vision_config": {"window_size": 32}},
     "xlm": {"mask_token_id": 5},
     "flaubert": {"mask_token_id": 5},

@@ -67,14 +67,20 @@ def shrink(config: dict[str, Any], overrides: dict[str, Any] | None = None) -> d
             if value not in [values[kept] for kept in layers] and len(layers) < 6:
                 layers.append(layer)
     layers.sort()
+    outputs = len(config["out_indices"]) if depth and config.get("out_indices") else 0
+    layers += range(len(layers), outputs)  # as many as give their states to what comes after
     small: dict[str, Any] = {}
     for name, value in config.items():
+        if name in ("out_features", "stage_names") and name not in overrides:  # which follow from the others
+            continue
         inner = isinstance(value, dict) and ("model_type" in value or name.endswith(("config", "rope_parameters")))
         if name in overrides and not (inner and isinstance(overrides[name], dict)):
             small[name] = overrides[name]
         elif name == "per_layer_config" and value:
             by_layer = {int(layer): setting for layer, setting in value.items()}
             small[name] = {i: shrink(by_layer[layer]) for i, layer in enumerate(layers) if layer in by_layer}
+        elif name == "out_indices" and depth and value:
+            small[name] = list(range(len(layers) - outputs + 1, len(layers) + 1))
         elif inner:
             small[name] = shrink(value, overrides.get(name))
         elif KEY_VALUE_HEADS.fullmatch(name) and isinstance(value, int):
@@ -89,8 +95,8 @@ def shrink(config: dict[str, Any], overrides: dict[str, Any] | None = None) -> d
 
 
 def _setting(name: str, value: Any, tokens: Any) -> Any:
-    if name in ("out_features", "out_indices", "stage_names", "num_kv_shared_layers"):
-        return 0 if isinstance(value, int) else None
+    if name == "num_kv_shared_layers":
+        return 0
     if name == "head_dim" and value is None:
         return HIDDEN // HEADS
     if name == "image_grid_pinpoints":

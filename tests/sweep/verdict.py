@@ -9,7 +9,7 @@ import torch
 
 from hf_sparse import is_sparse, unsparsify
 from tests.sweep.architectures import build, calibrate
-from tests.sweep.checks import CheckFailed, check_attention, run
+from tests.sweep.checks import CheckFailed, NoMeasureError, check_attention, run
 from tests.sweep.generating import check_generate
 from tests.sweep.head import HEADS, check_head
 from tests.sweep.inputs import inputs_for
@@ -54,6 +54,8 @@ def _of_attention(model: Any, inputs: dict[str, torch.Tensor], attn: str) -> dic
     """What became of the attention of a model, which is dense afterwards."""
     try:
         found = check_attention(model, inputs, attn)
+    except NoMeasureError as error:
+        found = {"result": "cannot be run", "reason": str(error)}
     except CheckFailed as error:
         found = {"result": "FAILED", "reason": str(error)}
     except (ValueError, NotImplementedError) as error:
