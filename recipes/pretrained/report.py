@@ -147,9 +147,16 @@ def _speech_cells(settings: dict[str, Any], figures: Figures) -> Cells:
 
 
 def _speech_head_cells(settings: dict[str, Any], figures: Figures) -> Cells:
-    how = f'`head="entmax15"`, `calibrate(model, loader, coverage={figures["asked"]:g})`'
-    kept = f"{figures['support']:,.0f} classes possible"
-    return ["head", how, kept, "-", "-", f"{figures['found']:.1%} of the tokens possible"]
+    how = f'`head="entmax15"`, `calibrate(model, loader, classes={settings["proof_classes"]:g})`'
+    few = figures["classes"]
+    return [
+        "head",
+        how,
+        f"{few['support']:,.0f} classes possible",
+        "-",
+        "-",
+        f"{few['found']:.1%} of the tokens possible",
+    ]
 
 
 def _speech_times_cells(settings: dict[str, Any], figures: Figures) -> Cells:
@@ -185,8 +192,8 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
     if "weights" not in record:
         return None
     settings, figures = record["settings"], record["figures"]
-    part, promised = settings["part"], "asked" in figures
-    place = "at its head" if promised else "in attention"
+    part, promised = settings["part"], settings["part"] == "coverage"
+    place = "at its head" if part in ("coverage", "speech_head") else "in attention"
     promise = (
         f" The support holds the observed token with probability {figures['asked']:g}: marginally, over tokens "
         "exchangeable with those it was calibrated on, not for each position."
@@ -249,7 +256,7 @@ def _rows(part: str, figures: Figures) -> dict[str, dict[str, Any]]:
         zeros = {"dense": 0.0, "swapped": None, "calibrated": figures["zeros"]}
         return {way: {"rate": figures[way], "zeros": zeros[way]} for way in WAYS}
     if part == "speech_head":
-        return {"dense": {"found": 1.0, "support": None}, "calibrated": figures}
+        return {"dense": {"found": 1.0, "support": None}, "calibrated": figures["classes"]}
     if part == "coverage":
         dense = {"loss": figures["dense"], "found": 1.0, "support": None}
         return {"dense": dense, "calibrated": {key: figures[key] for key in dense}}
@@ -322,10 +329,17 @@ def pretrained_coverage() -> str:
 def pretrained_proofs() -> str:
     """Transcripts that are proved to be the likeliest."""
     figures = _figures("whisper-head")
-    lines = ["| decoding | proved likeliest | CPU seconds an utterance |", "|---|---|---|"]
-    for way, found in figures["proofs"].items():
-        lines.append(f"| {way} | {found['proved']:.0%} | {found['cpu_seconds']:.1f} |")
-    note = f"{figures['proof_utterances']} utterances; the greedy transcript is proved by search."
+    ways = list(figures["coverage"]["proofs"])
+    heads = "| calibrated for | tokens possible | classes |"
+    lines = [heads + "".join(f" {way} |" for way in ways), "|---" * (3 + len(ways)) + "|"]
+    for goal in ("coverage", "classes"):
+        found = figures[goal]
+        proofs = [f"{found['proofs'][way]['proved']:.0%}, {found['proofs'][way]['cpu_seconds']:.1f} s" for way in ways]
+        cells = [goal, f"{found['found']:.1%}", f"{found['support']:,.0f}", *proofs]
+        lines.append(f"| {' | '.join(cells)} |")
+    note = (
+        f"{figures['proof_utterances']} utterances; share proved, and CPU seconds for one, greedy's with its search."
+    )
     return "\n".join([*lines, "", note])
 
 

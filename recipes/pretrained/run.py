@@ -71,6 +71,7 @@ class Pretrained(Settings):
     fit_voices: tuple[str, ...] = setting(("en-us", "en-gb+f3"))
     kinds: tuple[str, ...] = setting(("decoder", "cross"))  # of a speech recogniser's attention
     noise: float = setting(0.02)  # of the sound's standard deviation
+    proof_classes: float = setting(10.0)  # possible at a step, on average, of the head that is to prove them
     proofs: int = setting(8)  # utterances whose transcripts are to be proved likeliest
     steps: int = setting(60)
     batch_size: int = setting(2)
@@ -81,7 +82,7 @@ class Pretrained(Settings):
     def __post_init__(self) -> None:
         if self.part not in PARTS:
             raise ValueError(f"part must be one of {', '.join(PARTS)}, was {self.part!r}")
-        check_positive(self, "length", "rows", "fit_rows", "folds", "splits", "proofs")
+        check_positive(self, "length", "rows", "fit_rows", "folds", "splits", "proofs", "proof_classes")
         check_positive(self, "steps", "batch_size", "learning_rate", "increase")
 
 

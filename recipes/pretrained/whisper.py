@@ -49,20 +49,21 @@ def attention(settings: Any, folder: Path) -> Figures:
 
 
 def head(settings: Any, folder: Path) -> Figures:
-    """A head that holds the token with a probability that was asked for, and transcripts proved likeliest under it."""
+    """Heads with a goal: a promised coverage, or few classes. What they hold, and transcripts proved likeliest."""
     model, processor = load_whisper(settings.source)
     fit, test = _speech(settings, processor)
-    hf_sparse.sparsify(model, head="entmax15", example=batches(processor, fit)[0])
-    asked = settings.coverage[-1]
-    hf_sparse.calibrate(model, batches(processor, fit), coverage=asked, progress=False)
-    possible, classes = _supports(model, processor, test)
-    figures: Figures = {"asked": asked, "found": possible, "support": classes, "utterances": len(test)}
-    print(figures, flush=True)
-    proved = test[: settings.proofs]
-    figures["proofs"] = {name: _proofs(way, model, proved) for name, way in WAYS.items()}
+    batch, proved = batches(processor, fit), test[: settings.proofs]
+    hf_sparse.sparsify(model, head="entmax15", example=batch[0])
+    figures: Figures = {"asked": settings.coverage[-1], "utterances": len(test), "proof_utterances": len(proved)}
+    for goal in ({"coverage": settings.coverage[-1]}, {"classes": settings.proof_classes}):
+        hf_sparse.calibrate(model, batch, **goal, progress=False)
+        possible, classes = _supports(model, processor, test)
+        proofs = {name: _proofs(way, model, proved) for name, way in WAYS.items()}
+        figures["".join(goal)] = {"found": possible, "support": classes, "proofs": proofs}
+        print(figures, flush=True)
     save(model, processor.tokenizer, folder)
     processor.save_pretrained(folder / "model")
-    return {**figures, "proof_utterances": len(proved), "config": config_of(model)}
+    return {**figures, "config": config_of(model)}
 
 
 def times(settings: Any, folder: Path) -> Figures:
