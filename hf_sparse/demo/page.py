@@ -55,7 +55,7 @@ def demo_page(playground: Playground, *, text: str | None = None) -> gradio.Bloc
                 0.5, 8, 2, step=0.5, label="Attention: temperature", info="higher: fewer zeros"
             )
             head_temperature = gr.Slider(
-                0.5, 8, 1, step=0.5, label="Next token: temperature", info="higher: more tokens"
+                0.5, 8, 2, step=0.5, label="Next token: temperature", info="higher: more tokens"
             )
         maps = [attention_alpha, head_alpha, attention_temperature, head_temperature]
         show = gr.Button("Show", variant="primary", elem_id="show")
