@@ -26,13 +26,7 @@ class TokenBytes:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, begins_text: bool) -> None:
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise TypeError(f"tokenizer must be that of the model, was {tokenizer!r}")
-        if not tokenizer.is_fast:
-            raise ValueError(
-                f"tokenizer must be a fast one, which tells how it decodes, was {type(tokenizer).__name__}; give "
-                "token ids, or a Language of your own"
-            )
+        _check_fast(tokenizer)
         steps = _decoder_steps(tokenizer)
         special = set(tokenizer.all_special_ids)
         added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -54,6 +48,16 @@ class TokenBytes:
     def ids(self, begun: bool) -> dict[bytes, list[int]]:
         """The tokens by what they write."""
         return self._ids[begun]
+
+
+def _check_fast(tokenizer: object) -> None:
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise TypeError(f"tokenizer must be that of the model, was {tokenizer!r}")
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"tokenizer must be a fast one, which tells how it decodes, was {type(tokenizer).__name__}; give token "
+            "ids, or a Language of your own"
+        )
 
 
 def _by_text(texts: list[bytes | None]) -> dict[bytes, list[int]]:

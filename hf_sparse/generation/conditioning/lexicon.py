@@ -142,6 +142,11 @@ def _sorted_out(entries: Any) -> tuple[list[str], list[list[int]]]:
     if all(isinstance(entry, str) for entry in given):
         return given, []
     for entry in given:
-        if isinstance(entry, str) or not isinstance(entry, Sequence) or not all(type(token) is int for token in entry):
+        if not _is_ids(entry):
             raise TypeError(f"entries must all be texts, or all be lists of token ids, was {entry!r} among them")
     return [], [list(entry) for entry in given]
+
+
+def _is_ids(entry: Any) -> bool:
+    is_list = isinstance(entry, Sequence) and not isinstance(entry, str)
+    return is_list and all(type(token) is int for token in entry)
