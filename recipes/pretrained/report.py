@@ -385,6 +385,7 @@ def _verdicts() -> list[tuple[str, str, bool]]:
         ),
         *(_of_sentences(record) for record in read(RESULT)["runs"] if record["run"].startswith("minilm-")),
         *(_of_speech(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "speech"),
+        *(_of_proofs(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "speech_head"),
         *(_of_times(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "speech_times"),
     ]
 
@@ -393,6 +394,11 @@ def _of_speech(record: Record) -> tuple[str, str, bool]:
     figures, kinds = record["figures"], " and ".join(record["settings"]["kinds"])
     more = figures["calibrated"] - figures["dense"]
     return f"Whisper, {kinds} attention: word error rate within one point", f"{more:+.1%}", more < 0.01 + 1e-9
+
+
+def _of_proofs(record: Record) -> tuple[str, str, bool]:
+    shares = [record["figures"][goal]["proofs"]["exact_search"]["proved"] for goal in ("coverage", "classes")]
+    return "Whisper: 95 % of the transcripts proved", f"{min(shares):.0%} by `exact_search`", min(shares) >= 0.95
 
 
 def _of_times(record: Record) -> tuple[str, str, bool]:
