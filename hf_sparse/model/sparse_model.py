@@ -165,6 +165,7 @@ def sparse_forward(
             attention; packed sequences that are told by ``cu_seq_lens`` alone.
         TypeError: fertilities that are no numbers, or another argument of the wrong type.
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
+        NotImplementedError: log-probabilities of a model whose output has logits under other names.
     """
     state = sparse_state(self)
     if log_probs is not None:
@@ -190,9 +191,27 @@ def sparse_forward(
         output = _forward_screened(self, state, head, args, kwargs)
     else:
         output = self._dense_forward(self, *args, **kwargs)
-    if log_probs and hasattr(output, "logits"):  # an inner model may know the head, and return hidden states alone
+    if log_probs and _has_logits(self, output):
         output.logits = log_distribution(state.head, output.logits)
     return output.to_tuple() if as_tuple else output
+
+
+def _has_logits(model: PreTrainedModel, output: Any) -> bool:
+    """Whether an output has logits; an inner model may know the head, and return hidden states alone.
+
+    Raises:
+        NotImplementedError: it has them under other names, where they would stay scores that are read as dense.
+    """
+    if hasattr(output, "logits"):
+        return True
+    others = [name for name in output if "logits" in name]
+    if others:
+        raise NotImplementedError(
+            f"{type(model).__name__} returns {', '.join(others)} and no logits, so that nobody would read the "
+            "distribution of its sparse head; take its class with a language-model head alone, pass head=None or, for "
+            "the scores themselves, log_probs=False"
+        )
+    return False
 
 
 def _hand_on_num_items(model: PreTrainedModel, kwargs: dict[str, Any], has_labels: bool) -> None:

@@ -147,6 +147,14 @@ def test_an_inner_model_that_knows_the_head_and_returns_hidden_states_is_called_
     assert torch.equal(model.model(**inputs).last_hidden_state, expected)
 
 
+@torch.no_grad()
+def test_logits_under_another_name_are_refused_and_never_read_as_dense():
+    model = sparsify(build("bert", "BertForPreTraining"), head="entmax15")
+    with pytest.raises(NotImplementedError, match=r"BertForPreTraining returns prediction_logits, .* pass head=None"):
+        model(tokens())
+    assert model(tokens(), log_probs=False).prediction_logits.isfinite().all()
+
+
 # --- a wrapper around forward, as in trainers that fuse the head with their own loss ---
 
 

@@ -28,6 +28,18 @@ class _Gradients(NamedTuple):
         return hidden, weight, bias
 
 
+def refuse_second_derivative() -> None:
+    """Called in a backward pass.
+
+    Raises:
+        RuntimeError: it is to be differentiated itself.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "fused linear losses have no second derivative (create_graph=True); use the loss of the logits"
+        )
+
+
 class _FusedRows(torch.autograd.Function):
     """The losses of rows, with label smoothing ``eps`` but without its constant."""
 
@@ -59,10 +71,7 @@ class _FusedRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "fused linear losses have no second derivative (create_graph=True); use the loss of the logits"
-            )
+        refuse_second_derivative()
         hidden, weight, bias, *listed = ctx.saved_tensors
         # Where the dense tiles or the smoothing add to the listed part, they add in full precision.
         dtype = grad.dtype if ctx.dense or ctx.eps > 0 else hidden.dtype

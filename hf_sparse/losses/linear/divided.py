@@ -19,7 +19,7 @@ from ...functional import alpha_relu
 from ...functional.newton import SOFTMAX_BELOW, dtype_for, exponent_of, power
 from ...functional.rows import accumulation_dtype, upcast
 from .._alpha_relu_support import relu_loss, relu_mass
-from ._function import RowLosses
+from ._function import RowLosses, refuse_second_derivative
 from ._tiles import TILE, LinearHead
 
 _MAX_STEPS = 100
@@ -224,14 +224,10 @@ class _DividedRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "fused linear losses have no second derivative (create_graph=True); use the loss of the logits"
-            )
+        refuse_second_derivative()
         hidden, weight, bias, y, kept = ctx.saved_tensors
         head = LinearHead(weight, bias, ctx.scale, ctx.softcap)
-        for_hidden, for_weight = hidden.new_zeros(hidden.shape, dtype=grad.dtype), weight.new_zeros(weight.shape)
-        for_weight = for_weight.to(grad.dtype)
+        for_hidden, for_weight = (torch.zeros_like(side, dtype=grad.dtype) for side in (hidden, weight))
         for_bias = grad.new_zeros(len(weight), dtype=torch.float64)
         for rows, z in _chunks(hidden, head, ctx.height):
             own, column = _own_targets(y[rows], ctx.shard)
@@ -241,7 +237,8 @@ class _DividedRows(torch.autograd.Function):
             slopes = head.chain(torch.where(given == 0, 0.0, slopes * given), z)
             rounded = slopes.to(hidden.dtype)
             for_hidden[rows] = (rounded @ weight).to(grad.dtype)
-            for_weight += rounded.t() @ hidden[rows]
+            if ctx.needs_input_grad[1]:
+                for_weight += rounded.t() @ hidden[rows]
             for_bias += slopes.sum(0, dtype=torch.float64)
         (for_hidden,) = ctx.shard.total(for_hidden)
         gradients = (for_hidden.to(hidden.dtype), for_weight.to(weight.dtype), for_bias.to(weight.dtype))
