@@ -130,9 +130,9 @@ def test_a_layer_divided_by_classes_has_the_loss_and_gradients_of_the_whole(tmp_
 @pytest.mark.slow
 def test_models_under_tensor_parallelism_equal_those_in_one_process(tmp_path):
     folders = []
-    for head in ("entmax15", "alpha_relu", "softmax"):
+    for head in ("entmax15", "alpha_relu", "softmax", {"name": "alpha_relu", "tau": 0.5, "centered": True}):
         for tied in (False, True):
-            folders.append(tmp_path / f"{head}-{tied}")
+            folders.append(tmp_path / f"{head if isinstance(head, str) else 'centered'}-{tied}")
             saved(head, tied, folders[-1])
     launch(tmp_path / "model.py", MODEL, *folders)
 
