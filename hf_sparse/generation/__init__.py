@@ -1,5 +1,6 @@
 """Decoding with sparse outputs: finite sets of candidates, search with proofs, ensembles, logits processors."""
 
+from ..attention.screened_cache import CacheReads, ScreenedCache
 from .conditioning.condition import condition
 from .conditioning.grammar import Grammar
 from .conditioning.lexicon import Lexicon
@@ -22,6 +23,7 @@ from .tree import Branch, hypothesis_tree, tree_text
 __all__ = [
     "AlphaReluLogitsProcessor",
     "Branch",
+    "CacheReads",
     "Conditioned",
     "CoveragePenalty",
     "DeletionCertificate",
@@ -36,6 +38,7 @@ __all__ = [
     "Language",
     "Lexicon",
     "RequiredWords",
+    "ScreenedCache",
     "SearchResult",
     "SequenceScores",
     "SparseLogitsProcessor",

@@ -9,6 +9,7 @@ from ._attention_operators import (
 from ._cache import KernelUnavailable
 from ._choice import BUILD_FROM, ROW_IMPLS, chosen
 from ._cpp_attention import cpp_attention_backward, cpp_attention_forward, cpp_attention_problem
+from ._cpp_coded_keys import CodedKeys, RowsRead, attend_to_coded, code_keys_, coding_problem
 from ._cpp_rows import (
     STREAM_ABOVE,
     ReluSupports,
@@ -43,14 +44,19 @@ __all__ = [
     "LOWEST_ATTENTION_ALPHA",
     "ROW_IMPLS",
     "STREAM_ABOVE",
+    "CodedKeys",
     "CodedRows",
     "KernelUnavailable",
     "Listing",
     "ReluSupports",
+    "RowsRead",
     "Scores",
     "Supports",
+    "attend_to_coded",
     "chosen",
+    "code_keys_",
     "code_rows",
+    "coding_problem",
     "cpp_attention_backward",
     "cpp_attention_forward",
     "cpp_attention_problem",

@@ -40,6 +40,8 @@ SIGNATURES = {
     "hf_sparse_refine": (_POINTER, _INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, *[_POINTER] * 3, _INT, _POINTER),
     "hf_sparse_attend": (_POINTER, _INT),
     "hf_sparse_differentiate_attention": (_POINTER, _INT),
+    "hf_sparse_code_keys": (_POINTER, _LONG, _INT),
+    "hf_sparse_attend_to_coded": (_POINTER, _INT),
 }
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation import logits_process
 
 from ..fertility.source import source_bounds
 from ..functional.log_zero import LOG_ZERO
 from .beam_record import _postprocess_outputs, _stack_split_outputs
+from .screened_generation import SCREENED, asked_for_screened, check_screened, screen_cache, screened_caches
 from .state import sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
 
@@ -76,9 +77,29 @@ def _any_left(scores: Tensor, zero: Tensor) -> Tensor:
 
 
 def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
-    """The model's own ``generate``, in which a part that generates by itself decodes from its own head."""
-    with sparse_state(self).generating(self):
+    """The model's own ``generate``, in which a part that generates by itself decodes from its own head.
+
+    ``cache_implementation="screened"`` is the one that Transformers does not know: a ``ScreenedCache``.
+    """
+    screened = kwargs.get("cache_implementation") == SCREENED
+    if screened:
+        check_screened(self, kwargs)
+        del kwargs["cache_implementation"]
+    with sparse_state(self).generating(self), screened_caches(screened):
         return self._dense_class.generate(self, *args, **kwargs)
+
+
+def _prepare_cache_for_generation(
+    self: PreTrainedModel,
+    generation_config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    *args: object,
+    **kwargs: object,
+) -> None:
+    """The model's own; where ``generate`` was asked for it, its caches are screened."""
+    self._dense_class._prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs)
+    if asked_for_screened():
+        screen_cache(self, generation_config, model_kwargs)
 
 
 def _get_logits_processor(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
@@ -127,6 +148,7 @@ def init_continuous_batching(self: PreTrainedModel, *args: object, **kwargs: obj
 OVERRIDES: tuple[Callable[..., object], ...] = (
     generate,
     _get_logits_processor,
+    _prepare_cache_for_generation,
     init_continuous_batching,
     _maybe_prepare_encoder_kwargs_for_generation,
     _get_candidate_generator,

@@ -12,10 +12,12 @@ from torch.nn.attention.flex_attention import BlockMask
 from ...config import MapConfig
 from ...kernels import triton_is_automatic
 from .._call import AttentionCall
+from ..screened_cache import ScreenedLayer, layer_of
 from ..site import SITE, AttentionSite, attention_sites, settings_by_head
 from ._adasplash import adasplash_output, adasplash_problem
 from ._cpp import cpp_is_automatic, cpp_output, cpp_problem, fills_tiles
 from ._flex import flex_entmax_attention, flex_output, flex_problem
+from ._screened import screened_output
 from ._triton import triton_output, triton_problem
 
 __all__ = ["ATTENTION_IMPLS", "BACKENDS", "Backend", "flex_entmax_attention", "output_without_weights", "set_impl"]
@@ -84,6 +86,10 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
         KernelUnavailable: it cannot be built or run here.
     """
     site: AttentionSite = module.__dict__[SITE]
+    layer = layer_of(call.key)
+    output = None if layer is None else _screened(module, layer, call)
+    if output is not None:
+        return output
     explicit = site.impl != "auto"
     name = site.impl if explicit else _first_choice(call)
     if name in BACKENDS:
@@ -100,6 +106,17 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     if isinstance(call.mask, BlockMask):
         raise ValueError('attention_mask was a BlockMask, which FlexAttention takes: use set_impl(model, "flex")')
     return None
+
+
+def _screened(module: nn.Module, layer: ScreenedLayer, call: AttentionCall) -> Tensor | None:
+    """The output over a ``ScreenedCache``, whatever computes the attention of other calls; None to read everything."""
+    call = call.with_pattern()
+    alpha, temperature = (_setting(module, call, name) for name in ("alpha", "temperature"))
+    problem = _problem("cpp", module.__dict__[SITE], call, alpha)
+    output = screened_output(
+        layer, call._replace(temperature=1.0 if temperature is None else temperature), alpha, problem
+    )
+    return None if output is None else output.transpose(1, 2).contiguous()
 
 
 def _first_choice(call: AttentionCall) -> str:

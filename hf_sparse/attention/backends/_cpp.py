@@ -56,13 +56,24 @@ def _num_scores(call: AttentionCall) -> int:
 
 def cpp_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     """The output (batch, heads, queries, value_dim) of a call that the kernel can serve."""
+    numbers, alphas, temperatures, bias = _arguments(call, alpha)
+    tensors = (alphas, call.s_aux, bias, _hidden(call.mask), temperatures)
+    return _Attention.apply(call.query, call.key, call.value, *tensors, numbers)
+
+
+def kernel_scores(call: AttentionCall, alpha: float | Tensor) -> tuple[Scores, Tensor]:
+    """What the kernel is told about the scores of a call without gradients, and the temperatures (heads,)."""
+    numbers, alphas, temperatures, bias = _arguments(call, alpha)
+    return numbers.scores(alphas, call.s_aux, bias, _hidden(call.mask)), temperatures
+
+
+def _arguments(call: AttentionCall, alpha: float | Tensor) -> tuple[_Numbers, Tensor, Tensor, Tensor | None]:
+    """The numbers of a call, its alphas and temperatures (heads,), and what is added to scores for their position."""
     alphas, temperatures = (
         x.float() if torch.is_tensor(x) else torch.full((call.query.shape[1],), x) for x in (alpha, call.temperature)
     )
     bias = None if call.position_bias is None else call.position_bias.detach()
-    numbers = _Numbers(call.scaling, call.causal, call.window, call.softcap)
-    tensors = (alphas, call.s_aux, bias, _hidden(call.mask), temperatures)
-    return _Attention.apply(call.query, call.key, call.value, *tensors, numbers)
+    return _Numbers(call.scaling, call.causal, call.window, call.softcap), alphas, temperatures, bias
 
 
 def _hidden(mask: Tensor | BlockMask | None) -> Tensor | None:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention.hpp"
+#include "coded_keys.hpp"
 #include "dense_rows.hpp"
 #include "parallel.hpp"
 #include "scan.hpp"
@@ -337,6 +338,20 @@ void hf_sparse_refine(const void* matrix, int dtype, const float* bias, int64_t 
     for (int64_t b = 0; b < num_vectors; b++)
         BY_DTYPE(count[b] = refine(Matrix<T>{static_cast<const T*>(matrix), bias, num_rows, width}, vectors + b * width,
                                    cut[b], slack + b * num_rows, product + b * num_rows, num_threads))
+}
+
+// ---- Attention over keys that are kept in 8 bits too, see coded_keys.hpp -------------------------------------------
+
+// The keys [first, num_keys) in 8 bits; call->fine is 0 if they hold entries that are not finite, or too large.
+void hf_sparse_code_keys(CodedCall* call, int64_t first, int num_threads) {
+    const int dtype = call->dtype;
+    BY_DTYPE(call->fine = code_keys<T>(*call, first, num_threads))
+}
+
+// Attention to them; call->fine is 0 if the output is to be computed otherwise.
+void hf_sparse_attend_to_coded(CodedCall* call, int num_threads) {
+    const int dtype = call->dtype;
+    BY_DTYPE(attend_to_coded<T>(*call, num_threads))
 }
 
 }  // extern "C"

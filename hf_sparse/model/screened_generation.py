@@ -1,0 +1,86 @@
+"""``generate(cache_implementation="screened")``: which models can have it, and where their cache comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel
+
+from ..attention.screened_cache import ScreenedCache
+from ..attention.site import AttentionSite, attention_sites
+
+SCREENED = "screened"
+_ENTMAX_ONLY = (
+    'cache_implementation="screened" needs attention of the entmax family (alpha from 1.02 to 2) on a CPU: {}; '
+    "leave it out"
+)
+_asked: ContextVar[bool] = ContextVar("asked for a screened cache", default=False)
+
+
+def check_screened(model: PreTrainedModel, kwargs: Mapping[str, object]) -> None:
+    """Refuse models and arguments of ``generate`` for which a screened cache would read everything.
+
+    Raises:
+        ValueError: no sparse attention in the decoder that the kernel computes; a model on another device; another
+            cache, or none, was asked for.
+    """
+    if kwargs.get("past_key_values") is not None or kwargs.get("use_cache") is False:
+        raise ValueError(
+            'cache_implementation="screened" makes a cache of its own: leave past_key_values and use_cache=False out'
+        )
+    if model.device.type != "cpu":
+        raise ValueError(_ENTMAX_ONLY.format(f"this model is on {model.device}"))
+    sites = [site for _, site in attention_sites(model) if site.kind != "encoder"]
+    problems = [_site_problem(site) for site in sites]
+    if None not in problems:
+        raise ValueError(_ENTMAX_ONLY.format(problems[0] if problems else "this model has no sparse attention"))
+
+
+def _site_problem(site: AttentionSite) -> str | None:
+    if site.inline:
+        return f"{site.path!r} computes its scores itself"
+    if site.map_config is None or site.map_config.spelled_out.name != "entmax":
+        map_name = "softmax" if site.map_config is None else site.map_config.name
+        return f"{site.path!r} has {map_name}"
+    return f"{site.path!r} is sequential" if site.is_sequential else None
+
+
+@contextmanager
+def screened_caches(asked: bool) -> Iterator[None]:
+    """Run the block as a call of ``generate`` that was asked for screened caches, or was not."""
+    token = _asked.set(asked)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def asked_for_screened() -> bool:
+    """Whether the innermost call of ``generate`` was asked for screened caches."""
+    return _asked.get()
+
+
+def screen_cache(model: PreTrainedModel, generation_config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    """Put screened caches in the place of those that ``generate`` has prepared.
+
+    Raises:
+        ValueError: the model has no cache of keys and values, or one of its own.
+    """
+    made = model_kwargs.get("past_key_values")
+    if isinstance(made, EncoderDecoderCache):
+        parts: tuple[Cache, ...] = (made.self_attention_cache, made.cross_attention_cache)
+    else:
+        parts = (made,)
+    if any(type(part) is not DynamicCache or part.offloading for part in parts):
+        raise ValueError(
+            f'cache_implementation="screened" takes the place of a DynamicCache, and {type(model).__name__} has '
+            f"{', '.join(type(part).__name__ for part in parts)}; leave it out"
+        )
+    config = model.config.get_text_config(decoder=True)
+    screened = [ScreenedCache(config=config) for _ in parts]
+    model_kwargs["past_key_values"] = EncoderDecoderCache(*screened) if len(parts) > 1 else screened[0]
+    if generation_config.is_assistant:
+        model_kwargs["past_key_values"].activate_past_recording()
