@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import attention, constrained, decoding, density, growth, head, linear, losses, maps, memory
+from . import attention, cache, constrained, decoding, density, growth, head, linear, losses, maps, memory
 from ._case import Row
 from ._machine import WARM_ALLOCATOR, is_warm, machine
 from ._table import heading, line, write
@@ -25,9 +25,10 @@ SECTIONS = {
     "decoding": decoding,
     "density": density,
     "head": head,
+    "cache": cache,
 }
 # Sections with a run and a result file of their own: as long as all the others, or with packages of their own.
-ALONE = {"density", "head"}
+ALONE = {"density", "head", "cache"}
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -31,9 +31,10 @@ class CacheReads:
         keys: positions in the cache.
         calls: attention calls, one for each layer and step.
         whole: why calls read all keys and values, with their number.
-        coded_bytes: of keys in 8 bits, each read once for all heads that share it.
-        exact_bytes: of keys and values as they are, counted for each query that read them.
-        half_bytes: what all keys and values take in half precision, read once in each call.
+        coded_bytes: of keys in 8 bits.
+        exact_bytes: of keys and values as they are, in the dtype of the cache.
+        half_bytes: what all keys and values take in half precision. All bytes are counted once for the queries and
+            heads that share them.
     """
 
     keys: int

@@ -75,7 +75,7 @@ class RowsRead(NamedTuple):
 
     Attributes:
         coded: keys in 8 bits, once for up to 8 queries that share them.
-        keys: keys as they are, counted for each query.
+        keys: keys as they are, once for all queries that share them.
         values: likewise.
     """
 

@@ -87,7 +87,7 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     """
     site: AttentionSite = module.__dict__[SITE]
     layer = layer_of(call.key)
-    output = None if layer is None else _screened(module, layer, call)
+    output = None if layer is None else _over_screened_cache(module, layer, call)
     if output is not None:
         return output
     explicit = site.impl != "auto"
@@ -108,7 +108,7 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     return None
 
 
-def _screened(module: nn.Module, layer: ScreenedLayer, call: AttentionCall) -> Tensor | None:
+def _over_screened_cache(module: nn.Module, layer: ScreenedLayer, call: AttentionCall) -> Tensor | None:
     """The output over a ``ScreenedCache``, whatever computes the attention of other calls; None to read everything."""
     call = call.with_pattern()
     alpha, temperature = (_setting(module, call, name) for name in ("alpha", "temperature"))

@@ -242,11 +242,20 @@ template <class T> void add_row(const T* row, float weight, int64_t n, float* ou
     for (; i < n; i++) out[i] += weight * load_one(row + i);
 }
 
+// What the queries of one head of keys read, each key and value counted once.
+struct Read {
+    std::vector<uint8_t> of_key;  // bits
+    int64_t coded = 0, keys = 0, values = 0;
+    void start(int64_t num_keys) { of_key.assign(num_keys, 0); }
+    void key(int64_t j) { keys += !(of_key[j] & 1), of_key[j] |= 1; }
+    void value(int64_t j) { values += !(of_key[j] & 2), of_key[j] |= 2; }
+};
+
 // One query from its bounds. False where something is not finite, or a score is not within its bound: the bytes are then
 // not those of these keys.
 template <class T>
 bool attend_exactly(const CodedCall& call, const Asked& asked, const T* keys, const T* values, const Bounds& bounds,
-                    int64_t start, int64_t stop, int64_t* read) {
+                    int64_t start, int64_t stop, Read& read) {
     static thread_local Candidates found;
     const float sink = call.sinks ? call.sinks[asked.head] * asked.scale : -INF;
     float* out = row_of(call.out, asked.batch, asked.head, asked.query);
@@ -266,6 +275,7 @@ bool attend_exactly(const CodedCall& call, const Asked& asked, const T* keys, co
             if (!(std::fabs(exact - x[k]) <= slack[k])) return false;
             found.key.push_back(j);
             found.x.push_back(exact);
+            read.key(j);
             top = std::max(top, exact);
         }
     }
@@ -273,11 +283,10 @@ bool attend_exactly(const CodedCall& call, const Asked& asked, const T* keys, co
     const double tau = solve(found.x.data(), found.x.size(), -1, asked.exponent);
     if (!(top + tau >= cut)) return false;  // a key that was not read could have weight
     const double mass = write_powers(found.x.data(), found.x.data(), n, tau, asked.exponent);
-    read[1] += num_keys;
     for (int64_t i = 0; i < num_keys; i++)
         if (found.x[i] > 0) {
             add_row(values + found.key[i] * call.value_dim, static_cast<float>(found.x[i] / mass), call.value_dim, out);
-            read[2]++;
+            read.value(found.key[i]);
         }
     return true;
 }
@@ -292,7 +301,7 @@ Asked asked_of(const CodedCall& call, int64_t batch, int64_t head, int64_t query
 }
 
 // The queries of all heads that share the keys of one, a few at a time.
-template <class T> bool attend_to_head(const CodedCall& call, const Cut& cut, int64_t batch, int64_t key_head, int64_t* read) {
+template <class T> bool attend_to_head(const CodedCall& call, const Cut& cut, int64_t batch, int64_t key_head, Read& read) {
     const int64_t sharing = call.num_heads / call.num_key_heads, num_queries = sharing * call.num_queries;
     const int64_t at = batch * call.num_key_heads + key_head;
     const int8_t* code = call.code + at * call.num_lines * cut.bytes_of_line();
@@ -300,6 +309,7 @@ template <class T> bool attend_to_head(const CodedCall& call, const Cut& cut, in
     const T* keys = static_cast<const T*>(call.k) + batch * call.k_batch + key_head * call.k_head;
     const T* values = static_cast<const T*>(call.v) + batch * call.v_batch + key_head * call.v_head;
     static thread_local Bounds bounds[QUERIES];
+    read.start(call.num_keys);
     for (int64_t i = 0; i < num_queries; i += QUERIES) {
         const int64_t count = std::min(QUERIES, num_queries - i);
         Asked asked[QUERIES];
@@ -323,7 +333,7 @@ template <class T> bool attend_to_head(const CodedCall& call, const Cut& cut, in
         some(std::integral_constant<int, 3>{});
         some(std::integral_constant<int, 2>{});
         some(std::integral_constant<int, 1>{});
-        read[0] += std::max<int64_t>(0, end - first);
+        read.coded += std::max<int64_t>(0, end - first);
         for (b = 0; b < count; b++) {
             if (!add_and_hide(call, asked[b], start, stop, bounds[b])) return false;
             if (!attend_exactly(call, asked[b], keys, values, bounds[b], start, stop, read)) return false;
@@ -347,10 +357,10 @@ template <class T> void attend_to_coded(CodedCall& call, int num_threads) {
     if (fine)
         by_rows(call.num_sequences * heads, call.num_keys * cut.head_dim * sharing * call.num_queries / 16, num_threads,
                 [&](int64_t from, int64_t to) {
-                    int64_t own[3] = {};
+                    Read own;
                     for (int64_t i = from; i < to && fine; i++)
                         if (!attend_to_head<T>(call, cut, i / heads, i % heads, own)) fine = false;
-                    for (int k = 0; k < 3; k++) read[k] += own[k];
+                    read[0] += own.coded, read[1] += own.keys, read[2] += own.values;
                 });
     call.fine = fine;
     for (int k = 0; k < 3; k++) call.read[k] = read[k];

@@ -1,0 +1,149 @@
+"""``generate(cache_implementation="screened")`` gives tokens and probabilities of the usual cache in every mode."""
+
+import shutil
+
+import pytest
+import torch
+from transformers import DynamicCache, EncoderDecoderCache
+
+from hf_sparse import ScreenedCache, is_sparse, sparsify
+from hf_sparse.attention import set_impl
+from hf_sparse.attention.backends import _screened
+from tests.tiny_models import PAD, tiny_model, tokens
+from tests.tiny_whisper import FRAMES, tiny_whisper
+
+pytestmark = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("g++", "clang++", "c++")), reason="no C++ compiler is installed"
+)
+MODES = {
+    "greedy": {},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "sampling": {"do_sample": True, "num_return_sequences": 3},
+    "sampled beams": {"do_sample": True, "num_beams": 2},
+}
+MAPS = {
+    "entmax15": "entmax15",
+    "sparsemax": "sparsemax",
+    "alpha and temperature a head": {
+        "name": "entmax",
+        "alpha": [1.2, 1.5, 1.7, 2.0],
+        "temperature": [0.5, 1.0, 2.0, 3.0],
+    },
+}
+
+
+def generated(model, inputs, cache=None, steps=12, **options):
+    torch.manual_seed(3)
+    options = {"max_new_tokens": steps, "min_new_tokens": steps, "do_sample": False, "pad_token_id": PAD} | options
+    return model.generate(
+        **inputs, **options, cache_implementation=cache, return_dict_in_generate=True, output_logits=True
+    )
+
+
+def check_same(model, inputs, **options):
+    """The same tokens and probabilities; returns the screened cache."""
+    usual, screened = (generated(model, inputs, cache, **options) for cache in (None, "screened"))
+    assert torch.equal(usual.sequences, screened.sequences)
+    for own, other in zip(screened.logits, usual.logits):
+        torch.testing.assert_close(own.exp(), other.exp(), atol=1e-5, rtol=1e-3)
+    return screened.past_key_values
+
+
+def padded(rows=2, length=30):
+    mask = torch.ones(rows, length, dtype=torch.long)
+    mask[0, :9] = 0
+    return {"input_ids": tokens(rows, length), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("options", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "gemma2", "bart", "marian", "t5"])
+def test_no_token_differs(name, options):
+    model = sparsify(tiny_model(name), attn="entmax15", head="entmax15")
+    cache = check_same(model, padded(), **options)
+    parts = [cache]
+    if isinstance(cache, EncoderDecoderCache):
+        parts = [cache.self_attention_cache, cache.cross_attention_cache]
+    for part in parts:
+        assert type(part) is ScreenedCache
+        assert part.reads
+        assert all(step.proved == step.calls for step in part.reads)
+
+
+@pytest.mark.parametrize("map_name", MAPS.values(), ids=MAPS)
+def test_no_token_differs_with_other_maps(map_name):
+    check_same(sparsify(tiny_model("llama"), attn=map_name), padded())
+
+
+def test_several_tokens_at_a_time():
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    inputs = {"input_ids": tokens(1, 4).repeat(1, 6), "attention_mask": torch.ones(1, 24, dtype=torch.long)}
+    assistant = sparsify(tiny_model("llama", seed=1), attn="entmax15", head="entmax15")
+    for options in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": assistant}):
+        cache = check_same(model, inputs, **options)
+        assert all(step.proved == step.calls for step in cache.reads)
+
+
+def test_windows_stay_as_they_are():
+    model = sparsify(tiny_model("gemma2"), attn="entmax15")
+    cache = check_same(model, padded())
+    names = [type(layer).__name__ for layer in cache.layers]
+    assert names == ["DynamicSlidingWindowLayer", "ScreenedLayer"]
+
+
+def test_whisper(monkeypatch):
+    model, inputs = tiny_whisper(attn="entmax15")
+    usual = model.generate(**inputs, max_new_tokens=6)
+    attend, shapes = _screened.attend_to_coded, []
+
+    def watched(q, k, *others):
+        shapes.append(k.shape[2])
+        return attend(q, k, *others)
+
+    monkeypatch.setattr(_screened, "attend_to_coded", watched)
+    assert torch.equal(model.generate(**inputs, max_new_tokens=6, cache_implementation="screened"), usual)
+    assert shapes.count(FRAMES // 2) == len(shapes) / 2  # half of the calls are cross-attention
+
+
+def test_a_cache_of_the_user_goes_on_where_it_was():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    ids, cache = tokens(1, 20), ScreenedCache(config=model.config)
+    first = model.generate(ids, past_key_values=cache, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    second = model.generate(first, past_key_values=cache, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    at_once = model.generate(ids, max_new_tokens=10, min_new_tokens=10, do_sample=False)
+    assert torch.equal(second, at_once)
+    assert cache.get_seq_length() == 29
+
+
+def test_it_does_not_depend_on_what_computes_other_attention():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    set_impl(model, "torch")
+    cache = check_same(model, padded())
+    assert all(step.proved == step.calls for step in cache.reads)
+
+
+def test_the_next_call_has_the_usual_cache_again():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    generated(model, padded(), "screened")
+    assert type(generated(model, padded()).past_key_values) is DynamicCache
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        ({"head": "entmax15"}, "this model has no sparse attention"),
+        ({"attn": "sparsegen_lin"}, "'model.layers.0.self_attn' has sparsegen_lin"),
+    ],
+    ids=str,
+)
+def test_models_for_which_everything_would_be_read_are_refused(maps, message):
+    model = sparsify(tiny_model("llama"), **maps)
+    with pytest.raises(ValueError, match=message):
+        generated(model, padded(), "screened")
+    assert is_sparse(model)
+
+
+@pytest.mark.parametrize("options", [{"use_cache": False}, {"past_key_values": DynamicCache()}], ids=str)
+def test_two_caches_are_refused(options):
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    with pytest.raises(ValueError, match="makes a cache of its own"):
+        generated(model, padded(), "screened", **options)
