@@ -34,6 +34,8 @@ def decoding(settings: Any, folder: Path) -> Figures:
     text = ids[len(ids) // 2 :][None, :longest]
     model = hf_sparse.sparsify(copy.deepcopy(dense), attn=settings.map, example={"input_ids": fit[:1]})
     hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None, progress=False)
+    for each in (model, dense):
+        each.to(getattr(torch, settings.dtype))
     contexts = {}
     for context, screened, usual in _read(model, dense, text, settings.contexts):
         found = contexts[str(context)] = _compared(model, dense, text, context, settings.tokens, screened, usual)

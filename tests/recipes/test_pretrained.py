@@ -16,6 +16,9 @@ from recipes.pretrained.report import card, table
 from tests.tiny_models import tiny_model
 from tests.word_tokenizer import word_tokenizer
 
+needs_compiler = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("g++", "clang++", "c++")), reason="no C++ compiler is installed"
+)
 WORDS = " ".join(f"w{number}" for number in range(3, 23))
 
 
@@ -137,7 +140,8 @@ def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, 
         str(tmp_path / "text.txt"),
         "--only",
         "smollm2-attention",
-        "smollm2-[hc]*",
+        "smollm2-head",
+        "smollm2-coverage",
         "--out",
         str(tmp_path / "out"),
     ]
@@ -151,6 +155,21 @@ def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, 
     for run in runs:
         assert "loss" in table([run]).splitlines()[-1]
     json.dumps(runs)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_decoding_over_a_cache_is_compared_with_reading_all_of_it(dtype, tmp_path, language_model):
+    (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
+    arguments = ["--quick", "--data", str(tmp_path / "text.txt"), "--only", "smollm2-cache"]
+    changes = ["--out", str(tmp_path / "out"), "--set", f"source={language_model}", "edges=0.7", f"dtype={dtype}"]
+    (run,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    assert list(run["figures"]["contexts"]) == ["32", "64"]
+    for found in run["figures"]["contexts"].values():
+        assert (found["proved"], found["whole"], found["tokens"]) == (1, {}, 2)
+        assert found["exact_share"] < found["share"]
+        assert found["furthest"] < (1e-5 if dtype == "float32" else 0.05)
+    assert card(run, [run]) is None
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -196,5 +215,5 @@ def test_speech_without_its_program_is_refused(monkeypatch, tmp_path):
 def test_a_run_without_its_text_is_refused():
     with pytest.raises(ValueError, match="--data must be a text file, was ''"):
         recipe.check(recipe.RUNS["smollm2-head"])
-    with pytest.raises(ValueError, match=r"part must be one of attention, head, .* was 'tail'"):
+    with pytest.raises(ValueError, match=r"part must be one of attention, .* was 'tail'"):
         recipe.Pretrained(part="tail")
