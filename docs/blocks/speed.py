@@ -43,6 +43,18 @@ def speed_density() -> str:
     return _candidates("density-warm-cpu")
 
 
+@block
+def speed_cache() -> str:
+    """A decoding step of attention over a cache, in CPU time."""
+    return _candidates("cache-warm-cpu")
+
+
+@block
+def speed_head() -> str:
+    """Decoding with a head that is screened, in CPU time."""
+    return _candidates("head-warm-cpu")
+
+
 def _candidates(name: str) -> str:
     """Every candidate's ratio, with a target or without."""
     result = read(f"benchmarks/results/{name}.json")

@@ -22,6 +22,7 @@ from ._cpp_rows import (
     write_rows,
 )
 from ._cpp_screen import CodedRows, code_rows, fingerprint, refine_, screen, screening_problem
+from ._cpp_screened_rows import RoundedRows, bfloat16_is_fast, list_candidates, round_rows
 from ._library import available as cpp_available
 from ._library import library as require_cpp
 from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_ATTENTION_ALPHA
@@ -49,10 +50,12 @@ __all__ = [
     "KernelUnavailable",
     "Listing",
     "ReluSupports",
+    "RoundedRows",
     "RowsRead",
     "Scores",
     "Supports",
     "attend_to_coded",
+    "bfloat16_is_fast",
     "chosen",
     "code_keys_",
     "code_rows",
@@ -65,9 +68,11 @@ __all__ = [
     "entmax_weights",
     "fingerprint",
     "jacobian_product",
+    "list_candidates",
     "refine_",
     "relu_supports",
     "require_cpp",
+    "round_rows",
     "screen",
     "screening_problem",
     "triton_attention",

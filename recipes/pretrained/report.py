@@ -10,6 +10,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
+from .pictures import draw_cache
 
 Cells = list[str]
 RESULT = "recipes/pretrained/results/pretrained.json"
@@ -67,8 +68,11 @@ MEASURES = {
 
 
 def report(results: dict[str, Any], out: Path) -> None:
-    """Print the table."""
+    """Print the table; draw what was read of a cache."""
     print(f"\n{table(results['runs'])}")
+    cached = [record for record in results["runs"] if record["settings"]["part"] == "cache"]
+    if cached:
+        draw_cache(cached, out / "screened_cache.png")
 
 
 def table(records: Sequence[Record]) -> str:

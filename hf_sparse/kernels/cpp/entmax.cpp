@@ -11,6 +11,7 @@
 #include "parallel.hpp"
 #include "scan.hpp"
 #include "screen.hpp"
+#include "screened_rows.hpp"
 #include "whole_rows.hpp"
 
 namespace {
@@ -352,6 +353,23 @@ void hf_sparse_code_keys(CodedCall* call, int64_t first, int num_threads) {
 void hf_sparse_attend_to_coded(CodedCall* call, int num_threads) {
     const int dtype = call->dtype;
     BY_DTYPE(attend_to_coded<T>(*call, num_threads))
+}
+
+// ---- Rows of scores from a product in bfloat16, see screened_rows.hpp ----------------------------------------------
+
+// Rows in bfloat16, their norms and those of what rounding lost; *fine is 0 if they are not finite, or huge.
+void hf_sparse_round_rows(const float* rows, int64_t num_rows, int64_t width, void* rounded, float* norm, float* lost,
+                          int num_threads, int* fine) {
+    *fine = round_rows(rows, num_rows, width, static_cast<BFloat16*>(rounded), norm, lost, num_threads);
+}
+
+// For each row the columns and scores of at most `most` candidates, the others -inf; their number, -1 where it is too many.
+void hf_sparse_list_candidates(const void* product, const float* h, const float* w, const float* bias,
+                               const float* h_norm, const float* h_lost, const float* w_norm, const float* w_lost,
+                               int64_t num_rows, int64_t length, int64_t width, int64_t most, double alpha,
+                               double exponent, int64_t* column, float* score, int64_t* count, int num_threads) {
+    list_all_candidates({static_cast<const BFloat16*>(product), h, w, bias, h_norm, h_lost, w_norm, w_lost, num_rows,
+                         length, width, most, alpha, exponent, column, score}, count, num_threads);
 }
 
 }  // extern "C"

@@ -49,7 +49,11 @@ def _forward(
             here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
             found = relu_row_supports(z, alpha, tau, impl) if z.shape[1] >= CANDIDATES_FROM else None
-            if found is None or bool(found.crowded.any()) or not worth_listing(int(found.p.count_nonzero()), z):
+            if (
+                found is None
+                or bool(found.crowded.any())
+                or not worth_listing(int(found.p.count_nonzero()), z.numel())
+            ):
                 mass[rows] += relu_mass(z, alpha, tau).sum(-1)
                 dense.append(tile)
                 continue

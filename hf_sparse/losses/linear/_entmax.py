@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +15,7 @@ from ...functional.candidates import CANDIDATES_FROM
 from ...functional.rows import accumulation_dtype, upcast
 from .._dispatch import row_losses
 from .._entmax_support import entmax_row_supports
+from ._screen import PROBED_ROWS, RowScreen, ScreenedRows, may_be_screened
 from ._tiles import TILE, LinearHead, SparseEntries, Tile, TiledLoss, TiledMap, worth_listing
 
 # Rows that multiply at full speed: at D = 512 and V = 50,000, 128 rows at a time take a fifth longer, 64 two thirds.
@@ -31,34 +35,96 @@ def _forward(
     hidden: Tensor, y: Tensor, head: LinearHead, chunk_size: int | None, alpha: float, impl: str
 ) -> TiledLoss:
     """Chunks of rows with all classes, since an entmax threshold needs the whole row."""
-    num_classes = len(head.weight)
+    num_rows, num_classes = len(hidden), len(head.weight)
     # Few rows multiply slowly. Logits of up to D / 4 rows take less memory than the gradient of W will.
     chunk_size = chunk_size or max(TILE // num_classes, min(_FAST_ROWS, hidden.shape[1] // 4), 1)
-    chunk_size = min(chunk_size, len(hidden))
-    buffer = hidden.new_empty(chunk_size * num_classes)
-    losses, golds, support, dense = [], [], [], []
-    listed = num_classes >= CANDIDATES_FROM and 1 < alpha <= 2
-    # The memory to solve a row grows with V as its logits do: solve as many rows at a time as make one tile.
-    num_solved = max(TILE // num_classes, 1)
-    for start in range(0, len(hidden), chunk_size):
-        chunk = head.logits(hidden[start : start + chunk_size], slice(0, num_classes), buffer)
-        for begin, z in zip(range(start, start + len(chunk), num_solved), chunk.split(num_solved)):
-            tile = Tile(slice(begin, begin + len(z)), slice(0, num_classes))
-            gold = z.gather(1, y[tile.rows, None])[:, 0]
-            golds.append(gold.to(accumulation_dtype(z)))
-            solved = entmax_row_supports(z, alpha, impl) if listed else None
-            if solved is None or bool(solved.crowded.any()):
-                counted = torch.ones_like(gold, dtype=torch.bool)
-                losses.append(row_losses(z, y[tile.rows], counted, "entmax", {"alpha": alpha}, impl))
-                dense.append(tile)
-                continue
-            p, top = solved.p, solved.top.masked_fill(solved.top == -torch.inf, 0.0)[:, 0]
-            losses.append((solved.conjugate - (gold.to(p.dtype) - top)).to(golds[-1].dtype))
-            row, place = (p != 0).nonzero(as_tuple=True)
-            if not worth_listing(len(row), z):
-                dense.append(tile)
-                continue
-            column = solved.columns[row, place]
-            value = head.chain(p[row, place], z[row, column])
-            support.append(SparseEntries(row + begin, column, value.to(golds[-1].dtype)))
-    return TiledLoss(torch.cat(losses), torch.cat(golds), support, dense)
+    chunk_size = min(chunk_size, num_rows)
+    parts: list[_Part] = []
+    whole = _Whole(y, head, hidden.new_empty(chunk_size * num_classes), alpha, impl)
+    start, screen = 0, None
+    if impl == "cpp" and whole.listed and may_be_screened(head, hidden):
+        start = min(PROBED_ROWS, chunk_size)
+        parts += whole.parts(hidden, slice(0, start))
+        screen = RowScreen.of(head, sum(part.num_entries for part in parts) / start, alpha)
+    for begin in range(start, num_rows, chunk_size):
+        rows = slice(begin, min(begin + chunk_size, num_rows))
+        solved = None if screen is None else screen.solve(hidden[rows])
+        if screen is None or solved is None:
+            screen = None  # its rows have many entries; so will the others
+            parts += whole.parts(hidden, rows)
+        else:
+            parts.append(_screened_part(screen, solved, hidden[rows], y[rows], begin))
+    losses, golds = (torch.cat([getattr(part, name) for part in parts]) for name in ("loss", "gold"))
+    support = [part.support for part in parts if part.support is not None]
+    return TiledLoss(losses, golds, support, [part.dense for part in parts if part.dense is not None])
+
+
+class _Part(NamedTuple):
+    """Some rows, with either their support or the tile that is computed again; see ``TiledLoss``."""
+
+    loss: Tensor
+    gold: Tensor
+    support: SparseEntries | None
+    dense: Tile | None
+
+    @property
+    def num_entries(self) -> int:
+        """Weights in the support, or more than can be listed."""
+        return sys.maxsize if self.support is None else len(self.support.row)
+
+
+class _Whole(NamedTuple):
+    """Rows whose scores are all computed.
+
+    Attributes:
+        y: the classes of all rows.
+        head: the layer.
+        buffer: room for the scores.
+        alpha: of entmax.
+        impl: how rows are solved.
+    """
+
+    y: Tensor
+    head: LinearHead
+    buffer: Tensor
+    alpha: float
+    impl: str
+
+    @property
+    def listed(self) -> bool:
+        """Whether supports are searched for."""
+        return len(self.head.weight) >= CANDIDATES_FROM and 1 < self.alpha <= 2
+
+    def parts(self, hidden: Tensor, rows: slice) -> Iterator[_Part]:
+        """The parts of some rows of ``hidden`` (N, D)."""
+        num_classes = len(self.head.weight)
+        chunk = self.head.logits(hidden[rows], slice(0, num_classes), self.buffer)
+        # The memory to solve a row grows with V as its logits do: solve as many rows at a time as make one tile.
+        num_solved = max(TILE // num_classes, 1)
+        for begin, z in zip(range(rows.start, rows.stop, num_solved), chunk.split(num_solved)):
+            yield self._part(z, Tile(slice(begin, begin + len(z)), slice(0, num_classes)))
+
+    def _part(self, z: Tensor, tile: Tile) -> _Part:
+        y, alpha = self.y[tile.rows], self.alpha
+        gold = z.gather(1, y[:, None])[:, 0]
+        own = gold.to(accumulation_dtype(z))
+        solved = entmax_row_supports(z, alpha, self.impl) if self.listed else None
+        if solved is None or bool(solved.crowded.any()):
+            counted = torch.ones_like(gold, dtype=torch.bool)
+            return _Part(row_losses(z, y, counted, "entmax", {"alpha": alpha}, self.impl), own, None, tile)
+        p, top = solved.p, solved.top.masked_fill(solved.top == -torch.inf, 0.0)[:, 0]
+        loss = (solved.conjugate - (gold.to(p.dtype) - top)).to(own.dtype)
+        row, place = (p != 0).nonzero(as_tuple=True)
+        if not worth_listing(len(row), z.numel()):
+            return _Part(loss, own, None, tile)
+        column = solved.columns[row, place]
+        value = self.head.chain(p[row, place], z[row, column])
+        return _Part(loss, own, SparseEntries(row + tile.rows.start, column, value.to(own.dtype)), None)
+
+
+def _screened_part(screen: RowScreen, solved: ScreenedRows, hidden: Tensor, y: Tensor, begin: int) -> _Part:
+    gold = screen.golds(hidden, y)
+    row, place = (solved.p != 0).nonzero(as_tuple=True)
+    value = screen.head.chain(solved.p[row, place], solved.scores[row, place])
+    entries = SparseEntries(row + begin, solved.columns[row, place], value.float())
+    return _Part((solved.conjugate - (gold - solved.top)).float(), gold.float(), entries, None)

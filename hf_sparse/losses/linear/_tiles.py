@@ -90,9 +90,9 @@ class SparseEntries(NamedTuple):
         return SparseEntries(self.column, self.row, self.value)
 
 
-def worth_listing(num_entries: int, z: Tensor) -> bool:
-    """Whether the weights of the logits z have so few nonzeros that gathering beats the dense products."""
-    return num_entries * _DENSE_BELOW <= z.numel()
+def worth_listing(num_entries: int, num_logits: int) -> bool:
+    """Whether the weights of logits have so few nonzeros that gathering beats the dense products."""
+    return num_entries * _DENSE_BELOW <= num_logits
 
 
 def gather_sum(matrix: SparseEntries, table: Tensor, num_rows: int, dtype: torch.dtype) -> Tensor:
