@@ -23,12 +23,20 @@ def draw_cache(records: Sequence[Record], path: Path) -> None:
             spent = [each["milliseconds"][way] for each in found.values()]
             left.plot(contexts, spent, style, marker="o", markersize=3, color=f"C{number}", label=f"{name}, {dtype}")
         right.plot(
-            contexts, [100 * each["share"] for each in found.values()], style, color="C2", marker="o", label=dtype
+            contexts,
+            [100 * each["share"] for each in found.values()],
+            style,
+            color="C2",
+            marker="o",
+            markersize=3,
+            label=dtype,
         )
         read_exactly = [100 * each["exact_share"] for each in found.values()]
-        right.plot(contexts, read_exactly, style, color="C3", marker="o", label=f"{dtype}, not in 8 bits")
-    left.set(xlabel="tokens in the cache", ylabel="CPU milliseconds a token", yscale="log")
+        right.plot(
+            contexts, read_exactly, style, color="C3", marker="o", markersize=3, label=f"{dtype}, not in 8 bits"
+        )
+    left.set(xlabel="tokens in the cache", ylabel="CPU milliseconds a token", ylim=0)
     right.set(xlabel="tokens in the cache", ylabel="bytes read, percent of float16", ylim=(0, 100))
     for axes in (left, right):
-        axes.legend(fontsize="x-small")
+        axes.legend(fontsize="x-small", handlelength=4)
     figure.savefig(path, dpi=110)

@@ -353,8 +353,8 @@ def pretrained_proofs() -> str:
 def pretrained_cache() -> str:
     """What steps of decoding over a long cache read, and how long they take."""
     lines = [
-        "| tokens in the cache | dtype | read | of it, as it is | steps proved | time | differing tokens |",
-        "|---" * 7 + "|",
+        "| tokens in the cache | dtype | read | as it is | proved | time | probabilities differ by | other tokens |",
+        "|---" * 8 + "|",
     ]
     for record in read(RESULT)["runs"]:
         for context, found in record["figures"].get("contexts", {}).items():
@@ -362,11 +362,12 @@ def pretrained_cache() -> str:
             ways = " / ".join(f"{spent[way] / spent['dense']:.2f}" for way in ("screened", "sparse"))
             shares = f"{found['share']:.1%} | {found['exact_share']:.1%} | {found['proved']:.0%}"
             cells = f"{int(context):,} | {record['settings']['dtype']} | {shares}"
-            lines.append(f"| {cells} | {ways} | {found['differing']} of {found['tokens']} |")
+            lines.append(f"| {cells} | {ways} | {found['furthest']:.1e} | {found['differing']} of {found['tokens']} |")
     note = (
         "*Read*: bytes of keys and values as a share of all of them in half precision; *as it is*: what was not "
-        "in 8 bits. *Time*: CPU time a token beside the dense model's, screened / all keys read. *Differing*: steps "
-        "whose likeliest token is another than with all keys read."
+        "in 8 bits. *Time*: CPU time a token beside the dense model's, screened / all keys read. *Differ*, *other "
+        "tokens*: beside the same model with all keys read, at most, and of the likeliest tokens. In bfloat16 that "
+        "one rounds its scores, which the screened steps do not."
     )
     return "\n".join([*lines, "", note])
 

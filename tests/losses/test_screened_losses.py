@@ -74,9 +74,12 @@ def test_value_and_gradients_are_those_of_float64(alpha, options, screened):
     assert screened
     assert None not in screened
     expected = value_and_gradients(two_steps, hidden.double(), weight.double(), bias.double())
-    for own, exact in zip(found, expected):
+    unfused = value_and_gradients(two_steps, hidden, weight, bias)
+    for own, exact, other in zip(found, expected, unfused):
         assert own.dtype == torch.float32
-        assert float((own - exact).abs().max()) <= 1e-5 * float(exact.abs().max())
+        # A logit is as exact as one dot product in float32.
+        rounding = 1.5 * float((other - exact).abs().max()) + 1e-6 * float(exact.abs().max())
+        assert float((own - exact).abs().max()) <= rounding
 
 
 def test_rows_that_are_not_sparse_are_multiplied_whole(screened):
