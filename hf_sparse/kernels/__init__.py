@@ -22,7 +22,7 @@ from ._cpp_rows import (
     write_rows,
 )
 from ._cpp_screen import CodedRows, code_rows, fingerprint, refine_, screen, screening_problem
-from ._cpp_screened_rows import RoundedRows, bfloat16_is_fast, list_candidates, round_rows
+from ._cpp_screened_rows import Candidates, RoundedRows, bfloat16_is_fast, list_candidates, round_rows
 from ._library import available as cpp_available
 from ._library import library as require_cpp
 from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_ATTENTION_ALPHA
@@ -45,6 +45,7 @@ __all__ = [
     "LOWEST_ATTENTION_ALPHA",
     "ROW_IMPLS",
     "STREAM_ABOVE",
+    "Candidates",
     "CodedKeys",
     "CodedRows",
     "KernelUnavailable",

@@ -1,4 +1,4 @@
-"""Rows of scores of a linear layer from a product in bfloat16, exact where they can be above the threshold of entmax.
+"""Rows of scores of a linear layer from a product in bfloat16, exact where they can be above a map's threshold.
 
 See cpp/screened_rows.hpp for the bound. No gradient flows through any of it.
 """
@@ -6,6 +6,7 @@ See cpp/screened_rows.hpp for the bound. No gradient flows through any of it.
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import NamedTuple
 
 import torch
@@ -60,17 +61,25 @@ def round_rows(matrix: Tensor) -> RoundedRows | None:
 
 
 def list_candidates(
-    hidden: Tensor, matrix: Tensor, rounded: RoundedRows, bias: Tensor | None, alpha: float, exponent: float, most: int
+    hidden: Tensor,
+    matrix: Tensor,
+    rounded: RoundedRows,
+    bias: Tensor | None,
+    alpha: float,
+    exponent: float,
+    tau: float | None,
+    most: int,
 ) -> Candidates | None:
-    """The scores ``h W^T + b`` that can have weight under entmax, of rows in which they are few.
+    """The scores ``h W^T + b`` that can have weight, of rows in which they are few.
 
     Args:
         hidden: h (N, D), float32, contiguous.
         matrix: W (V, D), float32, contiguous.
         rounded: ``round_rows(matrix)``.
         bias: b (V,) float32, contiguous, or None.
-        alpha: in (1, 2].
+        alpha: of entmax in (1, 2]; of alpha-ReLU above 1.
         exponent: ``1 / (alpha - 1)``.
+        tau: the threshold of alpha-ReLU; None for entmax.
         most: entries of a row, at most.
 
     Returns:
@@ -88,7 +97,8 @@ def list_candidates(
     library().hf_sparse_list_candidates(
         product.data_ptr(), hidden.data_ptr(), matrix.data_ptr(), None if bias is None else bias.data_ptr(),
         own.norm.data_ptr(), own.lost.data_ptr(), rounded.norm.data_ptr(), rounded.lost.data_ptr(), num_rows, length,
-        matrix.shape[1], most, alpha, exponent, columns.data_ptr(), scores.data_ptr(), count.data_ptr(),
+        matrix.shape[1], most, alpha, exponent, math.nan if tau is None else tau,
+        columns.data_ptr(), scores.data_ptr(), count.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
     if int(count.min()) < 0:

@@ -43,7 +43,7 @@ SIGNATURES = {
     "hf_sparse_code_keys": (_POINTER, _LONG, _INT),
     "hf_sparse_attend_to_coded": (_POINTER, _INT),
     "hf_sparse_round_rows": (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _INT, _POINTER),
-    "hf_sparse_list_candidates": (*[_POINTER] * 8, *[_LONG] * 4, _DOUBLE, _DOUBLE, *[_POINTER] * 3, _INT),
+    "hf_sparse_list_candidates": (*[_POINTER] * 8, *[_LONG] * 4, *[_DOUBLE] * 3, *[_POINTER] * 3, _INT),
 }
 
 

@@ -17,8 +17,8 @@ def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def listed(h, w, alpha, bias=None, most=None):
-    return list_candidates(h, w, round_rows(w), bias, alpha, 1 / (alpha - 1), most or len(w))
+def listed(h, w, alpha, bias=None, most=None, tau=None):
+    return list_candidates(h, w, round_rows(w), bias, alpha, 1 / (alpha - 1), tau, most or len(w))
 
 
 def check(h, w, alpha, bias=None):
@@ -43,6 +43,17 @@ def test_candidates_hold_the_support_and_their_scores_are_exact(length, width, a
     h, w = 2 * random(9, width), random(length, width, seed=1)
     for bias in (None, random(length, seed=2)):
         check(h, w, alpha, bias)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("tau", [-1.0, 0.5, 4.0, 1e4])
+def test_candidates_of_a_threshold_that_is_given(tau, alpha):
+    h, w, bias = random(9, 70), random(500, 70, seed=1), random(500, seed=2)
+    found = listed(h, w, alpha, bias, tau=tau)
+    x = (alpha - 1) * (h.double() @ w.double().T + bias.double())
+    taken = torch.zeros_like(x).scatter_add_(1, found.columns, (found.scores > -torch.inf).double())
+    assert bool((taken[x > tau] == 1).all())
+    assert float((x - tau)[taken == 1].min() if taken.any() else 0.0) > -1.5 * (alpha - 1)
 
 
 def test_there_are_few_more_candidates_than_weights():
@@ -94,7 +105,7 @@ def test_what_is_not_finite_or_huge_is_left_to_others(bad):
 
 def test_a_product_of_other_factors_is_noticed():
     h, w = random(3, 40), random(200, 40, seed=1)
-    assert list_candidates(h, 2 * w, round_rows(w), None, 1.5, 2.0, 200) is None
+    assert list_candidates(h, 2 * w, round_rows(w), None, 1.5, 2.0, None, 200) is None
 
 
 def test_results_do_not_depend_on_the_number_of_threads():

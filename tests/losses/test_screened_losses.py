@@ -5,7 +5,13 @@ import shutil
 import pytest
 import torch
 
-from hf_sparse.losses import entmax_loss, linear_entmax_loss, linear_sparsemax_loss
+from hf_sparse.losses import (
+    alpha_relu_loss,
+    entmax_loss,
+    linear_alpha_relu_loss,
+    linear_entmax_loss,
+    linear_sparsemax_loss,
+)
 from hf_sparse.losses.linear import _entmax, _screen
 
 pytestmark = pytest.mark.skipif(
@@ -18,9 +24,9 @@ NUM_ROWS, WIDTH, NUM_CLASSES = 80, 48, 4000
 def screened(monkeypatch):
     """Screens of small layers, on any CPU; the numbers of rows that each call solved, None where it could not."""
     solved = []
-    original = _screen.RowScreen.solve
+    original = _screen.RowScreen.candidates
 
-    def solve(self, hidden):
+    def candidates(self, hidden):
         found = original(self, hidden)
         solved.append(None if found is None else len(hidden))
         return found
@@ -29,7 +35,7 @@ def screened(monkeypatch):
     monkeypatch.setattr(_screen, "_FEWEST_ROWS", 1)
     monkeypatch.setattr(_screen, "_MEAN_PART", 32)
     monkeypatch.setattr(_screen, "bfloat16_is_fast", lambda: True)
-    monkeypatch.setattr(_screen.RowScreen, "solve", solve)
+    monkeypatch.setattr(_screen.RowScreen, "candidates", candidates)
     return solved
 
 
@@ -80,6 +86,37 @@ def test_value_and_gradients_are_those_of_float64(alpha, options, screened):
         # A logit is as exact as one dot product in float32.
         rounding = 1.5 * float((other - exact).abs().max()) + 1e-6 * float(exact.abs().max())
         assert float((own - exact).abs().max()) <= rounding
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(("alpha", "tau"), [(1.2, 18.0), (1.5, 45.0), (2.0, 90.0)])
+def test_alpha_relu_is_that_of_float64(alpha, tau, options, screened):
+    hidden, weight, bias, y = layer(4.0)
+    others = {name: value for name, value in options.items() if name not in ("scale", "chunk_size")}
+
+    def two_steps(h, w, b):
+        return alpha_relu_loss(options.get("scale", 1.0) * (h @ w.T + b), y, alpha, tau, **others)
+
+    def fused(h, w, b):
+        return linear_alpha_relu_loss(h, w, y, alpha, tau, b, **options)
+
+    found, unfused = (value_and_gradients(loss, hidden, weight, bias) for loss in (fused, two_steps))
+    assert screened == [NUM_ROWS - 2]
+    expected = value_and_gradients(two_steps, hidden.double(), weight.double(), bias.double())
+    for own, exact, other in zip(found, expected, unfused):
+        rounding = 1.5 * float((other - exact).abs().max()) + 1e-6 * float(exact.abs().max())
+        assert float((own - exact).abs().max()) <= rounding
+
+
+def test_alpha_relu_with_many_weights_is_multiplied_whole(screened):
+    hidden, weight, _, y = layer(4.0)
+    expected = alpha_relu_loss(hidden @ weight.T, y, 1.5, -50.0)
+    torch.testing.assert_close(linear_alpha_relu_loss(hidden, weight, y, 1.5, -50.0), expected)
+    assert screened == []
+    hidden[50:] *= 20
+    expected = alpha_relu_loss(hidden @ weight.T, y, 1.5, 45.0)
+    torch.testing.assert_close(linear_alpha_relu_loss(hidden, weight, y, 1.5, 45.0), expected)
+    assert screened == [None]
 
 
 def test_rows_that_are_not_sparse_are_multiplied_whole(screened):

@@ -363,13 +363,14 @@ void hf_sparse_round_rows(const float* rows, int64_t num_rows, int64_t width, vo
     *fine = round_rows(rows, num_rows, width, static_cast<BFloat16*>(rounded), norm, lost, num_threads);
 }
 
-// For each row the columns and scores of at most `most` candidates, the others -inf; their number, -1 where it is too many.
+// For each row columns and scores of at most `most` candidates; their number, -1 where it is too many. See ScreenCall.
 void hf_sparse_list_candidates(const void* product, const float* h, const float* w, const float* bias,
                                const float* h_norm, const float* h_lost, const float* w_norm, const float* w_lost,
                                int64_t num_rows, int64_t length, int64_t width, int64_t most, double alpha,
-                               double exponent, int64_t* column, float* score, int64_t* count, int num_threads) {
+                               double exponent, double tau, int64_t* column, float* score, int64_t* count,
+                               int num_threads) {
     list_all_candidates({static_cast<const BFloat16*>(product), h, w, bias, h_norm, h_lost, w_norm, w_lost, num_rows,
-                         length, width, most, alpha, exponent, column, score}, count, num_threads);
+                         length, width, most, alpha, exponent, tau, column, score}, count, num_threads);
 }
 
 }  // extern "C"

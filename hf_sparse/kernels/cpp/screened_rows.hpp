@@ -52,6 +52,7 @@ struct ScreenCall {
     const float *h_norm, *h_lost, *w_norm, *w_lost;
     int64_t num_rows, length, width, most;
     double alpha, exponent;
+    double tau;                  // of alpha-ReLU, in units of x; NaN for entmax, whose threshold is to be found
     int64_t* column;             // (num_rows, most)
     float* score;
 };
@@ -77,15 +78,13 @@ inline void in_row(const ScreenCall& call, const BFloat16* product, float from_l
     if (i < call.length) one(i, call.length - i);
 }
 
-// The candidates of a row, exactly; their number, or -1 if they are too many or something is not finite.
-inline int64_t list_candidates(const ScreenCall& call, int64_t row, Candidates& low) {
-    const BFloat16* product = call.product + row * call.length;
-    const float scale = static_cast<float>(call.alpha - 1), norm = call.h_norm[row], lost = call.h_lost[row];
-    const float from_lost = norm + lost, from_norm = lost + 2 * rounding_of(call.width) * (norm + lost);
+// What x of a row must be above to have weight, or less.
+inline float cut_of(const ScreenCall& call, const BFloat16* product, float from_lost, float from_norm, Candidates& low) {
+    if (!std::isnan(call.tau)) return static_cast<float>(call.tau) - MARGIN - 8 * EPS * std::fabs(static_cast<float>(call.tau));
     Floats tops = all(-INF);
     in_row(call, product, from_lost, from_norm, [&](int64_t, Floats x, Floats slack) { tops = largest(x - slack, tops); });
     const float top = highest(tops);
-    if (!(std::fabs(top) < INF)) return -1;
+    if (!(std::fabs(top) < INF)) return std::numeric_limits<float>::quiet_NaN();
     low.clear();
     const Floats least = all(top - 1.0f - 8 * EPS * (1.0f + std::fabs(top)));
     in_row(call, product, from_lost, from_norm, [&](int64_t, Floats x, Floats slack) {
@@ -94,7 +93,17 @@ inline int64_t list_candidates(const ScreenCall& call, int64_t row, Candidates& 
     });
     low.finish(top, -INF);
     const float tau = static_cast<float>(solve(low.x.data(), low.x.size(), -1, call.exponent));
-    const Floats cut = all(top + tau - MARGIN - 8 * EPS * std::fabs(top));
+    return top + tau - MARGIN - 8 * EPS * std::fabs(top);
+}
+
+// The candidates of a row, exactly; their number, or -1 if they are too many or something is not finite.
+inline int64_t list_candidates(const ScreenCall& call, int64_t row, Candidates& low) {
+    const BFloat16* product = call.product + row * call.length;
+    const float scale = static_cast<float>(call.alpha - 1), norm = call.h_norm[row], lost = call.h_lost[row];
+    const float from_lost = norm + lost, from_norm = lost + 2 * rounding_of(call.width) * (norm + lost);
+    const float least = cut_of(call, product, from_lost, from_norm, low);
+    if (std::isnan(least)) return -1;
+    const Floats cut = all(least);
     const Matrix<float> matrix{call.w, call.bias, call.length, call.width};
     int64_t count = 0;
     bool fine = true;

@@ -11,10 +11,13 @@ from ...functional import alpha_relu
 from ...functional.candidates import CANDIDATES_FROM
 from ...functional.rows import accumulation_dtype, upcast
 from .._alpha_relu_support import relu_loss, relu_mass, relu_row_supports
+from ._screen import PROBED_ROWS, RowScreen, may_be_screened
 from ._tiles import TILE, LinearHead, SparseEntries, Tile, TiledLoss, TiledMap, worth_listing
 
 # Rows that share one pass over W; more would make the tiles too narrow to multiply well.
 _ROWS_PER_PASS = 8192
+# Rows whose scores in bfloat16 are held at a time.
+_ROWS_OF_A_SCREEN = 256
 
 
 def alpha_relu_tiles(alpha: float, tau: float, impl: str) -> TiledMap:
@@ -34,6 +37,10 @@ def _forward(
 ) -> TiledLoss:
     """Blocks of rows by chunks of classes: every tile adds its own part to the losses of its rows."""
     num_rows, num_classes = len(hidden), len(head.weight)
+    if impl == "cpp" and num_classes >= CANDIDATES_FROM and may_be_screened(head, hidden):
+        screened = _screened(hidden, y, head, alpha, tau)
+        if screened is not None:
+            return screened
     height = min(num_rows, _ROWS_PER_PASS)
     width = min(chunk_size or max(1, TILE // height), num_classes)
     buffer = hidden.new_empty(height * width)
@@ -63,3 +70,26 @@ def _forward(
             value = head.chain(found.p[row, place], z[row, column])
             support.append(SparseEntries(row + start, column + begin, value))
     return TiledLoss(relu_loss(mass, gold, alpha, tau).to(dtype), gold, support, dense)
+
+
+def _screened(hidden: Tensor, y: Tensor, head: LinearHead, alpha: float, tau: float) -> TiledLoss | None:
+    """Runs of rows with all classes, of which few are exact; None where too many can have weight."""
+    first = head.logits(hidden[:PROBED_ROWS], slice(None), hidden.new_empty(PROBED_ROWS * len(head.weight)))
+    probed = relu_row_supports(first, alpha, tau, "cpp")
+    support = float(probed.p.count_nonzero()) / len(first)
+    screen = None if bool(probed.crowded.any()) else RowScreen.of(head, support, alpha, tau)
+    if screen is None:
+        return None
+    masses, entries = [], []
+    for begin in range(0, len(hidden), _ROWS_OF_A_SCREEN):
+        found = screen.candidates(hidden[begin : begin + _ROWS_OF_A_SCREEN])
+        if found is None:
+            return None
+        z = found.scores.double()
+        p = alpha_relu(z, alpha, tau)
+        masses.append(relu_mass(z, alpha, tau).sum(-1))
+        row, place = (p != 0).nonzero(as_tuple=True)
+        value = head.chain(p[row, place], z[row, place])
+        entries.append(SparseEntries(row + begin, found.columns[row, place], value.float()))
+    gold = screen.golds(hidden, y)
+    return TiledLoss(relu_loss(torch.cat(masses), gold, alpha, tau).float(), gold.float(), entries, [])

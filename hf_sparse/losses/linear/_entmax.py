@@ -12,10 +12,12 @@ from torch import Tensor
 
 from ...functional import entmax
 from ...functional.candidates import CANDIDATES_FROM
+from ...functional.negentropy import tsallis_negentropy
 from ...functional.rows import accumulation_dtype, upcast
+from ...kernels import Candidates
 from .._dispatch import row_losses
 from .._entmax_support import entmax_row_supports
-from ._screen import PROBED_ROWS, RowScreen, ScreenedRows, may_be_screened
+from ._screen import PROBED_ROWS, RowScreen, may_be_screened
 from ._tiles import TILE, LinearHead, SparseEntries, Tile, TiledLoss, TiledMap, worth_listing
 
 # Rows that multiply at full speed: at D = 512 and V = 50,000, 128 rows at a time take a fifth longer, 64 two thirds.
@@ -48,12 +50,12 @@ def _forward(
         screen = RowScreen.of(head, sum(part.num_entries for part in parts) / start, alpha)
     for begin in range(start, num_rows, chunk_size):
         rows = slice(begin, min(begin + chunk_size, num_rows))
-        solved = None if screen is None else screen.solve(hidden[rows])
-        if screen is None or solved is None:
+        found = None if screen is None else screen.candidates(hidden[rows])
+        if screen is None or found is None:
             screen = None  # its rows have many entries; so will the others
             parts += whole.parts(hidden, rows)
         else:
-            parts.append(_screened_part(screen, solved, hidden[rows], y[rows], begin))
+            parts.append(_screened_part(screen, found, hidden[rows], y[rows], begin))
     losses, golds = (torch.cat([getattr(part, name) for part in parts]) for name in ("loss", "gold"))
     support = [part.support for part in parts if part.support is not None]
     return TiledLoss(losses, golds, support, [part.dense for part in parts if part.dense is not None])
@@ -122,9 +124,14 @@ class _Whole(NamedTuple):
         return _Part(loss, own, SparseEntries(row + tile.rows.start, column, value.to(own.dtype)), None)
 
 
-def _screened_part(screen: RowScreen, solved: ScreenedRows, hidden: Tensor, y: Tensor, begin: int) -> _Part:
+def _screened_part(screen: RowScreen, found: Candidates, hidden: Tensor, y: Tensor, begin: int) -> _Part:
+    z = found.scores.double()
+    top = z.amax(-1)
+    p = entmax(z, screen.alpha, impl="torch")
+    # Omega*(z) - max z; an error of the threshold enters only squared.
+    conjugate = torch.where(p > 0, p * (z - top[:, None]), 0.0).sum(-1) - tsallis_negentropy(p, screen.alpha)
     gold = screen.golds(hidden, y)
-    row, place = (solved.p != 0).nonzero(as_tuple=True)
-    value = screen.head.chain(solved.p[row, place], solved.scores[row, place])
-    entries = SparseEntries(row + begin, solved.columns[row, place], value.float())
-    return _Part((solved.conjugate - (gold - solved.top)).float(), gold.float(), entries, None)
+    row, place = (p != 0).nonzero(as_tuple=True)
+    value = screen.head.chain(p[row, place], z[row, place])
+    entries = SparseEntries(row + begin, found.columns[row, place], value.float())
+    return _Part((conjugate - (gold - top)).float(), gold.float(), entries, None)

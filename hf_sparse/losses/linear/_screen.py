@@ -1,16 +1,12 @@
-"""Rows whose thresholds are found from a product in bfloat16: only scores that can have weight are exact."""
+"""Rows whose scores come from a product in bfloat16: only those that can have weight are exact."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...functional import entmax
-from ...functional.negentropy import tsallis_negentropy
 from ...functional.newton import exponent_of
-from ...kernels import RoundedRows, bfloat16_is_fast, list_candidates, round_rows
+from ...kernels import Candidates, RoundedRows, bfloat16_is_fast, list_candidates, round_rows
 from ._tiles import LinearHead
 
 # As many rows are multiplied in float32 first, to see whether supports are small.
@@ -22,67 +18,44 @@ _FEWEST_WEIGHTS, _FEWEST_ROWS = 1 << 22, 256
 _MEAN_PART, _LARGEST_PART = 512, 64
 
 
-class ScreenedRows(NamedTuple):
-    """The solution of rows (n, V) on C of their entries.
-
-    Attributes:
-        p: (n, C) float64, the weights there.
-        columns: (n, C) int64.
-        scores: (n, C) float32, ``-inf`` where a row has fewer.
-        top: (n,) float64, the row's maximum.
-        conjugate: (n,) float64, ``Omega*(z) - max z``.
-    """
-
-    p: Tensor
-    columns: Tensor
-    scores: Tensor
-    top: Tensor
-    conjugate: Tensor
-
-
 class RowScreen:
-    """A linear layer whose rows are screened, for alpha-entmax.
+    """A linear layer whose rows are screened.
 
     Args:
         head: without a softcap.
         rounded: its weights.
-        alpha: in (1, 2].
+        alpha: of entmax or alpha-ReLU.
+        tau: the threshold of alpha-ReLU; None for entmax.
     """
 
-    def __init__(self, head: LinearHead, rounded: RoundedRows, alpha: float) -> None:
-        self.head, self.rounded, self.alpha = head, rounded, alpha
+    def __init__(self, head: LinearHead, rounded: RoundedRows, alpha: float, tau: float | None) -> None:
+        self.head, self.rounded, self.alpha, self.tau = head, rounded, alpha, tau
         self.bias = None if head.bias is None else (head.bias * head.scale).contiguous()
 
     @classmethod
-    def of(cls, head: LinearHead, support: float, alpha: float) -> RowScreen | None:
+    def of(cls, head: LinearHead, support: float, alpha: float, tau: float | None = None) -> RowScreen | None:
         """The screen of a layer, or None where it would not pay.
 
         Args:
             head: the layer.
             support: mean number of weights that are not zero in the first rows.
-            alpha: of entmax, in (1, 2].
+            alpha: of entmax, in (1, 2], or of alpha-ReLU.
+            tau: the threshold of alpha-ReLU; None for entmax.
         """
         weight = head.weight
         plain = weight.dtype == torch.float32 and weight.is_contiguous() and head.softcap is None
         if not plain or support * _MEAN_PART > len(weight):
             return None
         rounded = round_rows(weight.detach())
-        return None if rounded is None else cls(head, rounded, alpha)
+        return None if rounded is None else cls(head, rounded, alpha, tau)
 
     @torch.no_grad()
-    def solve(self, hidden: Tensor) -> ScreenedRows | None:
-        """The solution of the rows ``hidden`` (n, D); None where too many entries can have weight."""
+    def candidates(self, hidden: Tensor) -> Candidates | None:
+        """The scores of rows ``hidden`` (n, D) that can have weight; None where they are too many."""
         h = (hidden if self.head.scale == 1 else hidden * self.head.scale).contiguous()
-        most = len(self.head.weight) // _LARGEST_PART
-        weight, exponent = self.head.weight.detach(), exponent_of(self.alpha)
-        found = list_candidates(h, weight, self.rounded, self.bias, self.alpha, exponent, most)
-        if found is None:
-            return None
-        z = found.scores.double()
-        top = z.amax(-1)
-        p = entmax(z, self.alpha, impl="torch")
-        energy = torch.where(p > 0, p * (z - top[:, None]), 0.0).sum(-1)
-        return ScreenedRows(p, found.columns, found.scores, top, energy - tsallis_negentropy(p, self.alpha))
+        weight, most = self.head.weight.detach(), len(self.head.weight) // _LARGEST_PART
+        exponent = exponent_of(self.alpha)
+        return list_candidates(h, weight, self.rounded, self.bias, self.alpha, exponent, self.tau, most)
 
     def golds(self, hidden: Tensor, y: Tensor) -> Tensor:
         """``z_y`` (n,) float64 of rows ``hidden`` (n, D) and their classes (n,)."""
