@@ -164,9 +164,9 @@ def test_not_finite_rows_give_what_the_whole_product_gives(screened):
 def test_small_layers_few_rows_and_slow_bfloat16_are_not_screened(monkeypatch):
     head = _entmax.LinearHead(torch.zeros(1 << 14, 256), None, 1.0, None)
     monkeypatch.setattr(_screen, "bfloat16_is_fast", lambda: True)
-    assert _screen.may_be_screened(head, torch.zeros(256, 256))
-    assert not _screen.may_be_screened(head, torch.zeros(255, 256))
+    assert _screen.may_be_screened(head, torch.zeros(384, 256))
+    assert not _screen.may_be_screened(head, torch.zeros(383, 256))
     small = _entmax.LinearHead(torch.zeros(1 << 14, 255), None, 1.0, None)
-    assert not _screen.may_be_screened(small, torch.zeros(256, 255))
+    assert not _screen.may_be_screened(small, torch.zeros(384, 255))
     monkeypatch.setattr(_screen, "bfloat16_is_fast", lambda: False)
-    assert not _screen.may_be_screened(head, torch.zeros(256, 256))
+    assert not _screen.may_be_screened(head, torch.zeros(384, 256))

@@ -12,7 +12,7 @@ from ._tiles import LinearHead
 # As many rows are multiplied in float32 first, to see whether supports are small.
 PROBED_ROWS = 32
 # A screen pays off where W is larger than the caches, and rows are many enough to make up for rounding it.
-_FEWEST_WEIGHTS, _FEWEST_ROWS = 1 << 22, 256
+_FEWEST_WEIGHTS, _FEWEST_ROWS = 1 << 22, 384
 # Candidates of a row are read one by one. With more than one in so many classes in the support on average, or in one
 # row, the product in float32 is as fast.
 _MEAN_PART, _LARGEST_PART = 512, 64
