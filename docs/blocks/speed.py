@@ -55,6 +55,12 @@ def speed_head() -> str:
     return _candidates("head-warm-cpu")
 
 
+@block
+def speed_linear() -> str:
+    """Fused losses on a CPU with AMX, in CPU time."""
+    return _candidates("linear-warm-cpu")
+
+
 def _candidates(name: str) -> str:
     """Every candidate's ratio, with a target or without."""
     result = read(f"benchmarks/results/{name}.json")

@@ -95,11 +95,19 @@ def through_interface(cls: type[PreTrainedModel]) -> bool:
     return cls._can_set_attn_implementation() and not any(name.endswith("ATTENTION_CLASSES") for name in namespace)
 
 
+_COMPUTES_WEIGHTS = {
+    "softmax",
+    "Softmax",
+    "scaled_dot_product_attention",
+    "eager_attention_forward",
+    "multi_head_attention_forward",  # of torch, which nn.MultiheadAttention calls
+}
+
+
 @cached
 def calls_softmax(cls: type[nn.Module]) -> bool:
     """Whether the code of a module class names softmax, or its file's function that computes attention with it."""
-    names = {"softmax", "Softmax", "scaled_dot_product_attention", "eager_attention_forward"}
-    return any(not names.isdisjoint(code.co_names) for code in inspected_functions(cls))
+    return any(not _COMPUTES_WEIGHTS.isdisjoint(code.co_names) for code in inspected_functions(cls))
 
 
 def named_attention(cls: type) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any, SupportsIndex, cast
 
 import torch
@@ -44,6 +45,7 @@ _SIGNATURES: dict[object, inspect.Signature] = {
     torch.special.softmax: inspect.signature(_method),
     Tensor.softmax: inspect.signature(_method),
     nn.functional.scaled_dot_product_attention: inspect.signature(_dot_product),
+    nn.functional.multi_head_attention_forward: inspect.signature(nn.functional.multi_head_attention_forward),
 }
 
 
@@ -82,6 +84,8 @@ class DivertedSoftmax(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             if SITE not in self.module.__dict__:
                 return func(*args, **(kwargs or {}))
+            if func is nn.functional.multi_head_attention_forward:
+                return _multi_head_attention(self.module, call["num_heads"])(*args, **(kwargs or {}))
             return weighted_values(self.module, **call) if "query" in call else weights(self.module, **call)
 
 
@@ -119,6 +123,28 @@ def weighted_values(
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     p = weights(module, attention_scores(query, key, attn_mask, scale))
     return nn.functional.dropout(p, dropout_p) @ value
+
+
+def _multi_head_attention(module: nn.Module, num_heads: int) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """torch's ``multi_head_attention_forward``, with the map of the site in the place of softmax.
+
+    It is torch's own code, projections, masks and biases included, with other functions under the names of two.
+    """
+
+    def softmax(input: Tensor, dim: int) -> Tensor:
+        by_head = input.unflatten(0, (-1, num_heads))
+        return weights(module, by_head).flatten(0, 1)
+
+    def dot_product(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool
+    ) -> Tensor:
+        return weighted_values(module, query, key, value, attn_mask, dropout_p, is_causal, None, False)
+
+    original = nn.functional.multi_head_attention_forward
+    names = {"softmax": softmax, "scaled_dot_product_attention": dot_product, "has_torch_function": lambda _: False}
+    own = FunctionType(original.__code__, original.__globals__ | names, argdefs=original.__defaults__)
+    own.__kwdefaults__ = original.__kwdefaults__
+    return own
 
 
 class InlineAttention:

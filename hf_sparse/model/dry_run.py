@@ -120,14 +120,18 @@ class _AttentionWatch(TorchFunctionMode):
             self.product = output.shape, args[0].shape[-1]
         return output
 
-    def _look(self, query: Tensor | None = None, input: Tensor | None = None, **_: Any) -> None:
-        """Record a call of torch's fused attention (``query``), or of softmax (``input``)."""
+    def _look(
+        self, query: Tensor | None = None, input: Tensor | None = None, num_heads: int | None = None, **_: Any
+    ) -> None:
+        """Record a call of torch's attention, fused (``query``) or with ``num_heads``, or of softmax (``input``)."""
         entry = next((entry for entry in reversed(self.running) if not is_softmax(entry[1])), None)
         if entry is None:
             return
         path, module = entry
         self.record.softmaxes[path] = module
-        if query is not None and query.dim() == 4:
+        if query is not None and num_heads is not None:
+            self.record.heads[path] = num_heads, query.shape[-1] // num_heads
+        elif query is not None and query.dim() == 4:
             self.record.heads[path] = query.shape[1], query.shape[-1]
         elif input is not None and input.dim() == 4:
             shape, summed = self.product

@@ -16,8 +16,12 @@ from transformers import (
     IBertForMaskedLM,
     NystromformerConfig,
     NystromformerForMaskedLM,
+    SiglipVisionConfig,
+    SiglipVisionModel,
     SwiftFormerConfig,
     SwiftFormerForImageClassification,
+    WavLMConfig,
+    WavLMModel,
 )
 
 import hf_sparse.functional as F
@@ -362,3 +366,95 @@ def test_full_attention_of_big_bird_is_reached():
     assert is_sparse(
         sparsify(masked_lm(BigBirdConfig, BigBirdForMaskedLM, attention_type="original_full"), "entmax15")
     )
+
+
+# ---- torch's own multi-head attention ------------------------------------------------------------------------------
+
+
+def multi_head(map_name=None, **options):
+    """``nn.MultiheadAttention`` of 16 columns and 2 heads, sparse where a map is given."""
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(16, 2, **options).eval()
+    for parameter in module.parameters():
+        parameter.data.normal_(0, 0.7)
+    if map_name is not None:
+        module.__dict__[SITE] = AttentionSite("attn", "encoder", MapConfig.parse(map_name, "attn"), inline=True)
+        divert(module)
+    return module
+
+
+MULTI_HEAD = {
+    "plain": ({}, {}),
+    "batch first": ({"batch_first": True}, {}),
+    "no weights": ({}, {"need_weights": False}),
+    "of each head": ({}, {"average_attn_weights": False}),
+    "padding": ({}, {"key_padding_mask": torch.tensor([[False] * 5, [False] * 3 + [True] * 2])}),
+    "padding, no weights": (
+        {},
+        {"key_padding_mask": torch.tensor([[False] * 5, [False] * 3 + [True] * 2]), "need_weights": False},
+    ),
+    "causal": ({}, {"attn_mask": torch.ones(5, 5).triu(1).bool()}),
+    "causal, no weights": (
+        {},
+        {"attn_mask": torch.ones(5, 5).triu(1).bool(), "is_causal": True, "need_weights": False},
+    ),
+    "added mask": ({}, {"attn_mask": torch.linspace(-1, 1, 25).view(5, 5)}),
+    "a key of its own": ({"add_bias_kv": True}, {}),
+    "zero attention": ({"add_zero_attn": True}, {}),
+}
+
+
+@pytest.mark.parametrize(("built", "called"), MULTI_HEAD.values(), ids=MULTI_HEAD)
+def test_multi_head_attention_of_torch_at_alpha_one_is_its_own(built, called):
+    x = torch.randn(2, 5, 16) if built.get("batch_first") else torch.randn(5, 2, 16)
+    expected = multi_head(**built)(x, x, x, **called)
+    found = multi_head({"name": "entmax", "alpha": 1.0}, **built)(x, x, x, **called)
+    for own, other in zip(found, expected):
+        assert (own is None) == (other is None)
+        if own is not None:
+            torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_multi_head_attention_of_torch_weighs_by_its_map(need_weights):
+    module, x = multi_head({"name": "entmax", "alpha": [1.5, 2.0]}), torch.randn(5, 2, 16)
+    q, k, v = (
+        part.view(5, 2, 2, 8).permute(1, 2, 0, 3)
+        for part in nn.functional.linear(x, module.in_proj_weight, module.in_proj_bias).chunk(3, -1)
+    )
+    scores = q @ k.mT / 8**0.5
+    weights = torch.stack([F.entmax15(scores[:, 0]), F.sparsemax(scores[:, 1])], 1)
+    expected = module.out_proj((weights @ v).permute(2, 0, 1, 3).flatten(2))
+    found, own = module(x, x, x, need_weights=need_weights, average_attn_weights=False)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert (weights == 0).any()
+    if need_weights:
+        torch.testing.assert_close(own, weights, atol=5e-6, rtol=0)
+    restore(module)
+    dense = multi_head()
+    assert torch.equal(module(x, x, x)[0], dense(x, x, x)[0])
+
+
+def test_gradients_of_multi_head_attention_of_torch():
+    module = multi_head("entmax15").double().train()
+    x = torch.randn(4, 1, 16, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: module(x, x, x)[0], x)
+
+
+def test_models_around_torchs_multi_head_attention_are_sparse_in_it():
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    siglip = SiglipVisionModel(SiglipVisionConfig(image_size=16, patch_size=4, **sizes))
+    convolutions = {"conv_dim": (8, 8), "conv_stride": (4, 4), "conv_kernel": (4, 4)}
+    position = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    wavlm = WavLMModel(WavLMConfig(**sizes, **convolutions, **position))
+    for model, inputs, path in (
+        (siglip, {"pixel_values": torch.randn(1, 3, 16, 16)}, "head.attention"),
+        (wavlm, {"input_values": torch.randn(1, 400)}, "encoder.layers.0.attention"),
+    ):
+        spread(model.eval())
+        sparsify(model, attn="sparsemax", example=inputs)
+        with torch.no_grad(), observe(model) as counts:
+            model(**inputs)
+        assert counts[path].nonzero < counts[path].keys
+        unsparsify(model)
+        assert not attention_sites(model)
