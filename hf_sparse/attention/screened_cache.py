@@ -247,6 +247,11 @@ class ScreenedCache(DynamicCache):
         if not layers:  # one layer after another is made as it is met
             self.layer_class_to_replicate = ScreenedLayer
 
+    @property
+    def is_screened(self) -> bool:
+        """Whether a layer is not that of ``DynamicCache``."""
+        return self.layer_class_to_replicate is ScreenedLayer or any(self._screened_layers())
+
     def _screened_layers(self) -> Iterator[ScreenedLayer]:
         return (layer for layer in self.layers if isinstance(layer, ScreenedLayer))
 

@@ -81,6 +81,11 @@ def screen_cache(model: PreTrainedModel, generation_config: GenerationConfig, mo
         )
     config = model.config.get_text_config(decoder=True)
     screened = [ScreenedCache(config=config) for _ in parts]
+    if not any(cache.is_screened for cache in screened):
+        raise ValueError(
+            f'cache_implementation="screened": every layer of {type(model).__name__} has a sliding window, or is no '
+            "attention; leave it out"
+        )
     model_kwargs["past_key_values"] = EncoderDecoderCache(*screened) if len(parts) > 1 else screened[0]
     if generation_config.is_assistant:
         model_kwargs["past_key_values"].activate_past_recording()

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DynamicCache, EncoderDecoderCache, MistralConfig, MistralForCausalLM
 
 from hf_sparse import ScreenedCache, is_sparse, sparsify
 from hf_sparse.attention import set_impl
@@ -88,6 +88,16 @@ def test_windows_stay_as_they_are():
     cache = check_same(model, padded())
     names = [type(layer).__name__ for layer in cache.layers]
     assert names == ["DynamicSlidingWindowLayer", "ScreenedLayer"]
+
+
+def test_a_model_with_windows_alone_is_refused():
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = sparsify(
+        MistralForCausalLM(MistralConfig(vocab_size=23, sliding_window=5, num_key_value_heads=2, **sizes)),
+        attn="entmax15",
+    )
+    with pytest.raises(ValueError, match="every layer of MistralForCausalLM has a sliding window"):
+        generated(model, padded(), "screened")
 
 
 def test_whisper(monkeypatch):
