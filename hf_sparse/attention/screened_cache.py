@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -137,7 +138,21 @@ class ScreenedLayer(DynamicLayer):
         keys, values, _ = self._room
         self.keys, self.values = self._shown, _ = keys[:, :, :length], values[:, :, :length]
         self._version = 0 if self.keys.is_inference() else self.keys._version
-        setattr(self.keys, _LAYER, self)
+        setattr(self.keys, _LAYER, weakref.ref(self))  # no cycle, which would hold large tensors until it is found
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        if self._is_ours():
+            state |= {"keys": None, "values": None, "_shown": None, "length": self.get_seq_length()}
+        elif torch.is_tensor(self.keys):
+            state |= {"keys": self.keys.detach(), "_shown": None}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        length = state.pop("length", None)
+        self.__dict__.update(state)
+        if length is not None:
+            self._show(length)
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove positions from the end: a negative number of them, or 0."""
@@ -276,4 +291,5 @@ class ScreenedCache(DynamicCache):
 
 def layer_of(keys: Tensor) -> ScreenedLayer | None:
     """The layer of a ``ScreenedCache`` whose keys these are, or None."""
-    return getattr(keys, _LAYER, None)
+    layer = getattr(keys, _LAYER, None)
+    return None if layer is None else layer()

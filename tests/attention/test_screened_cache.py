@@ -1,7 +1,10 @@
 """A screened cache holds what the usual one holds, whatever is done to it, and its bytes are those of its keys."""
 
 import copy
+import gc
+import pickle
 import shutil
+import weakref
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from transformers import DynamicCache
 
 from hf_sparse import ScreenedCache, sparsify
 from hf_sparse.attention import observe
-from hf_sparse.attention.screened_cache import CacheReads, ScreenedLayer
+from hf_sparse.attention.screened_cache import CacheReads, ScreenedLayer, layer_of
 from hf_sparse.kernels import CodedKeys, RowsRead
 from tests.tiny_models import tiny_model, tokens
 from tests.tolerances import WEIGHT
@@ -84,13 +87,39 @@ def test_a_reset_cache_starts_anew():
     assert screened.reads == []
 
 
-def test_a_copy_is_a_cache_of_its_own():
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))], ids=["copy", "pickle"]
+)
+def test_a_copy_is_a_cache_of_its_own(copied):
     screened, usual = both(20)
-    twin = copy.deepcopy(screened)
+    twin = copied(screened)
+    check(twin, usual)
+    assert layer_of(twin.layers[0].keys) is twin.layers[0]
     screened.update(*states(length=1, seed=8), layer_idx=0)
     twin.update(*states(length=1, seed=9), layer_idx=0)
     usual.update(*states(length=1, seed=9), layer_idx=0)
     check(twin, usual)
+
+
+def test_a_copy_of_changed_keys_has_them():
+    screened, usual = both(20)
+    for cache in (screened, usual):
+        cache.layers[0].keys[:, :, 3] = 7.0
+    twin = pickle.loads(pickle.dumps(screened))
+    for cache in (twin, usual):
+        cache.update(*states(length=1, seed=9), layer_idx=0)
+    check(twin, usual)
+
+
+def test_a_cache_that_nobody_holds_is_gone_at_once():
+    screened, _ = both(20)
+    held = weakref.ref(screened.layers[0].keys)
+    gc.disable()
+    try:
+        del screened
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_keys_that_were_changed_outside_are_read_whole_and_coded_again():
