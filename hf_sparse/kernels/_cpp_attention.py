@@ -22,13 +22,13 @@ _MANY_KEYS = 256
 _ENOUGH_PARTS, _FEWEST_QUERIES = 16, 256
 
 
-class _Rows(ctypes.Structure):
+class Rows(ctypes.Structure):
     """A tensor (batch, heads, rows, columns), columns side by side."""
 
     _fields_ = (("at", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "head", "row")))
 
 
-class _Pairs(ctypes.Structure):
+class Pairs(ctypes.Structure):
     """A tensor (batch, heads, queries, keys)."""
 
     _fields_ = (("at", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "head", "query", "key")))
@@ -38,9 +38,9 @@ class _Call(ctypes.Structure):
     """``AttentionCall`` of cpp/attention.hpp, field by field."""
 
     _fields_ = (
-        *((name, _Rows) for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv")),
+        *((name, Rows) for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv")),
         *((name, ctypes.c_int64) for name in ("dk_part", "dv_part")),
-        ("added", _Pairs * 2),
+        ("added", Pairs * 2),
         *((name, ctypes.c_void_p) for name in ("alpha", "temperature", "sinks", "tau", "dalpha", "dsinks")),
         *(
             (name, ctypes.c_int64)
@@ -96,17 +96,17 @@ def _readable(x: Tensor) -> Tensor:
     return x if x.stride(3) == 1 else x.contiguous()
 
 
-def _rows(x: Tensor) -> _Rows:
-    return _Rows(x.data_ptr(), *x.stride()[:3])
+def rows_at(x: Tensor) -> Rows:
+    return Rows(x.data_ptr(), *x.stride()[:3])
 
 
-def _pairs(x: Tensor, shape: tuple[int, int, int, int]) -> tuple[_Pairs, Tensor]:
+def pairs_at(x: Tensor, shape: tuple[int, int, int, int]) -> tuple[Pairs, Tensor]:
     """What is added to scores as the kernel reads it, -inf where a key is hidden; and the tensor that holds it."""
     if x.dtype == torch.bool:
         held = torch.zeros_like(x, dtype=torch.float32).masked_fill_(~x, -torch.inf)
     else:
         held = x.float()
-    return _Pairs(held.data_ptr(), *held.expand(shape).stride()), held
+    return Pairs(held.data_ptr(), *held.expand(shape).stride()), held
 
 
 class _Request:
@@ -122,10 +122,10 @@ class _Request:
         self.temperature = (torch.ones_like(self.alpha) if temperature is None else temperature.float()).contiguous()
         self.sinks = None if scores.sinks is None else scores.sinks.detach().float().contiguous()
         shape = (*q.shape[:3], k.shape[2])
-        added = [_pairs(x, shape) for x in (scores.bias, scores.mask) if x is not None]
+        added = [pairs_at(x, shape) for x in (scores.bias, scores.mask) if x is not None]
         self.held = [tensor for _, tensor in added]
         self.call = _Call(
-            q=_rows(self.q), k=_rows(self.k), v=_rows(self.v), added=(_Pairs * 2)(*(pairs for pairs, _ in added)),
+            q=rows_at(self.q), k=rows_at(self.k), v=rows_at(self.v), added=(Pairs * 2)(*(pairs for pairs, _ in added)),
             alpha=self.alpha.data_ptr(), temperature=self.temperature.data_ptr(),
             sinks=None if self.sinks is None else self.sinks.data_ptr(), tau=tau.data_ptr(),
             num_sequences=shape[0], num_heads=shape[1], num_key_heads=k.shape[1], num_queries=shape[2],
@@ -157,7 +157,7 @@ def cpp_attention_forward(
     tau = torch.empty(q.shape[:3], dtype=torch.float32)
     request = _Request(q, k, v, tau, scores, temperature)
     out = torch.empty(q.shape[0], q.shape[2], q.shape[1], request.v.shape[3]).transpose(1, 2)
-    request.call.out = _rows(out)
+    request.call.out = rows_at(out)
     library().hf_sparse_attend(ctypes.byref(request.call), torch.get_num_threads())
     return out[..., : v.shape[3]].to(q.dtype), tau
 
@@ -188,7 +188,7 @@ def cpp_attention_backward(
     dq = torch.empty(request.q.shape)
     dk, dv = torch.zeros(parts, *shape), torch.zeros(parts, *shape[:3], request.v.shape[3])
     dalpha, dsinks = (torch.empty_like(tau) if x else None for x in (learned, scores.sinks is not None))
-    call.dout, call.dq, call.dk, call.dv = _rows(upstream), _rows(dq), _rows(dk[0]), _rows(dv[0])
+    call.dout, call.dq, call.dk, call.dv = rows_at(upstream), rows_at(dq), rows_at(dk[0]), rows_at(dv[0])
     call.dk_part, call.dv_part = dk.stride(0), dv.stride(0)
     call.dalpha, call.dsinks = (None if x is None else x.data_ptr() for x in (dalpha, dsinks))
     library().hf_sparse_differentiate_attention(ctypes.byref(call), torch.get_num_threads())

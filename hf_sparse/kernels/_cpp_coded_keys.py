@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._cpp_attention import _Pairs, _pairs, _Rows, _rows
+from ._cpp_attention import Pairs, Rows, pairs_at, rows_at
 from ._library import library
 from ._limits import DTYPES
 from .gpu.scores import Scores
@@ -52,12 +52,12 @@ class _CodedCall(ctypes.Structure):
     """``CodedCall`` of cpp/coded_keys.hpp, field by field."""
 
     _fields_ = (
-        *((name, _Rows) for name in ("q", "out")),
+        *((name, Rows) for name in ("q", "out")),
         *((name, ctypes.c_void_p) for name in ("k", "v")),
         *((name, ctypes.c_int64) for name in ("k_batch", "k_head", "v_batch", "v_head")),
         *((name, ctypes.c_void_p) for name in ("code", "group")),
         ("num_lines", ctypes.c_int64),
-        ("added", _Pairs * 2),
+        ("added", Pairs * 2),
         *((name, ctypes.c_void_p) for name in ("alpha", "temperature", "sinks")),
         *(
             (name, ctypes.c_int64)
@@ -143,13 +143,13 @@ def attend_to_coded(
     call = _call_of(coded, k)
     queries = q.detach().float().contiguous()
     shape = (*q.shape[:3], k.shape[2])
-    added = [_pairs(x, shape) for x in (scores.bias, scores.mask) if x is not None]
+    added = [pairs_at(x, shape) for x in (scores.bias, scores.mask) if x is not None]
     alpha, temperature = (x.detach().float().contiguous() for x in (scores.alpha, temperature))
     sinks = None if scores.sinks is None else scores.sinks.detach().float().contiguous()
     out = torch.empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
-    call.q, call.out, call.v = _rows(queries), _rows(out), v.data_ptr()
+    call.q, call.out, call.v = rows_at(queries), rows_at(out), v.data_ptr()
     call.v_batch, call.v_head = v.stride(0), v.stride(1)
-    call.added = (_Pairs * 2)(*(pairs for pairs, _ in added))
+    call.added = (Pairs * 2)(*(pairs for pairs, _ in added))
     call.alpha, call.temperature = alpha.data_ptr(), temperature.data_ptr()
     call.sinks = None if sinks is None else sinks.data_ptr()
     call.num_heads, call.num_queries, call.value_dim = q.shape[1], q.shape[2], v.shape[3]
