@@ -41,13 +41,13 @@ def supports(rng: random.Random, world: World) -> BadCall:
 @family(3)
 def conditions(rng: random.Random, world: World) -> BadCall:
     language = hf_sparse.Lexicon([[3, 4]])
-    good = {"model": world.sparse, "inputs": world.inputs, "language": language, "max_new_tokens": 3}
+    good = {"model": world.sparse, "inputs": world.inputs, "given": language, "max_new_tokens": 3}
     lexicon, nothing = {"entries": ["a"]}, {"words": ["a"], "tokenizer": None}
     function, given, name, values, also = rng.choice((
         *((hf_sparse.condition, good, name, BELOW_ONE, name)
           for name in ("width", "max_open", "max_expanded", "max_new_tokens")),
         (hf_sparse.condition, good, "inputs", (None, tokens(), {}, {"input_ids": [[1, 2]]}, "x"), "inputs"),
-        (hf_sparse.condition, good, "language", (None, "x", [], [language], ["x"], hf_sparse.Lexicon), "language"),
+        (hf_sparse.condition, good, "given", (None, "x", [], [language], ["x"], hf_sparse.Lexicon), "given"),
         (hf_sparse.condition, good, "constrained", (None, "x", 1), "constrained"),
         (hf_sparse.condition, good, "max_seconds", (-1, NAN, "x", [1]), "max_seconds"),
         (hf_sparse.Lexicon, {}, "entries", (None, "x", [], [3], [["a"]], [[1.5]], 3), "entries"),

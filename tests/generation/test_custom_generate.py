@@ -53,8 +53,8 @@ def test_condition_from_its_folder(name, head):
     options = {"max_new_tokens": 4, **loaded("condition")}
     texts = {"lexicon": ["ab", "b", "a"], "tokenizer": tokenizer}
     assert model.generate(**inputs, **options, **texts) == expected
-    assert model.generate(**inputs, **options, language=Lexicon(["ab", "b", "a"], tokenizer)) == expected
-    with pytest.raises(TypeError, match="give one of language, lexicon, regex, words; was given 2"):
+    assert model.generate(**inputs, **options, given=Lexicon(["ab", "b", "a"], tokenizer)) == expected
+    with pytest.raises(TypeError, match="give one of given, lexicon, regex, words; was given 2"):
         model.generate(**inputs, **options, **texts, words=["a"])
 
 

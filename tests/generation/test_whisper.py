@@ -7,8 +7,10 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_sparse import (
+    Lexicon,
     beam_certificate,
     compare_with_empty,
+    condition,
     enumerate_support,
     exact_decoding,
     exact_search,
@@ -21,7 +23,7 @@ from hf_sparse import (
 )
 from hf_sparse.generation.forced import beginning
 from hf_sparse.model.word_times import _from_neighbours
-from tests.tiny_whisper import END, FRAMES, FRENCH, NO_TIMES, START, SUPPRESSED, TRANSCRIBE, tiny_whisper
+from tests.tiny_whisper import END, ENGLISH, FRAMES, FRENCH, NO_TIMES, START, SUPPRESSED, TRANSCRIBE, tiny_whisper
 from tests.word_tokenizer import word_tokenizer
 
 FRENCH_PROMPT = [START, FRENCH, TRANSCRIBE, NO_TIMES]
@@ -272,3 +274,18 @@ def test_frames_without_weight_take_those_of_the_nearest_frame():
     expected = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
     assert torch.equal(_from_neighbours(weights, present), torch.stack([expected, -expected]))
     assert torch.equal(_from_neighbours(weights, present[:1].expand(6)), torch.zeros(2, 6))
+
+
+@pytest.mark.parametrize(("language", "code"), [("fr", FRENCH), ("en", ENGLISH)])
+def test_transcripts_in_a_lexicon_keep_whispers_prompt(language, code):
+    model, inputs = tiny_whisper(seed=3, head=WIDE)
+    table = {string: p for p, string in all_strings(model, inputs, [START, code, TRANSCRIBE, NO_TIMES])}
+    chosen = sorted(table, key=table.get)[-4:] + sorted(table)[:3]
+    total = sum(table[string] for string in set(chosen))
+    lexicon = Lexicon([string[:-1] for string in chosen])
+    (found,) = condition(model, inputs, lexicon, max_new_tokens=STEPS, language=language, task="transcribe")
+    assert found.complete
+    assert found.probability.low == pytest.approx(total, rel=1e-4)
+    assert {tuple(member.tokens) for member in found.members} == set(chosen)
+    for member in found.members:
+        assert found.conditional(member.tokens).low == pytest.approx(table[tuple(member.tokens)] / total, rel=1e-4)

@@ -21,7 +21,7 @@ from .result import Conditioned
 def condition(
     model: PreTrainedModel,
     inputs: Mapping[str, Tensor],
-    language: Language | Sequence[Language],
+    given: Language | Sequence[Language],
     *,
     max_new_tokens: int = 64,
     width: int = 128,
@@ -56,8 +56,8 @@ def condition(
         model: a model with a language-model head, in evaluation mode. With a dense head the walk is complete only
             where L is finite (a ``Lexicon``) or ``max_new_tokens`` ends all of its members.
         inputs: keyword inputs of ``model.generate``, (B, length) tensors; decoder-only prompts padded on the left.
-        language: ``Lexicon``, ``Grammar``, ``RequiredWords``, ``Intersection`` or another ``Language``, which is read
-            after the prompt; or one for each sentence.
+        given: the language L: ``Lexicon``, ``Grammar``, ``RequiredWords``, ``Intersection`` or another ``Language``,
+            which is read after the prompt; or one for each sentence.
         max_new_tokens: longest output, in tokens, its end token included; longer ones are left.
         width: number of prefixes per sentence that are expanded at once; it changes speed, not a complete result.
         max_open: memory: most open prefixes per sentence; the least likely are left.
@@ -67,13 +67,13 @@ def condition(
         progress: whether to show a progress bar, one step per finished sentence.
         constrained: whether the constraints of the generation config, and of ``generate_options`` (``min_length``,
             ...), take outputs away; they leave the probabilities of the others, which then sum to less than 1.
-        **generate_options: for ``model.generate``: ``use_cache``, ``task``, ...
+        **generate_options: for ``model.generate``: ``use_cache``, ``language`` and ``task`` of a speech model, ...
 
     Returns:
         One ``Conditioned`` per sentence, in order.
 
     Raises:
-        TypeError: ``inputs`` is no mapping to tensors, ``language`` no ``Language``, or a budget no number.
+        TypeError: ``inputs`` is no mapping to tensors, ``given`` no ``Language``, or a budget no number.
         ValueError: another number of languages than of sentences, a constraint among the options without
             ``constrained=True``, and what ``exact_search`` refuses.
 
@@ -103,7 +103,7 @@ def condition(
     check_one_segment(model, inputs)
     check_count("max_new_tokens", max_new_tokens)
     check_flag("constrained", constrained)
-    languages = _one_each(language, rows)
+    languages = _one_each(given, rows)
     if not constrained:
         check_unconstrained(generate_options)
     mode = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
@@ -125,18 +125,18 @@ def condition(
     return [Conditioned(result) for result in results]
 
 
-def _one_each(language: object, rows: int) -> list[Language]:
+def _one_each(given: object, rows: int) -> list[Language]:
     """One language per sentence.
 
     Raises:
         TypeError: something else than languages.
         ValueError: another number of them.
     """
-    if not isinstance(language, list | tuple):
-        check_language("language", language)
-        return [language] * rows  # type: ignore[list-item]
-    for one in language:
-        check_language("language", one)
-    if len(language) != rows:
-        raise ValueError(f"language must be one, or one for each of the {rows} sentences, was {len(language)}")
-    return list(language)
+    if not isinstance(given, list | tuple):
+        check_language("given", given)
+        return [given] * rows  # type: ignore[list-item]
+    for one in given:
+        check_language("given", one)
+    if len(given) != rows:
+        raise ValueError(f"given must be one language, or one for each of the {rows} sentences, was {len(given)}")
+    return list(given)

@@ -254,9 +254,9 @@ def test_an_intersection_has_what_all_its_languages_have():
 @pytest.mark.parametrize(
     ("language", "message"),
     [
-        ("yes", "language must have the methods start, step and accepts"),
-        (["yes", "no"], "language must have the methods"),
-        (Lexicon, "language must have the methods"),
+        ("yes", "given must have the methods start, step and accepts"),
+        (["yes", "no"], "given must have the methods"),
+        (Lexicon, "given must have the methods"),
         ([Lexicon([[3]])] * 2, "one for each of the 1 sentences, was 2"),
     ],
 )

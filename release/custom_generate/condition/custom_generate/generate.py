@@ -7,13 +7,13 @@ from hf_sparse import Grammar, Lexicon, RequiredWords, condition
 LANGUAGES = {"lexicon": Lexicon, "regex": Grammar.from_regex, "words": RequiredWords}
 
 
-def generate(model, inputs=None, language=None, tokenizer=None, **options):
+def generate(model, inputs=None, given=None, tokenizer=None, **options):
     """One ``Conditioned`` per sentence; see ``hf_sparse.condition``.
 
     Args:
         model: from ``generate``; sparse or dense.
         inputs: of ``generate``; the same by name are among the options.
-        language: a ``Language``; or else one of the options ``lexicon`` (texts, or lists of token ids), ``regex``,
+        given: a ``Language``; or else one of the options ``lexicon`` (texts, or lists of token ids), ``regex``,
             ``words`` (texts to contain), which need a tokenizer.
         tokenizer: the model's.
         **options: those of ``generate`` and of ``condition``: ``max_expanded``, ``max_new_tokens``, ...
@@ -22,15 +22,13 @@ def generate(model, inputs=None, language=None, tokenizer=None, **options):
         TypeError: no language, or more than one.
     """
     named = [name for name in LANGUAGES if options.get(name) is not None]
-    if len(named) + (language is not None) != 1:
-        raise TypeError(
-            f"give one of language, {', '.join(LANGUAGES)}; was given {len(named) + (language is not None)}"
-        )
+    if len(named) + (given is not None) != 1:
+        raise TypeError(f"give one of given, {', '.join(LANGUAGES)}; was given {len(named) + (given is not None)}")
     if named:
-        language = LANGUAGES[named[0]](options[named[0]], tokenizer)
-    given = {name: value for name, value in options.items() if value is not None and name not in LANGUAGES}
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        given = LANGUAGES[named[0]](options[named[0]], tokenizer)
+    passed = {name: value for name, value in options.items() if value is not None and name not in LANGUAGES}
+    tensors = {name: value for name, value in passed.items() if isinstance(value, torch.Tensor)}
     if inputs is not None:
         tensors[model.main_input_name] = inputs
-    others = {name: value for name, value in given.items() if name not in tensors}
-    return condition(model, tensors, language, **others)
+    others = {name: value for name, value in passed.items() if name not in tensors}
+    return condition(model, tensors, given, **others)
