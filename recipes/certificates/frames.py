@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from .proofs import Tally
 
@@ -50,6 +50,7 @@ def certified_frames(
     tally = Tally()
     for frames, sequence in zip(states, sequences):
         whole = _run(model, frames, sequence, output_attentions=True)
+        assert len(whole.cross_attentions) == len(model.get_decoder().layers)
         needed = needed_frames(whole.cross_attentions)[skip:]
         before, changes = whole.logits[0, skip:], []
         for output, kept in enumerate(needed):
@@ -64,5 +65,6 @@ def certified_frames(
     return tally
 
 
-def _run(model: PreTrainedModel, frames: Tensor, sequence: Tensor, **options: bool):  # type: ignore[no-untyped-def]
-    return model(encoder_outputs=BaseModelOutput(frames), decoder_input_ids=sequence, **options)
+def _run(model: PreTrainedModel, frames: Tensor, sequence: Tensor, **options: bool) -> Seq2SeqLMOutput:
+    output: Seq2SeqLMOutput = model(encoder_outputs=BaseModelOutput(frames), decoder_input_ids=sequence, **options)
+    return output

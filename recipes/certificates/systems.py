@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 import hf_sparse
@@ -49,20 +48,15 @@ def _sparse(dense: PreTrainedModel, attn: Any, kinds: Sequence[str], batch: Mapp
     return hf_sparse.sparsify(copy.deepcopy(dense), attn=wanted, example=batch)
 
 
-@contextmanager
-def first_layers(part: nn.Module, count: int) -> Iterator[None]:
-    """A decoder, or an encoder, that ends after its first layers.
+def first_layers(model: PreTrainedModel, count: int) -> PreTrainedModel:
+    """A copy in float64 whose decoder ends after its first layers.
 
-    Args:
-        part: the module with ``layers`` and a ``config``.
-        count: how many stay.
+    A copy, because Transformers collects attention weights of the layers that a model has when it is first asked.
     """
-    layers = cast(nn.ModuleList, part.layers)
-    part.layers = layers[:count]
-    try:
-        yield
-    finally:
-        part.layers = layers
+    cut = copy.deepcopy(model).double()
+    decoder = cut.get_decoder()
+    decoder.layers = decoder.layers[:count]
+    return cut
 
 
 def edges_of(model: PreTrainedModel, batches: Sequence[Mapping[str, Tensor]]) -> float:

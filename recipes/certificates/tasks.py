@@ -137,10 +137,9 @@ def language(settings: Any, folder: Path) -> Figures:
     figures: Figures = {"ways": [], "dense": token_loss(dense, test)}
     for way, model in sparse_copies(dense, one_by_one(fit), settings.edges):
         own = {"way": way, "quality": token_loss(model, test), "edges": edges_of(model, one_by_one(test))}
-        model.double()
         for depth in _depths(settings, model.config.num_hidden_layers):
-            with first_layers(model.model, depth):
-                figures["ways"].append({**own, "depth": depth, **certified(model, cases).figures()})
+            tally = certified(first_layers(model, depth), cases)
+            figures["ways"].append({**own, "depth": depth, **tally.figures()})
             print(figures["ways"][-1], flush=True)
     return figures
 
@@ -158,10 +157,8 @@ def speech(settings: Any, folder: Path) -> Figures:
     for way, model in sparse_copies(dense, fit, settings.edges, ("decoder", "cross")):
         own = {"way": way, "quality": accuracy(model, test), "edges": edges_of(model, test)}
         figures["refused"] = _refusal(model, test[0])
-        model.double()
         for depth in _depths(settings, model.config.decoder_layers):
-            with first_layers(model.model.decoder, depth):
-                tally = certified_frames(model, states, sequences, skip)
+            tally = certified_frames(first_layers(model, depth), states, sequences, skip)
             figures["ways"].append({**own, "depth": depth, **tally.figures()})
             print(figures["ways"][-1], flush=True)
     return figures
