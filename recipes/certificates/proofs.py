@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -64,24 +64,26 @@ class Tally:
         }
 
 
-def certified(model: PreTrainedModel, cases: Iterable[tuple[Tensor, Tensor]]) -> Tally:
-    """Certify sentences one by one.
+def certified(model: PreTrainedModel, batches: Iterable[tuple[Mapping[str, Tensor], Tensor]]) -> Tally:
+    """Certify sentences.
 
     Args:
         model: with sparse attention, in float64.
-        cases: token ids of the inputs (1, T), without padding, and of the whole sequence (1, L) as ``generate``
-            returns it.
+        batches: inputs by name, (B, T), padded on the right if at all, and the whole sequences (B, L) as ``generate``
+            returns them.
     """
     tally = Tally()
-    for ids, sequence in cases:
+    for inputs, sequences in batches:
         try:
-            (found,) = hf_sparse.certify(model, {"input_ids": ids}, sequence)
+            found = hf_sparse.certify(model, inputs, sequences)
         except RuntimeError as error:
             print(error, flush=True)
-            tally.failures += 1
+            tally.failures += len(sequences)
             continue
-        alone = [len(found.deletable_for(output)) / len(found.tokens) for output in found.needed]
-        tally.add(found.share, alone, changes(model, ids, sequence, found))
+        for row, own in enumerate(found):
+            alone = [len(own.deletable_for(output)) / len(own.tokens) for output in own.needed]
+            rows = slice(row, row + 1)
+            tally.add(own.share, alone, changes(model, inputs["input_ids"][rows], sequences[rows], own))
     return tally
 
 
@@ -103,24 +105,19 @@ def changes(model: PreTrainedModel, ids: Tensor, sequence: Tensor, found: Deleti
         ``certify`` itself.
     """
     wanted = [([output], needed) for output, needed in found.needed.items() if found.deletable_for(output)]
-    if not found.deletable:
-        return _changes(model, ids, sequence, wanted)
-    own = [change for change in (found.change, found.change_removed) if change is not None]
-    return own + _changes(model, ids, sequence, [*wanted, (list(found.needed), found.kept)])
-
-
-def _changes(
-    model: PreTrainedModel, ids: Tensor, sequence: Tensor, wanted: Sequence[tuple[list[int], list[int]]]
-) -> list[float]:
-    """The largest change at some outputs with nothing but some inputs, for each such pair."""
+    own = []
+    if found.deletable:
+        wanted.append((list(found.needed), found.kept))
+        own = [change for change in (found.change, found.change_removed) if change is not None]
     if not wanted:
         return []
     masks = torch.zeros(1 + len(wanted), ids.shape[1], dtype=torch.long)
-    masks[0] = 1
-    for mask, (_, kept) in zip(masks[1:], wanted):
+    for mask, kept in zip(masks, [found.tokens, *(kept for _, kept in wanted)]):
         mask[kept] = 1
     before, *after = _logits(model, ids, sequence, masks)
-    return [float((scores[outputs] - before[outputs]).abs().max()) for scores, (outputs, _) in zip(after, wanted)]
+    return own + [
+        float((scores[outputs] - before[outputs]).abs().max()) for scores, (outputs, _) in zip(after, wanted)
+    ]
 
 
 def _logits(model: PreTrainedModel, ids: Tensor, sequence: Tensor, masks: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ TITLES = {
     "language": "SmolLM2-135M-Instruct",
     "speech": "decoder of Whisper-base",
 }
-QUALITY = {"translation": "accuracy {:.1%}", "language": "loss {:.2f}", "speech": "accuracy {:.1%}"}
+QUALITY = {"translation": ("accuracy", "{:.1%}"), "language": ("loss", "{:.2f}"), "speech": ("accuracy", "{:.1%}")}
 
 
 def report(results: dict[str, Any], out: Path) -> None:
@@ -44,7 +44,7 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
 def draw_shares(runs: Sequence[Record], path: Path) -> None:
     """Draw the share of the input that one output can do without over the layers, a line for each sparse model."""
     parts = _parts(runs)
-    figure = Figure(figsize=(4.2 * len(parts), 4.4), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(parts), 5.2), layout="constrained")
     for axes, part in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
         ways = _ways(runs, part)
         for name in dict.fromkeys(way["way"] for way in ways):
@@ -57,7 +57,7 @@ def draw_shares(runs: Sequence[Record], path: Path) -> None:
         axes.set_ylim(-0.02, 1)
         axes.set_title(TITLES[part], fontsize="medium")
         axes.set_xlabel("layers")
-        axes.legend(fontsize="x-small")
+        axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.12))
         axes.yaxis.set_major_formatter("{x:.0%}")
     figure.axes[0].set_ylabel("input that one output provably does not need")
     figure.savefig(path, dpi=110)
@@ -113,16 +113,23 @@ def _table(runs: Sequence[Record], part: str) -> list[str]:
     ways = _ways(runs, part)
     depths = sorted({way["depth"] for way in ways})
     heads = [f"{depth} layer{'s' if depth > 1 else ''}" for depth in depths]
-    lines = [f"| attention | edges kept | quality | {' | '.join(heads)} |", "|---" * (3 + len(depths)) + "|"]
+    columns = ["attention", "edges kept", QUALITY[part][0], *heads]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name in dict.fromkeys(way["way"] for way in ways):
         own = {way["depth"]: way for way in ways if way["way"] == name}
-        deepest = own[max(own)]
         shares = [
             f"{own[depth]['together']:.1%}, {own[depth]['alone']:.1%}" if depth in own else "-" for depth in depths
         ]
-        quality = QUALITY[part].format(deepest["quality"])
-        lines.append(f"| {name} | {deepest['edges']:.1%} | {quality} | {' | '.join(shares)} |")
+        edges = _over_depths(f"{own[depth]['edges']:.1%}" for depth in sorted(own))
+        quality = _over_depths(QUALITY[part][1].format(own[depth]["quality"]) for depth in sorted(own))
+        lines.append(f"| {name} | {edges} | {quality} | {' | '.join(shares)} |")
     return lines
+
+
+def _over_depths(cells: Iterable[str]) -> str:
+    """A cell for each depth, or one where they are all of the whole model."""
+    every = list(cells)
+    return every[0] if len(set(every)) == 1 else " / ".join(every)
 
 
 def _verdict(runs: Sequence[Record]) -> str:

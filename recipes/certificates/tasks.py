@@ -106,21 +106,21 @@ def _translated(
     forced = list(sentences(tokenizer, test))
     own = {"way": way, "depth": settings.layers, "quality": accuracy(model, forced), "edges": edges_of(model, forced)}
     model.double()
-    cases = [(batch["input_ids"], _written(model, batch["input_ids"], settings.outputs)) for batch in forced]
-    return {**own, **certified(model, cases).figures()}
+    inputs = tokenizer([pair.source for pair in test], padding=True, return_tensors="pt")
+    return {**own, **certified(model, [(inputs, _written(model, inputs, settings.outputs))]).figures()}
 
 
-def _written(model: PreTrainedModel, ids: Tensor, outputs: int) -> Tensor:
-    return model.generate(input_ids=ids, max_new_tokens=outputs, do_sample=False)  # type: ignore[operator, no-any-return]
+def _written(model: PreTrainedModel, inputs: Mapping[str, Tensor], outputs: int) -> Tensor:
+    return model.generate(**inputs, max_new_tokens=outputs, do_sample=False)  # type: ignore[operator, no-any-return]
 
 
 def _example(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: Pair, settings: Any) -> Figures:
     """One certificate with its tokens as text, for the picture."""
-    ids = tokenizer(pair.source, return_tensors="pt").input_ids
-    sequence = _written(model, ids, settings.outputs)
-    (found,) = hf_sparse.certify(model, {"input_ids": ids}, sequence)
+    inputs = tokenizer(pair.source, return_tensors="pt")
+    sequence = _written(model, inputs, settings.outputs)
+    (found,) = hf_sparse.certify(model, inputs, sequence)
     return {
-        "inputs": token_labels(ids[0].tolist(), tokenizer),
+        "inputs": token_labels(inputs["input_ids"][0].tolist(), tokenizer),
         "outputs": token_labels(sequence[0, 1:].tolist(), tokenizer),
         "tokens": found.tokens,
         "needed": {str(output): columns for output, columns in found.needed.items()},
@@ -133,7 +133,7 @@ def language(settings: Any, folder: Path) -> Figures:
     dense, tokenizer = load(settings.source, "causal")
     fit, test = windows(tokenizer, Path(settings.data), settings.length, settings.rows)
     shown = test[:, : settings.prompt + settings.outputs]
-    cases = [(row[None, : settings.prompt], row[None]) for row in shown]
+    cases = [({"input_ids": shown[:, : settings.prompt]}, shown)]
     figures: Figures = {"ways": [], "dense": token_loss(dense, test)}
     for way, model in sparse_copies(dense, one_by_one(fit), settings.edges):
         own = {"way": way, "quality": token_loss(model, test), "edges": edges_of(model, one_by_one(test))}

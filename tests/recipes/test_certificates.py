@@ -46,9 +46,9 @@ def test_what_certify_takes_back_is_a_failure(monkeypatch):
         raise RuntimeError("no certificate: scores change")
 
     model, ids, sequence = sharp("llama")
-    assert certified(model, [(ids, sequence)]).failures == 0
+    assert certified(model, [({"input_ids": ids}, sequence)]).failures == 0
     monkeypatch.setattr(hf_sparse, "certify", refuted)
-    assert certified(model, [(ids, sequence)]).failures == 1
+    assert certified(model, [({"input_ids": ids}, sequence)]).failures == 1
 
 
 def test_encoder_states_without_weight_can_go_and_others_cannot(monkeypatch):
