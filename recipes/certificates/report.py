@@ -115,6 +115,8 @@ def _table(runs: Sequence[Record], part: str) -> list[str]:
     heads = [f"{depth} layer{'s' if depth > 1 else ''}" for depth in depths]
     columns = ["attention", "edges kept", QUALITY[part][0], *heads]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    dense = [QUALITY[part][1].format(run["figures"]["dense"]) for run in runs if run["settings"]["part"] == part]
+    lines.append(f"| softmax | 100.0% | {_over_depths(dense)} | {' | '.join('-' for _ in depths)} |")
     for name in dict.fromkeys(way["way"] for way in ways):
         own = {way["depth"]: way for way in ways if way["way"] == name}
         shares = [

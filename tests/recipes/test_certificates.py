@@ -97,7 +97,10 @@ def test_text_is_needed(tmp_path, capsys):
 def test_the_verdict_counts_failures(tmp_path, capsys):
     way = {"way": "w", "depth": 1, "quality": 0.5, "edges": 0.1, "together": 0.0, "alone": 0.25, "tried": 4}
     runs = [
-        {"settings": {"part": "translation"}, "figures": {"ways": [{**way, "failures": failures, "change": 0.5}]}}
+        {
+            "settings": {"part": "translation"},
+            "figures": {"ways": [{**way, "failures": failures, "change": 0.5}], "dense": 0.5},
+        }
         for failures in (0, 2)
     ]
     report({"runs": runs}, tmp_path)
