@@ -49,7 +49,7 @@ def sampled(p: Tensor, count: int, generator: torch.Generator) -> Tensor:
     Source: Anshumann et al. 2025, Sparse Logit Sampling (RS-KD), Section 3, with a proposal of temperature 1.
     """
     drawn = torch.multinomial(p, count, replacement=True, generator=generator)
-    return torch.zeros_like(p).scatter_add(-1, drawn, torch.full_like(p[:, :count], 1 / count))
+    return torch.zeros_like(p).scatter_add(-1, drawn, p.new_full(drawn.shape, 1 / count))
 
 
 def supports(teacher: PreTrainedModel, rows: Dataset, fit: list[dict[str, Tensor]], classes: float) -> Dataset:
