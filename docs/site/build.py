@@ -24,7 +24,7 @@ OUT = ROOT / "out" / "site"
 # The order of the guides. A page that is missing here fails the build.
 GUIDES = {
     "Guides": ["using", "maps", "training", "pretrained", "conversion", "annealing", "trl"],
-    "Decoding": ["decoding", "conditioning", "exploring"],
+    "Decoding": ["decoding", "conditioning", "certificates", "exploring"],
     "Coverage": ["coverage", "fertility"],
     "Facts": ["claims", "support", "numerics", "gpu"],
 }

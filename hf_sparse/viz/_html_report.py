@@ -1,17 +1,21 @@
-"""An HTML report on one input: all hypotheses, the choices at every step, the attention."""
+"""An HTML report on one input: all hypotheses, the choices at every step, the attention, what has no influence."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation import enumerate_support, hypothesis_tree, step_supports
+from ..generation import certify, enumerate_support, hypothesis_tree, step_supports
+from ..generation.forced import beginning
 from ..generation.inputs import encode, head_map
+from ..generation.labels import token_labels
 from ..model.state import sparse_config
 from ._attention_maps import attention_maps
-from ._page import attention_section, hypotheses_section, page, steps_section
+from ._page import attention_section, deletions_section, hypotheses_section, page, steps_section
 
 
 @torch.no_grad()
@@ -23,6 +27,7 @@ def html_report(
     path: str | Path | None = None,
     max_hypotheses: int = 50,
     max_new_tokens: int = 64,
+    deletions: bool = False,
 ) -> str:
     """A self-contained HTML page on one input: all hypotheses as a tree, the candidates at every step, the attention.
 
@@ -35,17 +40,19 @@ def html_report(
         path: file to save the page to; None does not save.
         max_hypotheses: most hypotheses found and shown.
         max_new_tokens: longest hypothesis, in tokens.
+        deletions: show, as a picture and a table, which input tokens provably have no influence on each token of the
+            likeliest hypothesis; see ``certify``.
 
     Returns:
-        The page. Steps and attention are those of the likeliest hypothesis; attention is that of the last layer,
-        averaged over heads, and only shown where it is sparse.
+        The page. Steps, deletions and attention are those of the likeliest hypothesis; attention is that of the last
+        layer, averaged over heads, and only shown where it is sparse.
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: a dense head, an empty prompt, a budget out of range, NaN in the logits, or no hypothesis within
-            the budget.
+        ValueError: a dense head, an empty prompt, a budget out of range, NaN in the logits, no hypothesis within
+            the budget; with ``deletions``, a model that ``certify`` refuses.
 
-    Cost: that of ``enumerate_support``, and two forward passes.
+    Cost: that of ``enumerate_support``, and two forward passes; with ``deletions``, eight more.
     """
     head_map(model)  # refuse a dense head first
     source, prefix = (text, "") if model.config.is_encoder_decoder else (None, text)
@@ -70,9 +77,22 @@ def html_report(
         ),
         steps_section(step_supports(model, inputs, best), tokenizer),
     ]
+    if deletions:
+        sections.append(_deletions(model, tokenizer, inputs, best))
     if config.attention_maps:
         sections.append(attention_section(attention_maps(model, inputs, best, tokenizer)))
     html = page(text, type(model).__name__, config.map_names, sections)
     if path is not None:
         Path(path).write_text(html, encoding="utf-8")
     return html
+
+
+def _deletions(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: dict[str, Tensor], tokens: Sequence[int]
+) -> str:
+    """The section on what the tokens of one string need of the input."""
+    start = beginning(model, inputs, 1)
+    string = torch.tensor([list(tokens)], device=start.device)
+    (certificate,) = certify(model, inputs, torch.cat([start, string], dim=1))
+    read = token_labels(inputs["input_ids"][0].tolist(), tokenizer)
+    return deletions_section(certificate, read, token_labels(tokens, tokenizer))

@@ -9,10 +9,11 @@ from itertools import groupby
 
 from transformers import PreTrainedTokenizerBase
 
-from ..generation import Branch, StepSupport
+from ..generation import Branch, DeletionCertificate, StepSupport
 from ..generation.labels import percent, token_labels
 from ._attention_heatmap import plot_attention
 from ._attention_maps import AttentionMap
+from ._certificate import ALL, certificate_labels, plot_certificate
 from ._figure import svg_text
 
 # A picture with more rows or columns is illegible.
@@ -141,7 +142,7 @@ def attention_section(maps: Sequence[AttentionMap]) -> str:
             parts.append(f"<p>{escape(text)} With {shape} weights it is too large to be shown.</p>")
             continue
         svg = svg_text(plot_attention(attention.weights, attention.keys, attention.queries))
-        source = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")
+        source = _svg_source(svg)
         parts.append(
             f'<figure><img src="{source}" alt="Heat map. The table below has its numbers."><figcaption>'
             f"{escape(text)}</figcaption><details><summary>The numbers</summary>"
@@ -154,6 +155,46 @@ Columns: the token attended to.</p>
 {"".join(parts)}
 </section>
 """
+
+
+def deletions_section(certificate: DeletionCertificate, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """What each token of one string needs of the input, as a picture and as a table.
+
+    Args:
+        certificate: of the string.
+        inputs: labels of the columns of the inputs.
+        outputs: labels of the tokens of the string.
+    """
+    labels, rows = certificate_labels(certificate, inputs, outputs)
+    names = dict(zip(certificate.tokens, labels))
+    needs = [*zip(rows, certificate.needed.values()), (ALL, certificate.kept)]
+    lines = "".join(
+        f"<tr><th scope='row'>{_token(row)}</th><td>{' '.join(_token(names[token]) for token in needed)}</td>"
+        f"<td>{' '.join(_token(names[token]) for token in certificate.tokens if token not in needed)}</td></tr>"
+        for row, needed in needs
+    )
+    table = (
+        "<table><caption>Influence of the input</caption><thead><tr><th scope='col'>Written</th>"
+        "<th scope='col'>Needs</th><th scope='col'>Proved to have no influence</th></tr></thead>"
+        f"<tbody>{lines}</tbody></table>"
+    )
+    picture = ""
+    if max(len(names), len(rows)) <= MOST_LABELS:
+        source = _svg_source(svg_text(plot_certificate(certificate, inputs, outputs)))
+        picture = f'<figure><img src="{source}" alt="Grid. The table below has its content."></figure>'
+    return f"""<section>
+<h2>Tokens without influence</h2>
+<p>{len(certificate.deletable)} of the {len(names)} input tokens can be deleted together, positions kept, and the model
+computes the same scores at every step of the likeliest hypothesis. This is proved; when they were deleted, the largest
+change of a score was {certificate.change:.1g}.</p>
+{picture}
+{_scrollable("Influence of the input", table)}
+</section>
+"""
+
+
+def _svg_source(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")
 
 
 def _weights_table(attention: AttentionMap) -> str:

@@ -22,6 +22,7 @@ from transformers.trainer_callback import ProgressCallback
 
 import hf_sparse
 from hf_sparse.training import BucketedTrainer
+from hf_sparse.training.supports import has_supports
 
 from .progress import Progress
 
@@ -96,7 +97,7 @@ def train(
         label_smoothing: share of the uniform distribution in the targets.
         report_to: a logger of Trainer, ``"trackio"`` or ``"tensorboard"`` for instance.
         callbacks: further callbacks.
-        teacher: dense model to distil from; None for none.
+        teacher: dense model to distil from; None for none, and for rows with the columns of ``store_supports``.
         teacher_weight: weight of distillation in the loss, in (0, 1].
 
     Returns:
@@ -108,7 +109,7 @@ def train(
     trainer_class: Any = hf_sparse.SparseSeq2SeqTrainer if sparse else DenseTrainer
     arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
     losses = {"sparse_label_smoothing" if sparse else "label_smoothing_factor": label_smoothing}
-    if teacher is not None:
+    if teacher is not None or has_supports(rows):
         losses["distillation_weight"] = teacher_weight
     arguments = arguments_class(
         output_dir=str(folder),

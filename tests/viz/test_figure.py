@@ -6,13 +6,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hf_sparse import hypothesis_tree, plot_attention, plot_head_errors, plot_hypotheses
+from hf_sparse import (
+    DeletionCertificate,
+    hypothesis_tree,
+    plot_attention,
+    plot_certificate,
+    plot_head_errors,
+    plot_hypotheses,
+)
 
 COMPARISON = SimpleNamespace(
     heads=["any"], kinds=["decoder"], errors=lambda kind, alpha: torch.tensor([[0.1, 0.01], [0.001, torch.nan]])
 )
 PLOTS = {
     "attention": lambda **options: plot_attention(torch.eye(2), ["a", "b"], ["x", "y"], **options),
+    "certificate": lambda **options: plot_certificate(DeletionCertificate([0, 1], {0: [1]}, 0.0, None), **options),
     "head_errors": lambda **options: plot_head_errors(COMPARISON, **options),
     "hypotheses": lambda **options: plot_hypotheses(hypothesis_tree([[5, 2], [6, 2]], [0.75, 0.25]), **options),
 }

@@ -1,0 +1,1 @@
+"""Input tokens that provably have no influence, by depth and sparsity, with every proof tried by deletion."""

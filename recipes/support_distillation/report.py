@@ -1,0 +1,136 @@
+"""Report of the support-distillation recipe: the students beside the bytes they learned from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..lib.blocks import block, read
+from ..lib.card import Card
+from ..lib.environment import origin
+from ..lib.records import Figures, Record
+
+RESULT = "recipes/support_distillation/results/supports.json"
+TITLES = {
+    "": "teacher",
+    "labels": "labels alone",
+    "full": "the full distribution",
+    "support": "its calibrated support, `store_supports`",
+    "top-k": "its {count} likeliest classes, renormalized",
+    "sampled": "{count} draws from it (RS-KD)",
+}
+FLOAT = 4  # bytes
+COST, SHARE = 0.01, 0.01  # of eps-perplexity and bytes: the aim
+
+
+def report(results: dict[str, Any], out: Path) -> None:
+    """Print the table and the verdict."""
+    print("\n".join([*_lines(results["runs"]), "", *_verdicts(results["runs"])]))
+
+
+def card(record: Record, records: Sequence[Record]) -> Card | None:
+    """None: no model is kept."""
+    return None
+
+
+@block
+def support_distillation() -> str:
+    """The students, what they learned from, and the bytes of it."""
+    return "\n".join(_lines(read(RESULT)["runs"]))
+
+
+@block
+def support_distillation_verdict() -> str:
+    """Whether the aim was met."""
+    return "\n".join(_verdicts(read(RESULT)["runs"]))
+
+
+@block
+def support_distillation_origin() -> str:
+    """Origin of the figures."""
+    return origin(read(RESULT)["runs"])
+
+
+def _by_run(runs: Sequence[Record]) -> dict[str, list[Record]]:
+    names = dict.fromkeys(run["run"] for run in runs)
+    return {name: [run for run in runs if run["run"] == name] for name in names}
+
+
+def _mean(records: Sequence[Record], name: str) -> float:
+    return fmean(record["figures"][name] for record in records)
+
+
+def _bytes(records: Sequence[Record]) -> float:
+    """Bytes of the teacher's distribution for a token, stored or worked out anew."""
+    return FLOAT * _mean(records, "vocabulary") if "bytes" not in records[0]["figures"] else _mean(records, "bytes")
+
+
+def _lines(runs: Sequence[Record]) -> list[str]:
+    lines = [
+        "| learned from | head | eps-perplexity | against full | accuracy | right token impossible | bytes a token | "
+        "teacher in memory |",
+        "|---" * 8 + "|",
+    ]
+    groups = _by_run(runs)
+    for records in groups.values():
+        settings = records[0]["settings"]
+        store, head = settings["store"], settings["head"] if settings["store"] else "softmax"
+        loss = _mean(records, "eps_loss")
+        lines.append(
+            f"| {TITLES[store].format(count=settings['count'])} | {head} | {math.exp(loss):.1f} | "
+            f"{_against(records, groups)} | {_mean(records, 'accuracy'):.1%} | {_mean(records, 'missed'):.1%} | "
+            f"{_stored(records)} | {'yes' if store == 'full' else '-' if store in ('', 'labels') else 'no'} |"
+        )
+    return lines
+
+
+def _against(records: Sequence[Record], groups: dict[str, list[Record]]) -> str:
+    """The change of eps-perplexity from the student with the same head that saw the full distribution."""
+    settings = records[0]["settings"]
+    full = groups.get("full" if settings["head"] == "entmax15" else f"full-{settings['head']}")
+    if not settings["store"] or full is None or full[0]["run"] == records[0]["run"]:
+        return "-"
+    ratios = [_ratio(record["figures"], _same_seed(full, record)) - 1 for record in records]
+    spread = f" ({min(ratios):+.1%} to {max(ratios):+.1%})" if len(ratios) > 1 else ""
+    return f"{fmean(ratios):+.1%}{spread}"
+
+
+def _same_seed(full: Sequence[Record], record: Record) -> Figures:
+    (own,) = [other for other in full if other["settings"]["seed"] == record["settings"]["seed"]]
+    figures: Figures = own["figures"]
+    return figures
+
+
+def _ratio(figures: Figures, full: Figures) -> float:
+    return math.exp(figures["eps_loss"] - full["eps_loss"])
+
+
+def _stored(records: Sequence[Record]) -> str:
+    store = records[0]["settings"]["store"]
+    if store in ("", "labels"):
+        return "-"
+    whole = FLOAT * _mean(records, "vocabulary")
+    return f"{whole:,.0f}" if store == "full" else f"{_bytes(records):,.0f} ({_bytes(records) / whole:.1%})"
+
+
+def _verdicts(runs: Sequence[Record]) -> list[str]:
+    """For each store: whether the student is as good and the bytes are as few as was aimed at."""
+    groups = _by_run(runs)
+    lines = [
+        f"Aim: an eps-perplexity at most {COST:.0%} above that of the full distribution, at {SHARE:.0%} of its bytes.",
+        "",
+    ]
+    for name, records in groups.items():
+        settings = records[0]["settings"]
+        if settings["store"] in ("", "labels", "full"):
+            continue
+        full = groups["full" if settings["head"] == "entmax15" else f"full-{settings['head']}"]
+        cost = fmean(_ratio(record["figures"], _same_seed(full, record)) for record in records) - 1
+        share = _bytes(records) / (FLOAT * _mean(records, "vocabulary"))
+        # Calibration reaches a mean number of classes on the rows it saw; what it keeps of others is a little off.
+        met = cost <= COST and round(share, 3) <= SHARE
+        lines.append(f"- `{name}`: {cost:+.1%} at {share:.2%} of the bytes, {'met' if met else 'missed'}.")
+    return lines

@@ -1,0 +1,177 @@
+"""Distillation from what is stored of a teacher: how few bytes a token teach as much as its whole distribution.
+
+A small dense language model is trained on a text, and smaller students with a sparse head learn from it alone, on the
+same rows for equally many steps:
+
+    labels      no teacher: the next token itself
+    full        the whole distribution, with the teacher in memory
+    support     its calibrated 1.5-entmax support, stored once by store_supports
+    top-k       the likeliest classes, renormalized
+    sampled     classes drawn from the distribution (RS-KD, Anshumann et al. 2025)
+    *-softmax   the same for a student with a softmax head, whose loss is cross-entropy: what RS-KD was proposed for
+
+    python -m recipes.support_distillation.run
+    python -m recipes.support_distillation.run --data wikitext2/valid.txt --seeds 2
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, set_seed
+
+import hf_sparse
+
+from ..language_modelling.measures import fit
+from ..language_modelling.model import collate
+from ..lib.models import probabilities
+from ..lib.records import Figures, sibling
+from ..lib.settings import Settings, check_positive, setting
+from ..lib.study import Study, main
+from ..lib.training import train
+from .data import read_rows
+from .report import card, report
+from .stores import bytes_a_token, kept, sampled, supports, top_k
+
+TEACHER = "teacher"
+STORES = ("labels", "full", "support", "top-k", "sampled")
+
+
+@dataclasses.dataclass(frozen=True)
+class SupportDistillation(Settings):
+    """A teacher, or a student and what it learns from."""
+
+    data: str = setting("scenes")
+    store: str = setting("")  # one of STORES; empty: the teacher
+    head: str = setting("entmax15")
+    classes: float = setting(20.0)  # of the calibrated support, on average
+    count: int = setting(12, paper="12", where="Anshumann et al. 2025")
+    vocabulary: int = setting(4000)
+    context: int = setting(64)
+    train_rows: int = setting(2400)
+    test_rows: int = setting(100)
+    teacher_width: int = setting(128)
+    teacher_layers: int = setting(2)
+    teacher_steps: int = setting(600)
+    width: int = setting(64)
+    layers: int = setting(2)
+    steps: int = setting(300)
+    batch_size: int = setting(8)
+    lr: float = setting(3e-3)
+    uniform: float = setting(0.01)  # share of the uniform distribution in the eps-perplexity
+    report_to: str = setting("none")
+
+    def __post_init__(self) -> None:
+        if self.store not in ("", *STORES):
+            raise ValueError(f"store must be one of {', '.join(STORES)}, or empty, was {self.store!r}")
+        check_positive(self, "classes", "count", "vocabulary", "context", "train_rows", "test_rows", "steps", "lr")
+        check_positive(self, "teacher_width", "teacher_layers", "teacher_steps", "width", "layers", "batch_size")
+
+
+def build(settings: SupportDistillation, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
+    """A fresh dense model, teacher or student; the same seed gives the same weights."""
+    set_seed(settings.seed)
+    width, layers = settings.width, settings.layers
+    if not settings.store:
+        width, layers = settings.teacher_width, settings.teacher_layers
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=width,
+        n_layer=layers,
+        n_head=4,
+        n_positions=settings.context,
+        initializer_range=0.06,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return GPT2LMHeadModel(config)
+
+
+@torch.no_grad()
+def measure(model: PreTrainedModel, rows: Tensor, uniform: float) -> Figures:
+    """Means of the measures of fit over the tokens of held-out rows."""
+    sums: dict[str, float] = {}
+    for part in DataLoader(rows, 10):  # type: ignore[arg-type]
+        p = probabilities(model.eval(), model(input_ids=part).logits[:, :-1])
+        for name, total in fit(p.flatten(0, 1), part[:, 1:].flatten(), uniform).items():
+            sums[name] = sums.get(name, 0.0) + total
+    count = rows[:, 1:].numel()
+    return {name: sums[name] / count for name in ("eps_loss", "accuracy", "missed", "support")}
+
+
+def stored(settings: SupportDistillation, teacher: PreTrainedModel, rows: Dataset) -> Dataset:
+    """The rows with what is kept of the teacher."""
+    if settings.store == "support":
+        fitted = [collate([row]) for row in rows.select(range(min(32, len(rows))))]
+        return supports(teacher, rows, fitted, settings.classes)
+    if settings.store == "top-k":
+        return kept(teacher, rows, lambda p: top_k(p, settings.count))
+    generator = torch.Generator().manual_seed(settings.seed)
+    return kept(teacher, rows, lambda p: sampled(p, settings.count, generator))
+
+
+def perform(settings: SupportDistillation, folder: Path) -> Figures:
+    """Train the teacher, or a student."""
+    text = read_rows(settings.data, settings.vocabulary, settings.context, settings.train_rows, settings.test_rows)
+    options: dict[str, Any] = {"batch_size": settings.batch_size, "lr": settings.lr, "seed": settings.seed}
+    options |= {"collator": collate, "report_to": settings.report_to}
+    model: PreTrainedModel = build(settings, text.tokenizer)
+    told: Figures = {"data": text.what, "vocabulary": len(text.tokenizer), "train_rows": len(text.train)}
+    if not settings.store:
+        train(model, text.tokenizer, text.train, folder / "training", steps=settings.teacher_steps, **options)
+        model.save_pretrained(folder / "teacher")
+        size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        return told | measure(model, text.test, settings.uniform) | {"bytes_in_memory": size}
+    model = hf_sparse.sparsify(model, head={"name": settings.head, "temperature": "auto"})
+    teacher = GPT2LMHeadModel.from_pretrained(sibling(folder, TEACHER, settings) / "teacher").eval()
+    rows, begun = text.train, time.process_time()
+    if settings.store == "full":
+        options |= {"teacher": teacher, "teacher_weight": 1.0}
+    elif settings.store != "labels":
+        rows = stored(settings, teacher, rows)
+        told["bytes"] = bytes_a_token(rows)
+        told["store_cpu_seconds"] = round(time.process_time() - begun, 1)
+        options |= {"teacher_weight": 1.0}
+        del teacher
+    begun = time.process_time()
+    train(model, text.tokenizer, rows, folder / "training", steps=settings.steps, **options)
+    told["train_cpu_seconds"] = round(time.process_time() - begun, 1)
+    return told | measure(model, text.test, settings.uniform)
+
+
+RUNS = {
+    TEACHER: SupportDistillation(),
+    **{store: SupportDistillation(store=store) for store in STORES},
+    **{f"{store}-softmax": SupportDistillation(store=store, head="softmax") for store in ("full", "sampled")},
+}
+QUICK: dict[str, Any] = {
+    "vocabulary": 300,
+    "train_rows": 32,
+    "test_rows": 4,
+    "teacher_steps": 3,
+    "steps": 3,
+    "teacher_width": 16,
+    "width": 16,
+}
+
+STUDY = Study(
+    name="support_distillation",
+    description=__doc__,
+    runs=RUNS,
+    perform=perform,
+    report=report,
+    card=card,
+    quick=QUICK,
+    needs=lambda settings: [TEACHER] if settings.store else [],
+)
+
+if __name__ == "__main__":
+    main(STUDY)

@@ -1,0 +1,97 @@
+"""What is kept of a teacher's distributions: its sparse support, its likeliest classes, or classes drawn from it.
+
+All have the columns of ``hf_sparse.store_supports``, so that one trainer reads them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from datasets import Dataset, List, Value
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import hf_sparse
+from hf_sparse.training.supports import IDS, PROBABILITIES, shifts_labels
+
+from ..language_modelling.model import collate
+
+CLASS_BYTES = 8  # an int32 and a float32
+
+
+def top_k(p: Tensor, count: int) -> Tensor:
+    """The likeliest classes, renormalized.
+
+    Args:
+        p: (..., V) distributions.
+        count: of classes.
+
+    >>> top_k(torch.tensor([0.5, 0.3, 0.2]), 2)
+    tensor([0.6250, 0.3750, 0.0000])
+    """
+    values, ids = p.topk(count)
+    return torch.zeros_like(p).scatter(-1, ids, values / values.sum(-1, keepdim=True))
+
+
+def sampled(p: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """The shares of classes among some that are drawn from the distributions with replacement: unbiased estimates.
+
+    The gradient of a Fenchel-Young loss by the logits is linear in the target, and so are those of cross-entropy: both
+    are unbiased, too. Drawn from p itself, all importance weights are equal.
+
+    Args:
+        p: (N, V) distributions.
+        count: of draws.
+        generator: draws them.
+
+    Source: Anshumann et al. 2025, Sparse Logit Sampling (RS-KD), Section 3, with a proposal of temperature 1.
+    """
+    drawn = torch.multinomial(p, count, replacement=True, generator=generator)
+    return torch.zeros_like(p).scatter_add(-1, drawn, p.new_full(drawn.shape, 1 / count))
+
+
+def supports(teacher: PreTrainedModel, rows: Dataset, fit: list[dict[str, Tensor]], classes: float) -> Dataset:
+    """The rows with the calibrated support of a teacher, which is made sparse for it.
+
+    Args:
+        teacher: dense; its head becomes 1.5-entmax.
+        rows: with ``input_ids``.
+        fit: batches to calibrate on.
+        classes: mean number of classes to keep.
+    """
+    hf_sparse.sparsify(teacher, head="entmax15", example=fit[0])
+    hf_sparse.calibrate(teacher, fit, classes=classes, progress=False)
+    return hf_sparse.store_supports(teacher, rows, collate, batch_size=16)
+
+
+def kept(teacher: PreTrainedModel, rows: Dataset, keep: Callable[[Tensor], Tensor]) -> Dataset:
+    """The rows with part of the softmax distributions of a dense teacher.
+
+    Args:
+        teacher: dense, in evaluation mode.
+        rows: with ``input_ids``.
+        keep: makes sparse distributions of distributions (N, V).
+    """
+
+    @torch.no_grad()
+    def stored(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        ids = torch.tensor(columns["input_ids"])
+        found: dict[str, list[Any]] = {IDS: [], PROBABILITIES: []}
+        for logits in teacher(input_ids=ids).logits:
+            q = keep((logits[:-1] if shifts_labels(teacher) else logits).float().softmax(-1))
+            places = [row.nonzero()[:, 0] for row in q]
+            found[IDS].append([place.tolist() for place in places])
+            found[PROBABILITIES].append([row[place].tolist() for row, place in zip(q, places)])
+        return found
+
+    features = rows.features.copy()
+    features.update({IDS: List(List(Value("int32"))), PROBABILITIES: List(List(Value("float32")))})
+    return rows.map(stored, batched=True, batch_size=16, features=features, new_fingerprint=f"kept-{id(keep)}")
+
+
+def bytes_a_token(rows: Dataset) -> float:
+    """Bytes of classes and probabilities for each label that counts."""
+    places = [place for row in rows[IDS] for place in row]
+    return CLASS_BYTES * sum(map(len, places)) / len(places)
