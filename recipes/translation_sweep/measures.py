@@ -100,15 +100,20 @@ def decode(
 
 @torch.no_grad()
 def forced_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[Pair]) -> Figures:
-    """Supports of head and cross-attention, and sums of the head's weights, with the references forced."""
+    """Right and missed next tokens, supports of head and cross-attention, and sums of weights, references forced."""
     model.eval()
     map_config, supports, sums, keys = head_map(model), [], [], 0
+    right: list[bool] = []
+    missed: list[bool] = []
     cross = {site.path for _, site in attention_sites(model) if site.kind == "cross"}
     with observe(model) as counts:
         for pair in pairs:  # one by one: padding would count
             inputs = tokenizer(pair.source, return_tensors="pt").to(model.device)
             labels = tokenizer(pair.target, return_tensors="pt").input_ids.to(model.device)
-            weights = map_config(model(**inputs, labels=labels).logits[0].float())
+            z = model(**inputs, labels=labels).logits[0].float()
+            weights = map_config(z)
+            right += (z.argmax(-1) == labels[0]).tolist()
+            missed += (weights.gather(-1, labels[0, :, None])[:, 0] == 0).tolist()
             supports += (weights > 0).sum(-1).tolist()
             sums += self_normalization_sum(weights).tolist()
             keys += labels.shape[1] * inputs.input_ids.shape[1]
@@ -117,6 +122,8 @@ def forced_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, p
     share = sum(count.nonzero for count in seen) / sum(count.keys for count in seen) if seen else 1.0
     histogram = Counter(math.ceil(math.log2(max(size, 1))) for size in supports)
     return {
+        "accuracy": fmean(right),
+        "missed": fmean(missed),
         "head_support": fmean(supports),
         "head_support_histogram": {str(2**power): histogram[power] for power in sorted(histogram)},
         "head_sum": {"mean": fmean(sums), "std": pstdev(sums)},

@@ -61,8 +61,9 @@ def map_text(map_config: Any) -> str:
         return map_config
     if "cross" in map_config:
         return f"cross: {map_text(map_config['cross'])}"
-    settings = ", ".join(f"{name} {value:g}" for name, value in map_config.items() if name != "name")
-    return f"{map_config['name']} ({settings})"
+    shown = {name: value for name, value in map_config.items() if name not in ("name", "temperature")}
+    settings = ", ".join(f"{name} {value:g}" for name, value in shown.items())
+    return f"{map_config['name']} ({settings})" if shown else map_config["name"]
 
 
 def is_dense(record: Record) -> bool:

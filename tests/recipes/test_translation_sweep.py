@@ -34,15 +34,35 @@ def made() -> SimpleNamespace:
 def test_runs_cover_what_the_papers_compare():
     runs = recipe.runs()
     assert runs["softmax"].head is runs["softmax"].attention is None
-    assert (runs["entmax15"].head, runs["entmax15"].attention) == ("entmax15", "entmax15")
-    assert (runs["output-alpha_relu"].head, runs["output-alpha_relu"].attention) == ("alpha_relu", None)
-    assert (runs["output-1"].head, runs["output-1"].attention) == (None, "entmax15")
-    assert (runs["attention-2"].head, runs["attention-2"].attention) == ("entmax15", "sparsemax")
+    maps = {
+        name: tuple(given and given["name"] for given in (settings.head, settings.attention))
+        for name, settings in runs.items()
+        if not name.startswith("cross")
+    }
+    assert maps["entmax15"] == ("entmax15", "entmax15")
+    assert maps["output-alpha_relu"] == ("alpha_relu", None)
+    assert maps["output-1"] == (None, "entmax15")
+    assert maps["attention-2"] == ("entmax15", "sparsemax")
     assert runs["cross-sparsegen_lin--1"].attention == {"cross": {"name": "sparsegen_lin", "lam": -1.0}}
     assert runs["en-de-sparsemax"].reverse
     assert runs["entmax15-smoothed"].label_smoothing > 0
     assert runs["output-alpha_relu-tau-5"].head["tau"] == 5
     assert len({json.dumps(dataclasses.asdict(settings)) for settings in runs.values()}) == len(runs)
+
+
+def test_heads_from_scratch_have_the_temperature_of_the_package():
+    runs = recipe.runs()
+    assert {settings.head["temperature"] for settings in runs.values() if settings.head} == {"auto"}
+    temperatures = {name: runs[name].attention["temperature"] for name in ("entmax15", "sparsemax", "attention-1.33")}
+    assert temperatures["sparsemax"] == pytest.approx(temperatures["entmax15"] ** 2)
+    assert 1 < temperatures["attention-1.33"] < temperatures["entmax15"]
+
+
+def test_trials_are_shared_evenly_and_see_no_test_rows():
+    trials = recipe.trials()
+    assert {settings.part for settings in trials.values()} == {"dev"}
+    softmax = [name for name in trials if name.startswith("trial-softmax")]
+    assert len(trials) == 2 * len(softmax) == 10
 
 
 def test_every_kind_of_data_gives_a_corpus(tmp_path):
