@@ -101,7 +101,7 @@ def test_supports_are_those_of_the_single_forward_passes(made, maps):
     figures = measures.forced_figures(model, made.tokenizer, pairs)
     if "attn" not in maps:
         model.set_attn_implementation("eager")
-    supports, sums, attended = [], [], []
+    supports, sums, attended, right, missed = [], [], [], [], []
     for source, target in pairs:
         inputs = made.tokenizer(source, return_tensors="pt")
         labels = made.tokenizer(target, return_tensors="pt").input_ids
@@ -112,10 +112,15 @@ def test_supports_are_those_of_the_single_forward_passes(made, maps):
             p = (z / 2 - hf_sparse.sparse_config(model).to_dict()["head"]["tau"]).clamp(min=0) ** 2
         else:
             p = hf_sparse.probabilities(model, z) if maps else z.softmax(-1)
+        for row, label in enumerate(labels[0].tolist()):
+            right.append(int(p[row].argmax()) == label)
+            missed.append(float(p[row, label]) == 0)
         supports += (p > 0).sum(-1).tolist()
         sums += p.sum(-1).tolist()
         for weights in output.cross_attentions:
             attended += (weights > 0).sum(-1).flatten().tolist()
+    assert figures["accuracy"] == sum(right) / len(right)
+    assert figures["missed"] == sum(missed) / len(missed)
     assert figures["head_support"] == pytest.approx(sum(supports) / len(supports), rel=1e-3)
     assert sum(figures["head_support_histogram"].values()) == len(supports)
     assert figures["head_support_histogram"].get("1", 0) == supports.count(1)
@@ -161,6 +166,9 @@ def test_metrics():
     pytest.importorskip("sacrebleu")
     pytest.importorskip("rouge_score")
     assert measures.scores("bleu", ["the cat sat on it"], ["the cat sat on it"])["bleu"] == pytest.approx(100)
+    one_of_two = measures.scores("bleu", ["a b c d e f", "k"] * 20, ["a b c d e f", "g h i j k l"] * 20)
+    assert 0 < one_of_two["bleu_interval"] < 20
+    assert measures.scores("bleu", ["a b c d e"] * 9, ["a b c d e"] * 9)["bleu_interval"] == 0
     rouge = measures.scores("rouge", ["the cat", "dogs"], ["the cat sat down", "dogs"])
     assert rouge["rouge1"] == pytest.approx(100 * (2 / 3 + 1) / 2)
     assert rouge["rouge2"] == pytest.approx(100 * (2 * 1 / 3 / (4 / 3)) / 2)
