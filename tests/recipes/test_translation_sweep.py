@@ -56,6 +56,10 @@ def test_heads_from_scratch_have_the_temperature_of_the_package():
     temperatures = {name: runs[name].attention["temperature"] for name in ("entmax15", "sparsemax", "attention-1.33")}
     assert temperatures["sparsemax"] == pytest.approx(temperatures["entmax15"] ** 2)
     assert 1 < temperatures["attention-1.33"] < temperatures["entmax15"]
+    entmax15, softmax = (recipe.tempered(runs[name].head, 0.5, 4096) for name in ("entmax15", "softmax-tempered"))
+    assert (entmax15["temperature"], softmax["temperature"]) == (4, 0.5)
+    assert recipe.tempered({"name": "entmax15", "temperature": 3.0}, 0.5, 4096)["temperature"] == 3
+    assert recipe.tempered(None, 0.5, 4096) is None
 
 
 def test_trials_are_shared_evenly_and_see_no_test_rows():
