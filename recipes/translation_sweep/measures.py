@@ -61,13 +61,14 @@ class Curve(TrainerCallback):
         batch = {name: values.to(model.device) for name, values in self.batch.items()}
         counted = batch["labels"] != -100
         z, gold = model(**batch).logits[counted].float(), batch["labels"][counted]
-        p = head_map(model)(z)
+        map_config = head_map(model)
+        p = map_config(z)
         model.train()
         state.log_history.append(
             {
                 "step": state.global_step,
                 "logit_norm": float(logit_norm(z).mean()),
-                "threshold": float(entmax_threshold(z, 1.5).mean()),
+                "threshold": float(entmax_threshold(z / map_config.temperature, 1.5).mean()),
                 "head_support": float((p > 0).sum(-1).float().mean()),
                 "head_sum": float(self_normalization_sum(p).mean()),
                 "accuracy": float((z.argmax(-1) == gold).float().mean()),

@@ -147,22 +147,24 @@ def test_the_empty_string_is_counted_where_it_is_likelier_than_the_translation(m
     assert empty["empty_found"] == 0
 
 
-def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(made):
-    model = made.build(head="entmax15")
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(made, temperature):
+    model = made.build(head={"name": "entmax15", "temperature": temperature})
     collator = Collator(made.tokenizer, model)
     state, batch = SimpleNamespace(global_step=0, log_history=[]), collator(list(made.rows.select(range(4))))
     measures.Curve(batch, every=2).on_train_begin(None, state, None, model=model)
     (point,) = state.log_history
     assert model.training
     with torch.no_grad():
-        z = model.eval()(**batch).logits[batch["labels"] != -100].double()
+        raw = model.eval()(**batch).logits[batch["labels"] != -100].double()
+    z = raw / temperature
     low, high = z.amax(-1) / 2 - 1, z.amax(-1) / 2
     for _ in range(60):
         middle = (low + high) / 2
         above = ((z / 2 - middle[:, None]).clamp(min=0) ** 2).sum(-1) > 1
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
     assert point["threshold"] == pytest.approx(float(low.mean()), rel=1e-4)
-    assert point["logit_norm"] == pytest.approx(float(z.norm(dim=-1).mean()), rel=1e-4)
+    assert point["logit_norm"] == pytest.approx(float(raw.norm(dim=-1).mean()), rel=1e-4)
     assert point["head_support"] == pytest.approx(float((z / 2 > low[:, None]).sum(-1).double().mean()), rel=1e-2)
 
 
