@@ -161,7 +161,8 @@ def origin(result: str = RESULT) -> str:
 def sweep_maps() -> str:
     """Softmax, entmax, sparsemax and alpha-ReLU, in both directions, and with smoothed targets."""
     names = ("softmax", "entmax15", "sparsemax", "output-entmax15", "output-sparsemax", "output-alpha_relu")
-    return f"{comparison(*names, *(f'en-de-{name}' for name in names), '*-smoothed')}\n\n{origin()}"
+    patterns = (*names, "softmax-tempered", *(f"en-de-{name}" for name in names), "*-smoothed")
+    return f"{comparison(*patterns)}\n\n{origin()}"
 
 
 @block
