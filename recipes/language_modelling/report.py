@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
+from ..lib.seeds import over_seeds
 from .pictures import draw, draw_curves
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
@@ -132,7 +132,7 @@ def language_seeds() -> str:
             ("missed", 100, ".2f"),
             ("support", 1, ".0f"),
         )
-        cells = [_over_seeds([row[key] * factor for row in drawn], form) for key, factor, form in columns]
+        cells = [over_seeds([row[key] * factor for row in drawn], form) for key, factor, form in columns]
         lines.append(f"| {' | '.join([head, temperature, *cells])} |")
     settings, count = records[0]["settings"], max(map(len, by_head.values()))
     return "\n".join(
@@ -144,10 +144,6 @@ def language_seeds() -> str:
             f"{origin(records)}",
         ]
     )
-
-
-def _over_seeds(values: Sequence[float], form: str) -> str:
-    return f"{fmean(values):{form}}" + (f" ± {stdev(values):{form}}" if len(values) > 1 else "")
 
 
 @block

@@ -47,7 +47,7 @@ def draw_training(runs: dict[str, Record], path: Path) -> None:
                 [100 * point["accuracy"] for point in curve],
                 label=f"tau {record['figures']['config']['head']['tau']:.2g}",
             )
-    left.set(title="threshold of 1.5-entmax of the logits", xlabel="step")
+    left.set(title="threshold of 1.5-entmax of logits / temperature", xlabel="step")
     middle.set(title="norm of the logits", xlabel="step")
     right.set(title="alpha-ReLU: right next tokens, percent", xlabel="step")
     for axes in (left, middle, right):

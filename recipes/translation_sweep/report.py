@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from ..lib import environment
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import short_commit
 from ..lib.records import Figures, Record
+from ..lib.seeds import by_run, mean_of, over_seeds
 from .pictures import draw
 
-RESULT, MULTI30K = (f"recipes/translation_sweep/results/{name}.json" for name in ("scenes", "multi30k"))
+RESULT, MULTI30K, TRIALS = (
+    f"recipes/translation_sweep/results/{name}.json" for name in ("scenes", "multi30k", "multi30k_trials")
+)
 DATA = {"": "The embedded sample (`recipes/data`)", "multi30k": "Multi30k"}
 SCORES = ("bleu", "rouge1", "rouge2", "rougeL")
 MEASURES = (
     Measure("BLEU", "bleu", ".2f", "higher"),
     Measure("chrF", "chrf", ".2f", "higher"),
+    Measure("right next tokens", "accuracy", ".1%", "higher"),
+    Measure("tokens missed", "missed", ".1%", "lower"),
     Measure("empty string preferred", "empty_preferred", ".1%", "lower"),
     Measure("tokens possible a step", "head_support", ",.1f"),
     Measure("source tokens attended", "attended", ".1f"),
@@ -59,10 +66,13 @@ def map_text(map_config: Any) -> str:
         return "softmax"
     if isinstance(map_config, str):
         return map_config
+    if map_config == {"name": "softmax", "temperature": "auto"}:
+        return "softmax (tempered)"
     if "cross" in map_config:
         return f"cross: {map_text(map_config['cross'])}"
-    settings = ", ".join(f"{name} {value:g}" for name, value in map_config.items() if name != "name")
-    return f"{map_config['name']} ({settings})"
+    shown = {name: value for name, value in map_config.items() if name not in ("name", "temperature")}
+    settings = ", ".join(f"{name} {value:g}" for name, value in shown.items())
+    return f"{map_config['name']} ({settings})" if shown else map_config["name"]
 
 
 def is_dense(record: Record) -> bool:
@@ -110,15 +120,20 @@ def selected(*patterns: str, result: str = RESULT) -> list[Record]:
 
 def comparison(*patterns: str, result: str = RESULT) -> str:
     """Selected runs as a table of the documentation; speed is relative to softmax of the same direction."""
-    heading = ["run", "output", "attention", *(measure.label for measure in MEASURES), "training speed"]
+    runs = by_run(selected(*patterns, result=result))
+    several = any(len(records) > 1 for records in runs.values())
+    heading = ["run", "output", "attention", *(["seeds"] if several else [])]
+    heading += [*(measure.label for measure in MEASURES), "training speed"]
     lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
-    for record in selected(*patterns, result=result):
-        figures, settings = record["figures"], record["settings"]
-        softmax = selected("en-de-softmax" if settings["reverse"] else "softmax", result=result)[0]
-        speed = figures["tokens_per_cpu_second"] / softmax["figures"]["tokens_per_cpu_second"]
-        cells = [record["run"], map_text(settings["head"]), map_text(settings["attention"])]
-        cells += [*(measure.text(figures) for measure in MEASURES), f"{speed:.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
+    for name, records in runs.items():
+        figures, settings = [record["figures"] for record in records], records[0]["settings"]
+        softmax = selected("en-de-softmax" if settings["reverse"] else "softmax", result=result)
+        dense = mean_of([record["figures"] for record in softmax])
+        speed = mean_of(figures)["tokens_per_cpu_second"] / dense["tokens_per_cpu_second"]
+        cells = [name, map_text(settings["head"]), map_text(settings["attention"])]
+        cells += [str(len(records))] if several else []
+        cells += [over_seeds([each[measure.key] for each in figures], measure.form) for measure in MEASURES]
+        lines.append(f"| {' | '.join([*cells, f'{speed:.2f}'])} |")
     return "\n".join(lines)
 
 
@@ -128,13 +143,17 @@ def origin(result: str = RESULT) -> str:
     first, minutes = everything[0], sum(record["cpu_seconds"] for record in everything) / 60
     settings, rows, versions = first["settings"], first["figures"]["rows"], first["versions"]
     commits = sorted(set(map(short_commit, everything)))
+    seeds = " and ".join(sorted({str(record["settings"]["seed"]) for record in everything}))
+    spread = "mean ± standard deviation over the seeds; " if "and" in seeds else ""
+    interval = fmean(record["figures"]["bleu_interval"] for record in everything)
     return (
         f"{DATA[settings['data']]}, {rows['train']:,} pairs, {rows['vocabulary']:,} subwords, "
         f"{first['figures']['parameters']:,} parameters; {settings['steps']} steps of {settings['batch_size']} pairs "
-        f"from scratch, peak learning rate {settings['lr']:g}, seed {settings['seed']}; {rows['test']} test "
-        f"sentences, {settings['beams']} beams, no length penalty. {len(everything)} runs, {minutes:.0f} CPU minutes "
-        f"on one thread ({first['hardware']['device']}), torch {versions['torch']}, transformers "
-        f"{versions['transformers']}, commits {', '.join(commits)}."
+        f"from scratch, peak learning rate {settings['lr']:g}, seed {seeds}; {rows['test']} test sentences, "
+        f"{settings['beams']} beams, no length penalty; {spread}BLEU of one run ± {interval:.1f} (95 %, "
+        f"sentences drawn again). {len(everything)} runs, {minutes:.0f} CPU minutes on one thread "
+        f"({first['hardware']['device']}), torch {versions['torch']}, transformers {versions['transformers']}, "
+        f"commits {', '.join(commits)}."
     )
 
 
@@ -142,7 +161,8 @@ def origin(result: str = RESULT) -> str:
 def sweep_maps() -> str:
     """Softmax, entmax, sparsemax and alpha-ReLU, in both directions, and with smoothed targets."""
     names = ("softmax", "entmax15", "sparsemax", "output-entmax15", "output-sparsemax", "output-alpha_relu")
-    return f"{comparison(*names, *(f'en-de-{name}' for name in names), '*-smoothed')}\n\n{origin()}"
+    patterns = (*names, "softmax-tempered", *(f"en-de-{name}" for name in names), "*-smoothed")
+    return f"{comparison(*patterns)}\n\n{origin()}"
 
 
 @block
@@ -161,6 +181,34 @@ def sweep_control() -> str:
 def sweep_multi30k() -> str:
     """All runs on Multi30k."""
     return f"{comparison('*', result=MULTI30K)}\n\n{origin(MULTI30K)}"
+
+
+@block
+def sweep_trials() -> str:
+    """The short runs by which temperatures and learning rates were chosen."""
+    records = selected("trial-*", result=TRIALS)
+    shown = [measure for measure in MEASURES if measure.key in ("bleu", "accuracy", "missed")]
+    heading = ["head", "attention", "learning rate", *(measure.label for measure in shown)]
+    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    for record in records:
+        settings, config = record["settings"], record["figures"]["config"] or {}
+        cells = [with_temperature(config.get(place)) for place in ("head", "attn")]
+        cells += [f"{settings['lr']:g}", *(measure.text(record["figures"]) for measure in shown)]
+        lines.append(f"| {' | '.join(cells)} |")
+    settings, rows = records[0]["settings"], records[0]["figures"]["rows"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{DATA[settings['data']]}: {settings['steps']} steps of {settings['batch_size']} pairs, seed "
+            f"{settings['seed']}; {rows['test']:,} dev sentences, greedy search. {environment.origin(records)}",
+        ]
+    )
+
+
+def with_temperature(config: Any) -> str:
+    """A map of a model's configuration, with its temperature."""
+    return f"{config['name']}, T = {config.get('temperature', 1):.3g}" if config else "softmax"
 
 
 @block

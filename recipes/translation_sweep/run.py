@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 import hf_sparse
+from hf_sparse.functional import balanced_temperature
 
 from ..lib.batches import Collator
 from ..lib.models import config_of, save
@@ -34,6 +35,7 @@ from .measures import Curve, decode, example, forced_figures, scores
 from .report import card, condensed, report
 
 CURVE_ROWS = 64
+KEYS = 81  # temperature 3 of 1.5-entmax attention, better than 2 on dev rows; a sentence has fewer tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Sweep(Settings):
     reverse: bool = setting(False)
     train_rows: int = setting(0, "206,112 of de-en", "Peters et al. 2019, 4.2")  # 0: all
     test_rows: int = setting(200)
+    part: str = setting("test")  # "dev": the rows by which settings are chosen
     vocabulary: int = setting(600, "32k merges, joint", "Peters et al. 2019, 4.2")
     head: str | Mapping[str, Any] | None = setting(
         None, "softmax, 1.5-entmax, sparsemax; 1.5-ReLU", "Peters et al. 2019, 4; Tezekbayev et al. 2022, 3"
@@ -53,6 +56,7 @@ class Sweep(Settings):
     attention: str | Mapping[str, Any] | None = setting(
         None, "that of the head; softmax", "Peters et al. 2019, Table 2; Tezekbayev et al. 2022, 3"
     )
+    temperature: float = setting(0.5)  # of heads at "auto", as a multiple of that
     label_smoothing: float = setting(0.0, "0", "Peters et al. 2019, 4")
     steps: int = setting(480, "100,000", "Peters et al. 2019, 4.2")
     batch_size: int = setting(32, "64", "Peters et al. 2019, 4")
@@ -62,33 +66,64 @@ class Sweep(Settings):
     report_to: str = setting("none")
 
 
-def entmax(alpha: float) -> Any:
+def of_alpha(alpha: float, temperature: float | str) -> dict[str, Any] | None:
     """Map of the entmax family at ``alpha``; None for softmax, which is not replaced."""
-    return {1: None, 1.5: "entmax15", 2: "sparsemax"}.get(alpha, {"name": "entmax", "alpha": alpha})
+    if alpha == 1:
+        return None
+    named = {1.5: {"name": "entmax15"}, 2: {"name": "sparsemax"}}.get(alpha, {"name": "entmax", "alpha": alpha})
+    return {**named, "temperature": temperature}
+
+
+def output(alpha: float) -> dict[str, Any] | None:
+    """Map of a head that is trained from scratch; see ``tempered``."""
+    return of_alpha(alpha, "auto")
+
+
+def within(alpha: float) -> dict[str, Any] | None:
+    """Map of attention that is trained from scratch, at the temperature of docs/training.md."""
+    return of_alpha(alpha, balanced_temperature(alpha, KEYS) if alpha > 1 else 1.0)
+
+
+def relu(**settings: float) -> dict[str, Any]:
+    """Head of alpha-ReLU that is trained from scratch."""
+    return {"name": "alpha_relu", "temperature": "auto", **settings}
 
 
 def runs() -> dict[str, Sweep]:
     """All runs, the most important first."""
-    both = {"softmax": None, "entmax15": "entmax15", "sparsemax": "sparsemax"}
-    relu = Sweep(head="alpha_relu")
-    made = {name: Sweep(head=map_name, attention=map_name) for name, map_name in both.items()}
-    made["output-alpha_relu"] = relu
+    both = {"softmax": 1, "entmax15": 1.5, "sparsemax": 2}
+    made = {name: Sweep(head=output(alpha), attention=within(alpha)) for name, alpha in both.items()}
+    made["softmax-tempered"] = Sweep(head={"name": "softmax", "temperature": "auto"})
+    made["output-alpha_relu"] = Sweep(head=relu())
     for lam in (-1.0, 0.0, 0.5, 0.9):
         made[f"cross-sparsegen_lin-{lam:g}"] = Sweep(attention={"cross": {"name": "sparsegen_lin", "lam": lam}})
     for q in (0.1, 1.0, 10.0):
         made[f"cross-sparsehourglass-{q:g}"] = Sweep(attention={"cross": {"name": "sparsehourglass", "q": q}})
-    made["output-entmax15"] = Sweep(head="entmax15")
-    made["output-sparsemax"] = Sweep(head="sparsemax")
+    made["output-entmax15"] = Sweep(head=output(1.5))
+    made["output-sparsemax"] = Sweep(head=output(2))
     made |= {f"en-de-{name}": dataclasses.replace(made[name], reverse=True) for name in [*both, "output-alpha_relu"]}
-    made |= {f"output-{alpha:g}": Sweep(head=entmax(alpha), attention="entmax15") for alpha in (1, 1.33, 2)}
-    made |= {f"attention-{alpha:g}": Sweep(head="entmax15", attention=entmax(alpha)) for alpha in (1.33, 2)}
+    made |= {f"output-{alpha:g}": Sweep(head=output(alpha), attention=within(1.5)) for alpha in (1, 1.33, 2)}
+    made |= {f"attention-{alpha:g}": Sweep(head=output(1.5), attention=within(alpha)) for alpha in (1.33, 2)}
     made["en-de-output-1.33"] = dataclasses.replace(made["output-1.33"], reverse=True)
     for name in ("softmax", "entmax15", "output-alpha_relu"):
         made[f"{name}-smoothed"] = dataclasses.replace(made[name], label_smoothing=0.1)
     for tau in (0.0, 1.0, 5.0):
-        made[f"output-alpha_relu-tau-{tau:g}"] = Sweep(head={"name": "alpha_relu", "tau": tau})
+        made[f"output-alpha_relu-tau-{tau:g}"] = Sweep(head=relu(tau=tau))
     made["cross-softmax-temperature"] = Sweep(attention={"cross": {"name": "softmax", "temperature": 0.5}})
     return made
+
+
+def trials() -> dict[str, Sweep]:
+    """Short runs on dev rows that choose temperatures and learning rates: as many of softmax as of 1.5-entmax."""
+    short = Sweep(part="dev", steps=300, test_rows=1000, beams=1, temperature=1.0)
+    settings: dict[str, dict[str, Any]] = {f"softmax-lr-{lr:g}": {"lr": lr} for lr in (1.5e-3, 2e-3, 3e-3, 4.5e-3)}
+    settings["softmax-head-0.5"] = {"head": {"name": "softmax", "temperature": 0.5}}
+    heads: dict[str, float | str] = {"auto": "auto", "half": 4.0, "twice": 16.0}  # "auto" is 8 for 4,000 tokens
+    for name, temperature in heads.items():
+        settings[f"entmax15-head-{name}"] = {"head": of_alpha(1.5, temperature), "attention": of_alpha(1.5, 2.0)}
+    settings["entmax15-attention-3"] = {"head": output(1.5), "attention": of_alpha(1.5, 3.0)}
+    settings["entmax15-lr-0.003"] = {"head": output(1.5), "attention": of_alpha(1.5, 2.0), "lr": 3e-3}
+    return {f"trial-{name}": dataclasses.replace(short, **changes) for name, changes in settings.items()}
 
 
 QUICK = {"steps": 4, "batch_size": 8, "train_rows": 200, "test_rows": 6, "vocabulary": 400, "beams": 2}
@@ -100,13 +135,22 @@ def task_of(settings: Sweep) -> Task:
     return read_task(*(getattr(settings, name) for name in names))
 
 
+def tempered(head: str | Mapping[str, Any] | None, multiple: float, vocabulary: int) -> Any:
+    """A head with the temperature ``"auto"`` at a multiple of it, any other head as it is."""
+    if not isinstance(head, Mapping) or head.get("temperature") != "auto":
+        return head
+    map_config = hf_sparse.SparseConfig.parse(head=head).head
+    return {**head, "temperature": multiple * balanced_temperature(map_config.alpha, vocabulary)}
+
+
 def perform(settings: Sweep, folder: Path) -> Figures:
     """Train one model from scratch and measure it."""
     corpus, tokenizer, rows = task_of(settings)
-    test = corpus.test[: settings.test_rows]
+    test = {"dev": corpus.dev, "test": corpus.test}[settings.part][: settings.test_rows]
     model = build_model(tokenizer, settings.seed)
     if settings.head or settings.attention:
-        model = hf_sparse.sparsify(model, attn=settings.attention, head=settings.head)
+        head = tempered(settings.head, settings.temperature, len(tokenizer))
+        model = hf_sparse.sparsify(model, attn=settings.attention, head=head)
     collator, clock = Collator(tokenizer, model), StepSeconds()
     curve = Curve(collator(list(encode(corpus.dev[:CURVE_ROWS], tokenizer))), max(settings.steps // 20, 1))
     log = train(
@@ -144,7 +188,8 @@ def perform(settings: Sweep, folder: Path) -> Figures:
 STUDY = Study(
     name="translation_sweep",
     description=__doc__,
-    runs=runs(),
+    runs=runs() | trials(),
+    usual=("[!t]*",),  # all but the trials
     perform=perform,
     report=report,
     card=card,

@@ -97,3 +97,58 @@ def test_sparsity_must_grow_with_lambda_at_every_step(claims, monkeypatch, atten
     runs = {value: {"attended": number} for value, number in attended.items()}
     monkeypatch.setattr(sweep, "swept", lambda prefix: dict(reversed(runs.items())))
     assert sweep.lambda_controls_sparsity().holds is holds
+
+
+@pytest.fixture
+def studies(claims, monkeypatch):
+    """The sweep's claims on made-up studies: figures by name of the run, one record a seed."""
+    sweep = importlib.import_module("blocks.claims.translation_sweep")
+
+    def replace(multi30k, embedded):
+        records = {
+            path: [{"run": name, "figures": {"bleu": bleu}} for name, all_seeds in study.items() for bleu in all_seeds]
+            for path, study in zip(sweep.STUDIES.values(), (multi30k, embedded))
+        }
+        monkeypatch.setattr(sweep, "runs", records.__getitem__)
+        return sweep
+
+    return replace
+
+
+def outputs(softmax, sparsemax, entmax15, alpha_relu):
+    names = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
+    return {name: bleu for name, bleu in zip(names, (softmax, sparsemax, entmax15, alpha_relu)) if bleu}
+
+
+@pytest.mark.parametrize(
+    ("multi30k", "embedded", "figures", "holds"),
+    [
+        (
+            outputs([33], [], [32], [31.6]),
+            outputs([9], [6], [7], [8]),
+            "Multi30k: softmax 33.0, entmax15 32.0, alpha_relu 31.6; "
+            "embedded sample: softmax 9.0, sparsemax 6.0, entmax15 7.0, alpha_relu 8.0",
+            True,
+        ),
+        (
+            outputs([33], [27], [32, 30], [30.4, 30]),
+            outputs([9], [6], [7], [8]),
+            "Multi30k (means of 1 to 2 seeds): softmax 33.0, sparsemax 27.0, entmax15 31.0, alpha_relu 30.2",
+            False,
+        ),
+        (
+            outputs([33], [], [], [31]),
+            outputs([9], [8], [7], [8]),
+            "embedded sample: softmax 9.0, sparsemax 8.0, entmax15 7.0, alpha_relu 8.0",
+            False,
+        ),
+    ],
+    ids=["sparsemax from elsewhere", "all there", "needed one missing"],
+)
+def test_a_study_without_some_runs_is_followed_by_one_with_all(studies, multi30k, embedded, figures, holds):
+    assert studies(multi30k, embedded).relu_is_on_par() == (figures, holds)
+
+
+def test_runs_that_no_study_has_are_named(claims, studies):
+    with pytest.raises(claims.NotRun, match="output-sparsemax"):
+        studies(outputs([33], [], [32], [31]), outputs([9], [], [7], [8])).relu_is_on_par()

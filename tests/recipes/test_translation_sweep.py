@@ -34,15 +34,39 @@ def made() -> SimpleNamespace:
 def test_runs_cover_what_the_papers_compare():
     runs = recipe.runs()
     assert runs["softmax"].head is runs["softmax"].attention is None
-    assert (runs["entmax15"].head, runs["entmax15"].attention) == ("entmax15", "entmax15")
-    assert (runs["output-alpha_relu"].head, runs["output-alpha_relu"].attention) == ("alpha_relu", None)
-    assert (runs["output-1"].head, runs["output-1"].attention) == (None, "entmax15")
-    assert (runs["attention-2"].head, runs["attention-2"].attention) == ("entmax15", "sparsemax")
+    maps = {
+        name: tuple(given and given["name"] for given in (settings.head, settings.attention))
+        for name, settings in runs.items()
+        if not name.startswith("cross")
+    }
+    assert maps["entmax15"] == ("entmax15", "entmax15")
+    assert maps["output-alpha_relu"] == ("alpha_relu", None)
+    assert maps["output-1"] == (None, "entmax15")
+    assert maps["attention-2"] == ("entmax15", "sparsemax")
     assert runs["cross-sparsegen_lin--1"].attention == {"cross": {"name": "sparsegen_lin", "lam": -1.0}}
     assert runs["en-de-sparsemax"].reverse
     assert runs["entmax15-smoothed"].label_smoothing > 0
     assert runs["output-alpha_relu-tau-5"].head["tau"] == 5
     assert len({json.dumps(dataclasses.asdict(settings)) for settings in runs.values()}) == len(runs)
+
+
+def test_heads_from_scratch_have_the_temperature_of_the_package():
+    runs = recipe.runs()
+    assert {settings.head["temperature"] for settings in runs.values() if settings.head} == {"auto"}
+    temperatures = {name: runs[name].attention["temperature"] for name in ("entmax15", "sparsemax", "attention-1.33")}
+    assert temperatures["sparsemax"] == pytest.approx(temperatures["entmax15"] ** 2)
+    assert 1 < temperatures["attention-1.33"] < temperatures["entmax15"]
+    entmax15, softmax = (recipe.tempered(runs[name].head, 0.5, 4096) for name in ("entmax15", "softmax-tempered"))
+    assert (entmax15["temperature"], softmax["temperature"]) == (4, 0.5)
+    assert recipe.tempered({"name": "entmax15", "temperature": 3.0}, 0.5, 4096)["temperature"] == 3
+    assert recipe.tempered(None, 0.5, 4096) is None
+
+
+def test_trials_are_shared_evenly_and_see_no_test_rows():
+    trials = recipe.trials()
+    assert {settings.part for settings in trials.values()} == {"dev"}
+    softmax = [name for name in trials if name.startswith("trial-softmax")]
+    assert len(trials) == 2 * len(softmax) == 10
 
 
 def test_every_kind_of_data_gives_a_corpus(tmp_path):
@@ -81,7 +105,7 @@ def test_supports_are_those_of_the_single_forward_passes(made, maps):
     figures = measures.forced_figures(model, made.tokenizer, pairs)
     if "attn" not in maps:
         model.set_attn_implementation("eager")
-    supports, sums, attended = [], [], []
+    supports, sums, attended, right, missed = [], [], [], [], []
     for source, target in pairs:
         inputs = made.tokenizer(source, return_tensors="pt")
         labels = made.tokenizer(target, return_tensors="pt").input_ids
@@ -92,10 +116,15 @@ def test_supports_are_those_of_the_single_forward_passes(made, maps):
             p = (z / 2 - hf_sparse.sparse_config(model).to_dict()["head"]["tau"]).clamp(min=0) ** 2
         else:
             p = hf_sparse.probabilities(model, z) if maps else z.softmax(-1)
+        for row, label in enumerate(labels[0].tolist()):
+            right.append(int(p[row].argmax()) == label)
+            missed.append(float(p[row, label]) == 0)
         supports += (p > 0).sum(-1).tolist()
         sums += p.sum(-1).tolist()
         for weights in output.cross_attentions:
             attended += (weights > 0).sum(-1).flatten().tolist()
+    assert figures["accuracy"] == sum(right) / len(right)
+    assert figures["missed"] == sum(missed) / len(missed)
     assert figures["head_support"] == pytest.approx(sum(supports) / len(supports), rel=1e-3)
     assert sum(figures["head_support_histogram"].values()) == len(supports)
     assert figures["head_support_histogram"].get("1", 0) == supports.count(1)
@@ -118,22 +147,24 @@ def test_the_empty_string_is_counted_where_it_is_likelier_than_the_translation(m
     assert empty["empty_found"] == 0
 
 
-def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(made):
-    model = made.build(head="entmax15")
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(made, temperature):
+    model = made.build(head={"name": "entmax15", "temperature": temperature})
     collator = Collator(made.tokenizer, model)
     state, batch = SimpleNamespace(global_step=0, log_history=[]), collator(list(made.rows.select(range(4))))
     measures.Curve(batch, every=2).on_train_begin(None, state, None, model=model)
     (point,) = state.log_history
     assert model.training
     with torch.no_grad():
-        z = model.eval()(**batch).logits[batch["labels"] != -100].double()
+        raw = model.eval()(**batch).logits[batch["labels"] != -100].double()
+    z = raw / temperature
     low, high = z.amax(-1) / 2 - 1, z.amax(-1) / 2
     for _ in range(60):
         middle = (low + high) / 2
         above = ((z / 2 - middle[:, None]).clamp(min=0) ** 2).sum(-1) > 1
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
     assert point["threshold"] == pytest.approx(float(low.mean()), rel=1e-4)
-    assert point["logit_norm"] == pytest.approx(float(z.norm(dim=-1).mean()), rel=1e-4)
+    assert point["logit_norm"] == pytest.approx(float(raw.norm(dim=-1).mean()), rel=1e-4)
     assert point["head_support"] == pytest.approx(float((z / 2 > low[:, None]).sum(-1).double().mean()), rel=1e-2)
 
 
@@ -141,6 +172,9 @@ def test_metrics():
     pytest.importorskip("sacrebleu")
     pytest.importorskip("rouge_score")
     assert measures.scores("bleu", ["the cat sat on it"], ["the cat sat on it"])["bleu"] == pytest.approx(100)
+    one_of_two = measures.scores("bleu", ["a b c d e f", "k"] * 20, ["a b c d e f", "g h i j k l"] * 20)
+    assert 0 < one_of_two["bleu_interval"] < 20
+    assert measures.scores("bleu", ["a b c d e"] * 9, ["a b c d e"] * 9)["bleu_interval"] == 0
     rouge = measures.scores("rouge", ["the cat", "dogs"], ["the cat sat down", "dogs"])
     assert rouge["rouge1"] == pytest.approx(100 * (2 / 3 + 1) / 2)
     assert rouge["rouge2"] == pytest.approx(100 * (2 * 1 / 3 / (4 / 3)) / 2)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ._outcome import Figures, NotRun, Outcome, figures_of, listed
+from collections.abc import Sequence
+
+from recipes.lib.seeds import by_run, mean_of
+
+from ._outcome import Figures, NotRun, Outcome, listed, runs
 
 EMBEDDED = "recipes/translation_sweep/results/scenes.json"
 STUDIES = {"Multi30k": "recipes/translation_sweep/results/multi30k.json", "embedded sample": EMBEDDED}
@@ -11,20 +15,45 @@ PLACES = {"attention": "attended", "output": "head_support"}
 AT_OUTPUT = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
 
 
+def means(path: str) -> dict[str, Figures]:
+    """The figures of every run of a study by name: means over its seeds."""
+    return {name: mean_of([record["figures"] for record in records]) for name, records in by_run(runs(path)).items()}
+
+
 def sweeps(*names: str) -> tuple[str, list[Figures]]:
     """Figures of runs that belong together, from the first study that has all of them.
 
     Returns:
-        The name of the study, and the figures of each run.
+        The name of the study with its number of seeds, where these are several, and the figures of each run.
 
     Raises:
         NotRun: a run is missing in every study.
     """
     for study, path in STUDIES.items():
-        found = figures_of(path)
+        found = means(path)
         if set(names) <= set(found):
-            return study, [found[name] for name in names]
+            return study + _seeds(path, names), [found[name] for name in names]
     raise NotRun(next(name for name in names if name not in found))
+
+
+def _seeds(path: str, names: Sequence[str]) -> str:
+    counts = sorted({len(records) for name, records in by_run(runs(path)).items() if name in names})
+    return "" if counts == [1] else f" (means of {' to '.join(map(str, counts))} seeds)"
+
+
+def evidence(names: Sequence[str], needed: Sequence[str]) -> list[tuple[str, dict[str, Figures]]]:
+    """Figures of as many of the runs as the first study has that has all the needed ones.
+
+    A study without some of the runs is followed by the first one that has them all.
+
+    Raises:
+        NotRun: a run is missing in every study.
+    """
+    study = next((path for path in STUDIES.values() if set(needed) <= set(means(path))), EMBEDDED)
+    there = [name for name in names if name in means(study)]
+    chosen = [names] if len(there) == len(names) else [there, names]
+    found = [(asked, *sweeps(*asked)) for asked in chosen]
+    return [(study, dict(zip(asked, figures))) for asked, study, figures in found]
 
 
 def swept(prefix: str) -> dict[float, Figures]:
@@ -35,7 +64,7 @@ def swept(prefix: str) -> dict[float, Figures]:
     """
     found = {
         float(name.removeprefix(prefix)): figures
-        for name, figures in figures_of(EMBEDDED).items()
+        for name, figures in means(EMBEDDED).items()
         if name.startswith(prefix)
     }
     if not found:
@@ -47,34 +76,38 @@ def entmax_translates_best() -> Outcome:
     """Compare BLEU of three maps, each at the output and in attention, in both directions."""
     texts, held = [], []
     for direction, prefix in (("de-en", ""), ("en-de", "en-de-")):
-        study, runs = sweeps(*(prefix + name for name in MAPS))
-        bleu = {name: run["bleu"] for name, run in zip(MAPS, runs)}
-        texts.append(f"{study}, {direction}: {listed(bleu, '.1f')}")
-        held.append(bleu["entmax15"] > max(bleu["softmax"], bleu["sparsemax"]))
+        names = [prefix + name for name in MAPS]
+        for study, found in evidence(names, names[:2]):
+            bleu = {name.removeprefix(prefix): run["bleu"] for name, run in found.items()}
+            texts.append(f"{study}, {direction}: {listed(bleu, '.1f')}")
+            held.append(bleu.pop("entmax15") > max(bleu.values()))
     return Outcome("; ".join(texts), all(held))
 
 
 def output_alpha_has_an_optimum_inside() -> Outcome:
     """Compare BLEU over alpha at the output."""
     names = {1: "output-1", 1.33: "output-1.33", 1.5: "entmax15", 2: "output-2"}
-    study, runs = sweeps(*names.values())
-    bleu = {alpha: run["bleu"] for alpha, run in zip(names, runs)}
+    study, found = sweeps(*names.values())
+    bleu = {alpha: run["bleu"] for alpha, run in zip(names, found)}
     text = listed({f"{alpha}:": value for alpha, value in bleu.items()}, ".1f")
     return Outcome(f"{study}: {text}", max(bleu, key=bleu.__getitem__) in (1.33, 1.5))
 
 
 def supports_shrink_with_alpha() -> Outcome:
     """Compare the support sizes of three maps, in attention and at the output."""
-    study, runs = sweeps(*MAPS)
-    sizes = {place: [run[key] for run in runs] for place, key in PLACES.items()}
-    text = "; ".join(f"{place}: {', '.join(f'{size:.1f}' for size in row)}" for place, row in sizes.items())
-    return Outcome(f"{study}: {text}", all(row == sorted(row, reverse=True) for row in sizes.values()))
+    texts, held = [], []
+    for study, found in evidence(MAPS, MAPS[:2]):
+        sizes = {place: [run[key] for run in found.values()] for place, key in PLACES.items()}
+        text = "; ".join(f"{place}: {', '.join(f'{size:.1f}' for size in row)}" for place, row in sizes.items())
+        texts.append(f"{study}: {text}")
+        held += [row == sorted(row, reverse=True) for row in sizes.values()]
+    return Outcome("; ".join(texts), all(held))
 
 
 def speed(*names: str) -> tuple[str, list[float]]:
     """Training tokens per CPU second, as multiples of softmax's."""
-    study, (softmax, *runs) = sweeps("softmax", *names)
-    return study, [run["tokens_per_cpu_second"] / softmax["tokens_per_cpu_second"] for run in runs]
+    study, (softmax, *others) = sweeps("softmax", *names)
+    return study, [run["tokens_per_cpu_second"] / softmax["tokens_per_cpu_second"] for run in others]
 
 
 def entmax_is_nearly_as_fast() -> Outcome:
@@ -90,30 +123,36 @@ def relu_is_as_fast() -> Outcome:
     return Outcome(text, relu > 0.95 and relu > entmax)
 
 
-def at_output(key: str, form: str) -> tuple[str, list[float]]:
-    """A figure of four output maps, as text and as numbers."""
-    study, runs = sweeps(*AT_OUTPUT)
-    values = {name.removeprefix("output-"): run[key] for name, run in zip(AT_OUTPUT, runs)}
-    return f"{study}: {listed(values, form)}", list(values.values())
+def at_output(key: str) -> list[tuple[str, dict[str, float]]]:
+    """A figure of the output maps, by study."""
+    needed = [name for name in AT_OUTPUT if name != "output-sparsemax"]
+    return [
+        (study, {name.removeprefix("output-"): run[key] for name, run in found.items()})
+        for study, found in evidence(AT_OUTPUT, needed)
+    ]
 
 
 def relu_is_on_par() -> Outcome:
     """Compare BLEU of four output maps."""
-    text, bleu = at_output("bleu", ".1f")
-    _, sparsemax, entmax, relu = bleu
-    return Outcome(text, relu >= entmax - 0.5 and sparsemax == min(bleu))
+    texts, held = [], []
+    for study, bleu in at_output("bleu"):
+        texts.append(f"{study}: {listed(bleu, '.1f')}")
+        last = min(bleu, key=bleu.__getitem__) if "sparsemax" in bleu else "sparsemax"
+        held.append(bleu["alpha_relu"] >= bleu["entmax15"] - 0.5 and last == "sparsemax")
+    return Outcome("; ".join(texts), all(held))
 
 
 def sparse_models_do_not_prefer_silence() -> Outcome:
-    """Compare how often four output maps prefer the empty string."""
-    text, (softmax, *sparse) = at_output("empty_preferred", ".1%")
-    return Outcome(text, max(sparse) <= 0.01 and softmax > max(sparse))
+    """Compare how often output maps prefer the empty string, in the first study."""
+    study, shares = at_output("empty_preferred")[0]
+    sparse = max(share for name, share in shares.items() if name != "softmax")
+    return Outcome(f"{study}: {listed(shares, '.1%')}", sparse <= 0.01 and shares["softmax"] > sparse)
 
 
 def relu_is_less_sparse() -> Outcome:
     """Compare the support sizes of alpha-ReLU and entmax at the output."""
-    study, runs = sweeps("output-alpha_relu", "output-entmax15")
-    relu, entmax = (run["head_support"] for run in runs)
+    study, found = sweeps("output-alpha_relu", "output-entmax15")
+    relu, entmax = (run["head_support"] for run in found)
     return Outcome(f"{study}: {relu:.1f} against {entmax:.1f} tokens", relu > entmax)
 
 
@@ -128,8 +167,8 @@ def threshold_grows() -> Outcome:
 
 def tau_hardly_matters() -> Outcome:
     """Compare BLEU over tau."""
-    runs = [figures for name, figures in figures_of(EMBEDDED).items() if _is_tau_run(name)]
-    bleu = {figures["config"]["head"]["tau"]: figures["bleu"] for figures in runs}
+    found = [figures for name, figures in means(EMBEDDED).items() if _is_tau_run(name)]
+    bleu = {figures["config"]["head"]["tau"]: figures["bleu"] for figures in found}
     if len(bleu) < 3:
         raise NotRun("output-alpha_relu-tau-*")
     text = listed({f"tau {tau:.2g}:": value for tau, value in sorted(bleu.items())}, ".1f")
@@ -156,7 +195,7 @@ def sums_concentrate() -> Outcome:
 
 def control_costs_nothing() -> Outcome:
     """Compare BLEU over lambda and q with softmax's; lambda 0 is sparsemax."""
-    softmax = figures_of(EMBEDDED)["softmax"]["bleu"]
+    softmax = means(EMBEDDED)["softmax"]["bleu"]
     texts, best = [f"softmax {softmax:.1f}"], 0.0
     for kind in ("sparsegen_lin", "sparsehourglass"):
         bleu = {f"{value:g}:": run["bleu"] for value, run in swept(f"cross-{kind}-").items()}
