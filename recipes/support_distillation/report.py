@@ -80,22 +80,34 @@ def _lines(runs: Sequence[Record]) -> list[str]:
         store, head = settings["store"], settings["head"] if settings["store"] else "softmax"
         loss = _mean(records, "eps_loss")
         lines.append(
-            f"| {TITLES[store].format(count=settings['count'])} | {head} | {math.exp(loss):.1f} | "
+            f"| {_title(settings)} | {head} | {math.exp(loss):.1f} | "
             f"{_against(records, groups)} | {_mean(records, 'accuracy'):.1%} | {_mean(records, 'missed'):.1%} | "
             f"{_stored(records)} | {'yes' if store == 'full' else '-' if store in ('', 'labels') else 'no'} |"
         )
     return lines
 
 
+def _title(settings: dict[str, Any]) -> str:
+    """What a student learned from."""
+    labels = ", and labels" if settings["teacher_weight"] < 1 else ""
+    return TITLES[settings["store"]].format(count=settings["count"]) + labels
+
+
 def _against(records: Sequence[Record], groups: dict[str, list[Record]]) -> str:
     """The change of eps-perplexity from the student with the same head that saw the full distribution."""
     settings = records[0]["settings"]
-    full = groups.get("full" if settings["head"] == "entmax15" else f"full-{settings['head']}")
+    full = _full_of(settings, groups)
     if not settings["store"] or full is None or full[0]["run"] == records[0]["run"]:
         return "-"
     ratios = [_ratio(record["figures"], _same_seed(full, record)) - 1 for record in records]
     spread = f" ({min(ratios):+.1%} to {max(ratios):+.1%})" if len(ratios) > 1 else ""
     return f"{fmean(ratios):+.1%}{spread}"
+
+
+def _full_of(settings: dict[str, Any], groups: dict[str, list[Record]]) -> list[Record] | None:
+    """The runs of the full distribution, for the same head and share of labels."""
+    wanted = {"store": "full", "head": settings["head"], "teacher_weight": settings["teacher_weight"]}
+    return next((runs for runs in groups.values() if wanted.items() <= runs[0]["settings"].items()), None)
 
 
 def _same_seed(full: Sequence[Record], record: Record) -> Figures:
@@ -125,9 +137,9 @@ def _verdicts(runs: Sequence[Record]) -> list[str]:
     ]
     for name, records in groups.items():
         settings = records[0]["settings"]
-        if settings["store"] in ("", "labels", "full"):
+        full = _full_of(settings, groups)
+        if settings["store"] in ("", "labels", "full") or full is None:
             continue
-        full = groups["full" if settings["head"] == "entmax15" else f"full-{settings['head']}"]
         cost = fmean(_ratio(record["figures"], _same_seed(full, record)) for record in records) - 1
         share = _bytes(records) / (FLOAT * _mean(records, "vocabulary"))
         # Calibration reaches a mean number of classes on the rows it saw; what it keeps of others is a little off.

@@ -1,7 +1,7 @@
 """Distillation from what is stored of a teacher: how few bytes a token teach as much as its whole distribution.
 
-A small dense language model is trained on a text, and smaller students with a sparse head learn from it alone, on the
-same rows for equally many steps:
+A small dense language model is trained on a text, and smaller students with a sparse head learn from it, on the same rows for
+equally many steps:
 
     labels      no teacher: the next token itself
     full        the whole distribution, with the teacher in memory
@@ -9,6 +9,7 @@ same rows for equally many steps:
     top-k       the likeliest classes, renormalized
     sampled     classes drawn from the distribution (RS-KD, Anshumann et al. 2025)
     *-softmax   the same for a student with a softmax head, whose loss is cross-entropy: what RS-KD was proposed for
+    *-labels    the same with the next token itself for half of the loss
 
     python -m recipes.support_distillation.run
     python -m recipes.support_distillation.run --data wikitext2/valid.txt --seeds 2
@@ -51,6 +52,7 @@ class SupportDistillation(Settings):
     data: str = setting("scenes")
     store: str = setting("")  # one of STORES; empty: the teacher
     head: str = setting("entmax15")
+    teacher_weight: float = setting(1.0)  # of the teacher in the loss; the rest is that of the labels
     classes: float = setting(20.0)  # of the calibrated support, on average
     count: int = setting(12, paper="12", where="Anshumann et al. 2025")
     vocabulary: int = setting(4000)
@@ -134,12 +136,12 @@ def perform(settings: SupportDistillation, folder: Path) -> Figures:
     teacher = GPT2LMHeadModel.from_pretrained(sibling(folder, TEACHER, settings) / "teacher").eval()
     rows, begun = text.train, time.process_time()
     if settings.store == "full":
-        options |= {"teacher": teacher, "teacher_weight": 1.0}
+        options |= {"teacher": teacher, "teacher_weight": settings.teacher_weight}
     elif settings.store != "labels":
         rows = stored(settings, teacher, rows)
         told["bytes"] = bytes_a_token(rows)
         told["store_cpu_seconds"] = round(time.process_time() - begun, 1)
-        options |= {"teacher_weight": 1.0}
+        options |= {"teacher_weight": settings.teacher_weight}
         del teacher
     begun = time.process_time()
     train(model, text.tokenizer, rows, folder / "training", steps=settings.steps, **options)
@@ -151,6 +153,10 @@ RUNS = {
     TEACHER: SupportDistillation(),
     **{store: SupportDistillation(store=store) for store in STORES},
     **{f"{store}-softmax": SupportDistillation(store=store, head="softmax") for store in ("full", "sampled")},
+    **{
+        f"{store}-labels": SupportDistillation(store=store, teacher_weight=0.5)
+        for store in ("full", "support", "top-k")
+    },
 }
 QUICK: dict[str, Any] = {
     "vocabulary": 300,
