@@ -1,7 +1,7 @@
 """Distillation from what is stored of a teacher: how few bytes a token teach as much as its whole distribution.
 
-A small dense language model is trained on a text, and smaller students with a sparse head learn from it, on the same rows for
-equally many steps:
+A small dense language model is trained on a text, and smaller students with a sparse head learn from it, on the same
+rows for equally many steps:
 
     labels      no teacher: the next token itself
     full        the whole distribution, with the teacher in memory
