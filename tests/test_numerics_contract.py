@@ -165,7 +165,9 @@ def test_the_shortcut_for_long_rows_equals_the_full_path(alpha, scale):
 @LENGTHS
 def test_ties_share_alike_and_equal_scores_are_uniform(name, length):
     p = apply(name, torch.full((2, length), 0.7, dtype=torch.float64))
-    assert bool((p == p[0, 0]).all())
+    # torch's own functions round the last entries of a row otherwise than whole vectors of them.
+    rounding = 4 * torch.finfo(p.dtype).eps if MAPS[name].elementwise else 0.0
+    assert bool(((p - p[0, 0]).abs() <= rounding * p).all())
     if MAPS[name].normalized:
         torch.testing.assert_close(p.sum(-1), torch.ones(2, dtype=torch.float64), atol=1e-10, rtol=0)
     z = scores(length)
