@@ -229,7 +229,8 @@ class ScreenedCache(DynamicCache):
     values those whose weight is not zero.
 
     Assumptions: attention of the entmax family with alpha in [1.02, 2] on a CPU with the C++ kernel, no gradients,
-    steps of at most 16 queries. Other calls read everything. The copy takes 1.0625 bytes for each number of a key.
+    steps of at most 16 queries; keys that nobody changes where torch does not count it (``.data``, inference mode).
+    Other calls read everything. The copy takes 1.0625 bytes for each number of a key.
 
     Layers with a sliding window, and layers that are no attention, are those of ``DynamicCache``: they are short
     anyway, and not counted in ``reads``.
