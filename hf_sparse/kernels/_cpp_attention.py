@@ -97,6 +97,7 @@ def _readable(x: Tensor) -> Tensor:
 
 
 def rows_at(x: Tensor) -> Rows:
+    """A float32 tensor (batch, heads, rows, columns) as the kernel reads it; the caller keeps it alive."""
     return Rows(x.data_ptr(), *x.stride()[:3])
 
 

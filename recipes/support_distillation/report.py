@@ -12,6 +12,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
+from ..lib.seeds import by_run
 
 RESULT = "recipes/support_distillation/results/supports.json"
 TITLES = {
@@ -54,11 +55,6 @@ def support_distillation_origin() -> str:
     return origin(read(RESULT)["runs"])
 
 
-def _by_run(runs: Sequence[Record]) -> dict[str, list[Record]]:
-    names = dict.fromkeys(run["run"] for run in runs)
-    return {name: [run for run in runs if run["run"] == name] for name in names}
-
-
 def _mean(records: Sequence[Record], name: str) -> float:
     return fmean(record["figures"][name] for record in records)
 
@@ -74,7 +70,7 @@ def _lines(runs: Sequence[Record]) -> list[str]:
         "teacher in memory |",
         "|---" * 8 + "|",
     ]
-    groups = _by_run(runs)
+    groups = by_run(runs)
     for records in groups.values():
         settings = records[0]["settings"]
         store, head = settings["store"], settings["head"] if settings["store"] else "softmax"
@@ -130,7 +126,7 @@ def _stored(records: Sequence[Record]) -> str:
 
 def _verdicts(runs: Sequence[Record]) -> list[str]:
     """For each store: whether the student is as good and the bytes are as few as was aimed at."""
-    groups = _by_run(runs)
+    groups = by_run(runs)
     lines = [
         f"Aim: an eps-perplexity at most {COST:.0%} above that of the full distribution, at {SHARE:.0%} of its bytes.",
         "",

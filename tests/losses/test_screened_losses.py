@@ -101,7 +101,7 @@ def test_alpha_relu_is_that_of_float64(alpha, tau, options, screened):
         return linear_alpha_relu_loss(h, w, y, alpha, tau, b, **options)
 
     found, unfused = (value_and_gradients(loss, hidden, weight, bias) for loss in (fused, two_steps))
-    assert screened == [NUM_ROWS - 2]
+    assert screened == ([] if "chunk_size" in options else [NUM_ROWS - 2])  # which counts classes here
     expected = value_and_gradients(two_steps, hidden.double(), weight.double(), bias.double())
     for own, exact, other in zip(found, expected, unfused):
         rounding = 1.5 * float((other - exact).abs().max()) + 1e-6 * float(exact.abs().max())

@@ -37,7 +37,8 @@ def _forward(
 ) -> TiledLoss:
     """Blocks of rows by chunks of classes: every tile adds its own part to the losses of its rows."""
     num_rows, num_classes = len(hidden), len(head.weight)
-    if impl == "cpp" and num_classes >= CANDIDATES_FROM and may_be_screened(head, hidden):
+    # A screen holds all classes of some rows: not where the caller has said how many classes may be held.
+    if impl == "cpp" and chunk_size is None and num_classes >= CANDIDATES_FROM and may_be_screened(head, hidden):
         screened = _screened(hidden, y, head, alpha, tau)
         if screened is not None:
             return screened
@@ -80,16 +81,18 @@ def _screened(hidden: Tensor, y: Tensor, head: LinearHead, alpha: float, tau: fl
     screen = None if bool(probed.crowded.any()) else RowScreen.of(head, support, alpha, tau)
     if screen is None:
         return None
-    masses, entries = [], []
+    masses, golds, entries = [], [], []
     for begin in range(0, len(hidden), _ROWS_OF_A_SCREEN):
-        found = screen.candidates(hidden[begin : begin + _ROWS_OF_A_SCREEN])
+        rows = slice(begin, begin + _ROWS_OF_A_SCREEN)
+        found = screen.candidates(hidden[rows])
         if found is None:
             return None
+        golds.append(screen.golds(hidden[rows], y[rows]))
         z = found.scores.double()
         p = alpha_relu(z, alpha, tau)
         masses.append(relu_mass(z, alpha, tau).sum(-1))
         row, place = (p != 0).nonzero(as_tuple=True)
         value = head.chain(p[row, place], z[row, place])
         entries.append(SparseEntries(row + begin, found.columns[row, place], value.float()))
-    gold = screen.golds(hidden, y)
+    gold = torch.cat(golds)
     return TiledLoss(relu_loss(torch.cat(masses), gold, alpha, tau).float(), gold.float(), entries, [])
