@@ -77,8 +77,8 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
             for attention scores (batch, heads, queries, keys). It receives a gradient, at alpha = 1 too.
         dim: the axis to map.
         impl: ``"torch"`` is the specification; ``"cpp"`` the compiled kernel, for float32 and half-precision scores
-            on the CPU and one alpha in (1, 2]; ``"triton"`` from 1.1 on, on an NVIDIA GPU; ``"auto"`` dispatches
-            as ``kernels.chosen`` says.
+            on the CPU and alpha in (1, 2]; ``"triton"`` for one alpha from 1.1 on, on an NVIDIA GPU; ``"auto"``
+            dispatches as ``kernels.chosen`` says.
 
     Returns:
         Probabilities with exact zeros, shape and dtype of ``z``; computed in float32 (float64 for float64 scores).
@@ -95,7 +95,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     Cost: three to eleven Newton steps of four passes in cache; a sort and up to thirty passes in float64 for alpha >
     2. On a CPU, rows of at least 1024 entries are read once (a single row only where no gradient is wanted), and the
     steps, the backward and what it saves are in proportion to the supports, unless a row is mostly support. A tensor
-    alpha costs a logarithm and an exponential per pass.
+    alpha costs the kernel a call for each run of rows that share one, torch a logarithm and an exponential per pass.
 
     >>> entmax(torch.tensor([2.0, 1.0, -1.0]), alpha=2.0)
     tensor([1., 0., 0.])
@@ -103,8 +103,9 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     check_scores(z, dim)
     if torch.is_tensor(alpha):
         alphas = per_row("alpha", alpha, z, dim)
-        kernels.chosen(impl, z, alpha)
-        return map_rows(lambda x: EntmaxPerRow.apply(x, alphas.to(x.dtype)), z, dim)
+        # The C++ kernel takes one alpha a call, and is called for each of them.
+        impl = kernels.chosen(impl, z, alpha if impl == "triton" else None)
+        return map_rows(lambda x: EntmaxPerRow.apply(x, alphas.to(x.dtype), impl), z, dim)
     alpha = float(ALPHA.check("alpha", alpha))
     if alpha - 1 < SOFTMAX_BELOW:
         kernels.chosen(impl, z, alpha)

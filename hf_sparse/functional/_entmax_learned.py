@@ -7,9 +7,14 @@ has its finite derivative.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from ..kernels import entmax_weights, jacobian_product, slopes_in_alpha
+from ._softmax import softmax_rows
+from .newton import SOFTMAX_BELOW, exponent_of
 from .rows import in_graph
 
 
@@ -78,36 +83,69 @@ def _slope_in_alpha(p: Tensor, a: Tensor) -> Tensor:
     return p * (phi_2 - psi_2 - phi * log_p - entropy * psi) / (1 + a * phi)
 
 
+def _by_alpha(of_rows: Callable[..., Tensor], alpha: Tensor, *tensors: Tensor) -> Tensor:
+    """``of_rows(*rows, alpha)`` of every run of rows that share an alpha, one below the other.
+
+    Args:
+        of_rows: takes rows (n, V) of each tensor and a number, and returns (n, ...).
+        alpha: (..., 1), broadcasts over the rows.
+        tensors: (..., V), of one shape.
+    """
+    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    by_row = alpha.detach().expand(*tensors[0].shape[:-1], 1).flatten()
+    values, counts = torch.unique_consecutive(by_row, return_counts=True)
+    runs = zip(values.tolist(), *(rows.split(counts.tolist()) for rows in flat))
+    return torch.cat([of_rows(*rows, each) for each, *rows in runs])
+
+
+def _weights(x: Tensor, alpha: float) -> Tensor:
+    return softmax_rows(x) if alpha - 1 < SOFTMAX_BELOW else entmax_weights(x, alpha, exponent_of(alpha))
+
+
 class EntmaxPerRow(torch.autograd.Function):
-    """p over the last axis, ``EntmaxPerRow.apply(x, alpha)``, alpha (..., 1) in [1, 2] broadcasting over x."""
+    """p over the last axis, ``EntmaxPerRow.apply(x, alpha)``, alpha (..., 1) in [1, 2] broadcasting over x.
+
+    A third argument, ``"cpp"``, names the kernel, for what ``kernels.chosen`` lets through.
+    """
 
     @staticmethod
-    def forward(x: Tensor, alpha: Tensor) -> Tensor:
+    def forward(x: Tensor, alpha: Tensor, impl: str = "torch") -> Tensor:
         # Here and not in the caller: under vmap the values can be read only here.
         if not in_graph() and not bool(((alpha >= 1) & (alpha <= 2)).all()):
             raise ValueError(f"a tensor alpha must be in [1, 2], was in [{float(alpha.min())}, {float(alpha.max())}]")
+        if impl == "cpp" and x.numel():
+            return _by_alpha(_weights, alpha, x).view(x.shape)
         return _solve(x, alpha - 1)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
+        ctx.impl = inputs[2] if len(inputs) > 2 else "torch"
         ctx.save_for_backward(output, inputs[1])
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, alpha = ctx.saved_tensors
+        # The kernel's results have no derivative, and it takes no tensors of torch.func.
+        once = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+        if ctx.impl == "cpp" and once and p.numel():
+            for_alpha = None
+            if ctx.needs_input_grad[1]:
+                by_row = _by_alpha(slopes_in_alpha, alpha, p, grad)
+                for_alpha = by_row.view(*p.shape[:-1], 1).sum_to_size(alpha.shape)
+            return _by_alpha(jacobian_product, alpha, p, grad).view(p.shape), for_alpha, None
         support = p > 0
         grad = torch.where(support, grad, 0.0)
         s = torch.where(support, ((2 - alpha) * _log(p)).exp(), 0.0)
         total = s.sum(-1, keepdim=True)
         for_x = s * (grad - (s * grad).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total))
         if not ctx.needs_input_grad[1]:
-            return for_x, None
-        return for_x, (grad * _slope_in_alpha(p, alpha - 1)).sum_to_size(alpha.shape)
+            return for_x, None, None
+        return for_x, (grad * _slope_in_alpha(p, alpha - 1)).sum_to_size(alpha.shape), None
 
     @staticmethod
-    def vmap(info, in_dims, x: Tensor, alpha: Tensor) -> tuple[Tensor, int]:
+    def vmap(info, in_dims, x: Tensor, alpha: Tensor, impl: str = "torch") -> tuple[Tensor, int]:
         x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
         if in_dims[1] is not None:
             alpha = alpha.movedim(in_dims[1], 0)
             alpha = alpha.reshape(len(alpha), *(1,) * (x.dim() - alpha.dim()), *alpha.shape[1:])
-        return EntmaxPerRow.apply(x, alpha), 0
+        return EntmaxPerRow.apply(x, alpha, impl), 0

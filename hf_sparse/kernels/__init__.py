@@ -18,6 +18,7 @@ from ._cpp_rows import (
     entmax_weights,
     jacobian_product,
     relu_supports,
+    slopes_in_alpha,
     write_crowded,
     write_rows,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "round_rows",
     "screen",
     "screening_problem",
+    "slopes_in_alpha",
     "triton_attention",
     "triton_attention_problem",
     "triton_decode_scores",

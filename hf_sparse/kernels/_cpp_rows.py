@@ -72,6 +72,19 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     return out
 
 
+def slopes_in_alpha(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+    """``sum_i g_i dp_i / dalpha`` at fixed scores (N, 1), for p and g (N, V), float32, and alpha in [1, 2].
+
+    Cost: a logarithm and an exponential in float64 for each entry of the support.
+    """
+    p, grad = p.detach().contiguous(), grad.detach().contiguous()
+    out = torch.empty_like(p[:, :1])
+    library().hf_sparse_slopes_in_alpha(
+        p.data_ptr(), grad.data_ptr(), out.data_ptr(), *p.shape, alpha, torch.get_num_threads()
+    )
+    return out
+
+
 def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
     """The supports of the rows z (N, V), with float32 weights; crowded rows have more than one in sixteen in them.
 

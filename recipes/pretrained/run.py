@@ -5,6 +5,7 @@ part of the data, and measures on another, beside the dense model and the bare s
 
     smollm2-attention   a language model's attention: cross-entropy on text, at an eighth or a fifth of the edges
     smollm2-trained     the same, trained for the fewest edges at a loss 1 % above a dense model's
+    smollm2-adapted     the same, with adapters beside the settings of its maps
     smollm2-head        its head: a mean number of classes beside top-p
     smollm2-cache       its attention over long contexts: what a step must read, in float32 and half
     smollm2-head-screened its head in steps that do not multiply it, beside the whole product
@@ -78,7 +79,7 @@ class Pretrained(Settings):
     proof_classes: float = setting(10.0)  # possible at a step, on average, of the head that is to prove them
     contexts: tuple[int, ...] = setting((1024, 2048, 4096, 8000))  # tokens in the cache
     tokens: int = setting(16)  # decoded at each context
-    dtype: str = setting("float32")  # of the model that decodes
+    dtype: str = setting("float32")  # of the model that decodes, or of the products in training
     proofs: int = setting(8)  # utterances whose transcripts are to be proved likeliest
     steps: int = setting(60)
     batch_size: int = setting(2)
@@ -96,7 +97,8 @@ class Pretrained(Settings):
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
     "smollm2-attention-fifth": Pretrained(edges=0.2),
-    "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512),
+    "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512, dtype="bfloat16", steps=150),
+    "smollm2-adapted": Pretrained(part="trained", edges=0.12, length=512, dtype="bfloat16", steps=150, rank=16),
     "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),
     "smollm2-cache-half": Pretrained(part="cache", edges=0.12, length=512, dtype="bfloat16"),
     "smollm2-head": Pretrained(part="head"),

@@ -94,8 +94,10 @@ def _arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseT
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
-        # Settings alone keep their rate to the end: a price that moves needs steps that can follow it.
-        lr_scheduler_type="cosine" if settings.rank else "constant",
+        bf16=settings.dtype == "bfloat16",
+        # A price that moves needs steps that can follow it to the end: settings alone keep their rate.
+        lr_scheduler_type="cosine_with_min_lr" if settings.rank else "constant",
+        lr_scheduler_kwargs={"min_lr_rate": 0.2} if settings.rank else {},
         logging_steps=max(1, settings.steps // 20),
         save_strategy="no",
         report_to=[],

@@ -1,8 +1,14 @@
+import shutil
+
 import pytest
 import torch
 
 from hf_sparse.functional import entmax
-from tests.tolerances import WEIGHT
+from tests.tolerances import GRADIENT, WEIGHT
+
+needs_compiler = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("g++", "clang++", "c++")), reason="no C++ compiler is installed"
+)
 
 
 def scores(*shape, seed=0, dtype=torch.float64):
@@ -101,3 +107,51 @@ def test_vmap_over_scores_over_alpha_and_over_both():
 def test_a_tensor_alpha_that_cannot_be_is_refused(alpha, error, message):
     with pytest.raises(error, match=message):
         entmax(torch.zeros(2, 3), alpha)
+
+
+@needs_compiler
+@pytest.mark.parametrize("length", [1, 7, 300, 5000])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
+def test_the_kernel_gives_weights_and_gradients_of_float64(length, scale):
+    alphas = [1.0, 1 + 1e-6, 1.001, 1.1, 1.33, 1.5, 1.9, 2.0]
+    z = (scores(2, len(alphas), 3, length, seed=length) * scale).float()
+    z[0, 2, 1, length // 2 :] = -torch.inf
+    upstream = scores(*z.shape, seed=1).float()
+    found = {}
+    for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
+        x = z.detach().to(dtype).requires_grad_()
+        alpha = torch.tensor(alphas).to(dtype)[:, None, None].detach().requires_grad_()
+        p = entmax(x, alpha, impl=impl)
+        gradients = torch.autograd.grad(p, (x, alpha), upstream.to(dtype))
+        found[impl] = [each.detach().double() for each in (p, *gradients)]
+    (p, for_z, for_alpha), expected = found["cpp"], found["torch"]
+    torch.testing.assert_close(p, expected[0], atol=WEIGHT[torch.float32], rtol=0)
+    torch.testing.assert_close(for_z, expected[1], atol=GRADIENT[torch.float32] * upstream.abs().max(), rtol=0)
+    torch.testing.assert_close(for_alpha, expected[2], atol=1e-3, rtol=1e-4)
+
+
+@needs_compiler
+def test_the_kernel_keeps_masked_rows_nan_rows_and_gradients_off_the_support():
+    z = torch.tensor([[-torch.inf] * 3, [0.0, torch.nan, 1.0], [9.0, 0.0, 0.0], [1.0, 1.0, 1.0]], requires_grad=True)
+    alpha = torch.tensor([1.5, 1.2, 2.0, 1.0])[:, None].requires_grad_()
+    p = entmax(z, alpha, impl="cpp")
+    expected = torch.tensor([[0.0] * 3, [torch.nan] * 3, [1.0, 0, 0], [1 / 3] * 3])
+    torch.testing.assert_close(p, expected, atol=1e-6, rtol=0, equal_nan=True)
+    p.backward(torch.tensor([[1.0] * 3, [1.0] * 3, [1.0, torch.inf, torch.nan], [1.0, 2.0, 3.0]]))
+    assert z.grad[[0, 2]].tolist() == [[0.0] * 3] * 2
+    assert alpha.grad[[0, 2], 0].tolist() == [0.0, 0.0]
+    assert bool(alpha.grad[3].isfinite())
+
+
+@needs_compiler
+def test_the_kernel_steps_back_where_a_second_derivative_or_a_transform_is_wanted():
+    z = scores(2, 3, 6).float().requires_grad_()
+    alpha = torch.tensor([[1.3], [1.5], [1.7]], requires_grad=True)
+    sums = {}
+    for impl in ("cpp", "torch"):
+        gradient = torch.autograd.grad(entmax(z, alpha, impl=impl)[..., 0].sum(), alpha, create_graph=True)[0]
+        sums[impl] = torch.autograd.grad(gradient.square().sum(), z)[0]
+        rows = torch.func.vmap(torch.func.grad(lambda x, impl=impl: entmax(x, alpha, impl=impl)[:, 0].sum()))(z)
+        sums[impl + " by rows"] = rows.detach()
+    torch.testing.assert_close(sums["cpp"], sums["torch"], atol=1e-4, rtol=0)
+    torch.testing.assert_close(sums["cpp by rows"], sums["torch by rows"], atol=1e-5, rtol=0)

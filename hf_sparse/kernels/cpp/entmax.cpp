@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "alpha_slope.hpp"
 #include "attention.hpp"
 #include "coded_keys.hpp"
 #include "dense_rows.hpp"
@@ -297,6 +298,14 @@ void hf_sparse_product(const float* p, const float* g, float* out, int64_t num_r
     });
 }
 
+// The product of g with the derivative of each row's p in alpha.
+void hf_sparse_slopes_in_alpha(const float* p, const float* g, float* out, int64_t num_rows, int64_t length,
+                               double alpha, int num_threads) {
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; row++)
+            out[row] = static_cast<float>(slope_in_alpha(p + row * length, g + row * length, length, alpha));
+    });
+}
 
 // ---- Products of a matrix (num_rows, width) with a few vectors, see screen.hpp -------------------------------------
 
