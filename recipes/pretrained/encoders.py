@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor
-from transformers import PreTrainedModel
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, get_cosine_schedule_with_warmup
 
 import hf_sparse
 from hf_sparse.attention import observe
@@ -19,15 +22,17 @@ from .data import REACTIONS, Batch, batches_of, captions, paragraphs
 from .sources import load
 
 
+def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """Means of the last hidden states over what is not padding, of unit length (N, d)."""
+    mask = batch["attention_mask"][..., None]
+    states = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+    return torch.nn.functional.normalize(states, dim=-1)
+
+
 @torch.no_grad()
 def embeddings(model: PreTrainedModel, batches: list[Batch]) -> Tensor:
-    """Means of the last hidden states over what is not padding, of unit length (N, d)."""
-    found = []
-    for batch in batches:
-        mask = batch["attention_mask"][..., None]
-        states = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
-        found.append(torch.nn.functional.normalize(states, dim=-1))
-    return torch.cat(found)
+    """The same of several batches, without a gradient."""
+    return torch.cat([embed(model, batch) for batch in batches])
 
 
 def recall(first: Tensor, second: Tensor) -> float:
@@ -55,9 +60,11 @@ PAIRS = {"paragraphs": paragraphs, "captions": captions}
 def sentences(settings: Any, folder: Path) -> Figures:
     """Find the second half of a paragraph by the first, or a caption by some of its words.
 
-    Measured are recall, and the order of all similarities.
+    Measured are recall, and the order of all similarities. With ``distil_steps`` the calibrated model learns the dense
+    one's embeddings of the rest of the file, too.
     """
     model, tokenizer = load(settings.source, "encoder")
+    teacher = copy.deepcopy(model)
     pairs = PAIRS[settings.part](Path(settings.data), 2 * settings.rows)
     fit, test = pairs[0::2], pairs[1::2]
     calibration = batches_of(tokenizer, [half for pair in fit for half in pair][: settings.fit_rows], 16)
@@ -65,11 +72,17 @@ def sentences(settings: Any, folder: Path) -> Figures:
     rows: dict[str, Any] = {}
     dense = [embeddings(model, half) for half in halves]
     ways = {"dense": None, "swapped": settings.map, "calibrated": settings.map}
+    if settings.distil_steps:
+        ways["distilled"] = settings.map
     for name, attn in ways.items():
         if attn and not hf_sparse.is_sparse(model):
             hf_sparse.sparsify(model, attn=attn, example=calibration[0])
         if name == "calibrated":
             report = hf_sparse.calibrate(model, calibration, edges=settings.edges or None, progress=False)
+        if name == "distilled":
+            start = time.process_time()
+            distil(model, teacher, tokenizer, texts_beside(test, settings), settings)
+            print(f"distilled in {time.process_time() - start:.0f} CPU seconds", flush=True)
         first, second = [embeddings(model, half) for half in halves]
         rows[name] = {
             "recall": recall(first, second),
@@ -80,6 +93,30 @@ def sentences(settings: Any, folder: Path) -> Figures:
     save(model, tokenizer, folder)
     own = {"before": report.before.divergence, "after": report.after.divergence}
     return {**rows, "own_report": own, "pairs": len(test), "config": config_of(model)}
+
+
+def texts_beside(test: list[tuple[str, str]], settings: Any) -> list[str]:
+    """Both sides of the file's pairs that share no side with those judged on."""
+    judged = {side for pair in test for side in pair}
+    every = PAIRS[settings.part](Path(settings.data), 10**9)
+    return [side for pair in every if not judged.intersection(pair) for side in pair]
+
+
+def distil(model: PreTrainedModel, teacher: PreTrainedModel, tokenizer: Any, texts: list[str], settings: Any) -> None:
+    """Train all weights of a sparse encoder for the embeddings that a dense one gives to the same texts."""
+    steps, generator = settings.distil_steps, torch.Generator().manual_seed(settings.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+    schedule = get_cosine_schedule_with_warmup(optimizer, steps // 20, steps)
+    for _ in tqdm(range(steps), desc="distil", mininterval=5):
+        drawn = torch.randint(len(texts), (settings.distil_batch,), generator=generator).tolist()
+        (batch,) = batches_of(tokenizer, [texts[i] for i in drawn], len(drawn))
+        with torch.no_grad():
+            wanted = embed(teacher, batch)
+        loss = (embed(model, batch) - wanted).square().sum(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
 
 
 def masked_batches(tokenizer: Any, reactions: list[str]) -> list[Batch]:

@@ -11,6 +11,7 @@ from ..lib.card import Card, Measure
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
 from .pictures import draw_cache
+from .targets import verdicts
 
 Cells = list[str]
 RESULT = "recipes/pretrained/results/pretrained.json"
@@ -27,6 +28,7 @@ TASKS = {
     "trained": "text-generation",
     "speech": "automatic-speech-recognition",
     "speech_head": "automatic-speech-recognition",
+    "speech_trained": "automatic-speech-recognition",
     "speech_times": "automatic-speech-recognition",
     "paragraphs": "sentence-similarity",
     "captions": "sentence-similarity",
@@ -46,6 +48,11 @@ MEASURES = {
     "trained": TEXT,
     "speech": (
         Measure("word error rate", "rate", ".1%", "lower"),
+        Measure("zeros in attention", "zeros", ".1%"),
+    ),
+    "speech_trained": (
+        Measure("word error rate", "rate", ".1%", "lower"),
+        Measure("support holds the token", "possible", ".1%", "higher"),
         Measure("zeros in attention", "zeros", ".1%"),
     ),
     "speech_head": (
@@ -138,8 +145,12 @@ def _coverage_cells(settings: dict[str, Any], figures: Figures) -> Cells:
 
 
 def _sentence_cells(settings: dict[str, Any], figures: Figures) -> Cells:
-    texts = [f"recall {figures[way]['recall']:.1%}, Spearman {figures[way]['spearman']:.3f}" for way in WAYS]
-    return ["attention", _how(settings), f"{figures['calibrated']['zeros']:.1%}", *texts]
+    best = "distilled" if "distilled" in figures else "calibrated"
+    ways = ("dense", "swapped", best)
+    texts = [f"recall {figures[way]['recall']:.1%}, Spearman {figures[way]['spearman']:.3f}" for way in ways]
+    if best == "distilled":
+        texts[-1] += f" after {settings['distil_steps']} steps of distillation"
+    return ["attention", _how(settings), f"{figures[best]['zeros']:.1%}", *texts]
 
 
 def _reaction_cells(settings: dict[str, Any], figures: Figures) -> Cells:
@@ -150,6 +161,20 @@ def _reaction_cells(settings: dict[str, Any], figures: Figures) -> Cells:
 def _speech_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     rates = [f"WER {figures[way]:.1%}" for way in WAYS]
     return [f"{' and '.join(settings['kinds'])} attention", _how(settings), f"{figures['zeros']:.1%}", *rates]
+
+
+def _speech_trained_cells(settings: dict[str, Any], figures: Figures) -> Cells:
+    after = f"after {settings['steps']} steps"
+    found = f"WER {figures['trained']:.1%} {after}, {figures['possible']:.1%} of the tokens possible"
+    how = f'`head="{settings["map"]}"`, {_how(settings)}'
+    return [
+        "all attention and the head",
+        f"{how}, `SparseTrainer`",
+        f"{figures['zeros']:.1%}",
+        f"WER {figures['continued']:.1%} {after}",
+        "-",
+        found,
+    ]
 
 
 def _speech_head_cells(settings: dict[str, Any], figures: Figures) -> Cells:
@@ -177,6 +202,7 @@ TEXTS = {
     "reactions": "chemical reactions",
     "speech": "synthetic speech",
     "speech_head": "synthetic speech",
+    "speech_trained": "synthetic speech",
     "speech_times": "words spoken one by one",
 }
 ROWS: dict[str, Callable[[dict[str, Any], Figures], Cells]] = {
@@ -184,6 +210,7 @@ ROWS: dict[str, Callable[[dict[str, Any], Figures], Cells]] = {
     "trained": _trained_cells,
     "speech": _speech_cells,
     "speech_head": _speech_head_cells,
+    "speech_trained": _speech_trained_cells,
     "speech_times": _speech_times_cells,
     "head": _head_cells,
     "coverage": _coverage_cells,
@@ -199,7 +226,7 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
         return None
     settings, figures = record["settings"], record["figures"]
     part, promised = settings["part"], settings["part"] == "coverage"
-    place = "at its head" if part in ("coverage", "speech_head") else "in attention"
+    place = PLACES.get(part, "in attention")
     promise = (
         f" The support holds the observed token with probability {figures['asked']:g}: marginally, over tokens "
         "exchangeable with those it was calibrated on, not for each position."
@@ -214,15 +241,32 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
         data=f"{_data(settings, figures)}.",
         measures=MEASURES[part],
         rows=_rows(part, figures),
-        own="trained" if part == "trained" else "calibrated",
-        dense="continued" if part == "trained" else "dense",
+        own=next((way for way in ("trained", "distilled") if way in figures), "calibrated"),
+        dense="continued" if "continued" in figures else "dense",
         limits="Calibrated on a few texts of one kind. On others the cost may be larger; calibrate again on yours.",
         record=record,
         config=figures["config"],
     )
 
 
+PLACES = {
+    "coverage": "at its head",
+    "speech_head": "at its head",
+    "speech_trained": "in all attention and at its head",
+}
+
+
 def _fitted(settings: dict[str, Any]) -> str:
+    if settings["part"] == "speech_trained":
+        return (
+            "Temperatures and alphas were fitted to the dense model; then all weights were trained, beside a dense "
+            f"model, for {settings['steps']} steps of {settings['batch_size']} clips."
+        )
+    if settings.get("distil_steps"):
+        return (
+            "Temperatures and alphas were fitted to the dense model; then all weights were trained for its embeddings "
+            f"of other texts, {settings['distil_steps']} steps of {settings['distil_batch']}."
+        )
     if settings["part"] != "trained":
         return "No weight was trained: temperatures and alphas were fitted to the dense model."
     learned = "Temperatures and alphas of the heads" + (", and adapters, were" if settings["rank"] else " were")
@@ -261,12 +305,19 @@ def _rows(part: str, figures: Figures) -> dict[str, dict[str, Any]]:
     if part == "speech":
         zeros = {"dense": 0.0, "swapped": None, "calibrated": figures["zeros"]}
         return {way: {"rate": figures[way], "zeros": zeros[way]} for way in WAYS}
+    if part == "speech_trained":
+        return {
+            "dense": {"rate": figures["dense"], "possible": 1.0, "zeros": 0.0},
+            "continued": {"rate": figures["continued"], "possible": 1.0, "zeros": 0.0},
+            "calibrated": {"rate": figures["calibrated"], "possible": figures["calibrated_possible"], "zeros": None},
+            "trained": {"rate": figures["trained"], "possible": figures["possible"], "zeros": figures["zeros"]},
+        }
     if part == "speech_head":
         return {"dense": {"found": 1.0, "support": None}, "calibrated": figures["classes"]}
     if part == "coverage":
         dense = {"loss": figures["dense"], "found": 1.0, "support": None}
         return {"dense": dense, "calibrated": {key: figures[key] for key in dense}}
-    return {way: figures[way] for way in WAYS}
+    return {way: figures[way] for way in (*WAYS, "distilled") if way in figures}
 
 
 def _figures(run: str) -> Figures:
@@ -390,81 +441,7 @@ def pretrained_screened_head() -> str:
 def pretrained_targets() -> str:
     """What was aimed at, and whether it was met."""
     lines = ["| aim | found | |", "|---|---|---|"]
-    lines += [f"| {aim} | {found} | {'met' if met else 'missed'} |" for aim, found, met in _verdicts()]
-    return "\n".join(lines)
-
-
-def _verdicts() -> list[tuple[str, str, bool]]:
-    attention, more = _figures("smollm2-attention"), _figures("smollm2-attention-fifth")
-    trained = _figures("smollm2-trained")
-    sizes = _figures("smollm2-head")["sizes"].values()
-    coverage = _figures("smollm2-coverage")["coverage"]
-    ahead = sum(found["loss"] < found["nucleus"]["loss"] for found in sizes)
-    furthest = max(abs(sets["entmax"]["coverage"] - float(asked)) for asked, sets in coverage.items())
-    smaller = sum(
-        sets["entmax"]["size"] <= min(sets["aps"]["size"], sets["raps"]["size"]) for sets in coverage.values()
-    )
-    return [
-        (
-            "SmolLM2 attention: loss within 1 %, at most 12 % of the edges",
-            "; ".join(f"{each['increase']:+.1%} at {each['edges']:.1%}" for each in (attention, more)),
-            attention["increase"] <= 0.01 and attention["edges"] <= 0.12,
-        ),
-        (
-            "SmolLM2 attention, trained: loss within 1 %, at most 5 % of the edges on windows of 512 tokens",
-            f"{trained['increase']:+.1%} at {trained['edges']:.1%}",
-            trained["increase"] <= 0.01 and trained["edges"] <= 0.05,
-        ),
-        (
-            "SmolLM2 head: smaller loss than top-p at equal mean numbers of classes",
-            f"at {ahead} of {len(sizes)} sizes",
-            ahead == len(sizes),
-        ),
-        ("SmolLM2 head: coverage within one point of what was asked", f"{furthest:.1%} at most", furthest <= 0.01),
-        (
-            "SmolLM2 head: sets no larger than those of APS and RAPS",
-            f"at {smaller} of {len(coverage)} coverages",
-            smaller == len(coverage),
-        ),
-        *(_of_cache(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "cache"),
-        *(_of_sentences(record) for record in read(RESULT)["runs"] if record["run"].startswith("minilm-")),
-        *(_of_speech(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "speech"),
-        *(_of_proofs(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "speech_head"),
-        *(_of_times(record) for record in read(RESULT)["runs"] if record["settings"]["part"] == "speech_times"),
+    lines += [
+        f"| {aim} | {found} | {'met' if met else 'missed'} |" for aim, found, met in verdicts(read(RESULT)["runs"])
     ]
-
-
-def _of_cache(record: Record) -> tuple[str, str, bool]:
-    context, found = max(record["figures"]["contexts"].items(), key=lambda item: int(item[0]))
-    faster = found["milliseconds"]["dense"] / found["milliseconds"]["screened"]
-    model = f"SmolLM2 in {record['settings']['dtype']}, {int(context):,} tokens in the cache"
-    aim = f"{model}: at most 30 % of the bytes read in a step, all proved, faster than dense"
-    met = found["share"] <= 0.3 and faster > 1 and found["proved"] == 1
-    return aim, f"{found['share']:.1%}, {found['proved']:.0%}, {faster:.1f} times as fast", met
-
-
-def _of_speech(record: Record) -> tuple[str, str, bool]:
-    figures, kinds = record["figures"], " and ".join(record["settings"]["kinds"])
-    more = figures["calibrated"] - figures["dense"]
-    return f"Whisper, {kinds} attention: word error rate within one point", f"{more:+.1%}", more < 0.01 + 1e-9
-
-
-def _of_proofs(record: Record) -> tuple[str, str, bool]:
-    shares = [record["figures"][goal]["proofs"]["exact_search"]["proved"] for goal in ("coverage", "classes")]
-    return "Whisper: 95 % of the transcripts proved", f"{min(shares):.0%} by `exact_search`", min(shares) >= 0.95
-
-
-def _of_times(record: Record) -> tuple[str, str, bool]:
-    errors = {way: record["figures"][way]["seconds"] for way in ("dense", "calibrated")}
-    aim = "Whisper, times of words: mean error no larger than that of dense cross-attention"
-    return aim, f"{errors['calibrated']:.2f} s, dense {errors['dense']:.2f} s", errors["calibrated"] <= errors["dense"]
-
-
-def _of_sentences(record: Record) -> tuple[str, str, bool]:
-    figures, part = record["figures"], record["settings"]["part"]
-    lost, own = figures["dense"]["recall"] - figures["calibrated"]["recall"], figures["calibrated"]
-    return (
-        f"MiniLM, {part}: recall within one point, Spearman at least .98, 80 % zeros",
-        f"{-lost:+.1%}, {own['spearman']:.3f}, {own['zeros']:.1%}",
-        lost < 0.01 + 1e-9 and own["spearman"] >= 0.98 and own["zeros"] >= 0.8,
-    )
+    return "\n".join(lines)

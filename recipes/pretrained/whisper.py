@@ -11,6 +11,7 @@ from typing import Any
 import jiwer
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, WhisperProcessor, pipeline
 from transformers.models.whisper.english_normalizer import BasicTextNormalizer
 
@@ -19,6 +20,7 @@ from hf_sparse.attention.soft_edges import soft_edges
 
 from ..lib.models import config_of, save
 from ..lib.records import Figures
+from ..lib.training import DenseTrainer
 from .speech import PROMPT, RATE, Clip, batches, clips, load_whisper, transcripts, word_by_word
 
 
@@ -41,11 +43,74 @@ def attention(settings: Any, folder: Path) -> Figures:
     start = time.process_time()
     hf_sparse.calibrate(model, batch, edges=settings.edges or None, progress=False)
     figures["calibration_cpu_seconds"] = round(time.process_time() - start, 1)
-    with soft_edges(model) as edges:
-        figures["calibrated"] = error_rate(transcripts(model, processor, test), test)
+    figures["calibrated"] = error_rate(transcripts(model, processor, test), test)
+    figures["zeros"] = _zeros(model, batches(processor, test[: settings.fit_rows]))
     save(model, processor.tokenizer, folder)
     processor.save_pretrained(folder / "model")
-    return {**figures, "zeros": 1 - edges.kept / edges.visible, "config": config_of(model)}
+    return {**figures, "config": config_of(model)}
+
+
+@torch.no_grad()
+def _zeros(model: PreTrainedModel, heard: list[dict[str, torch.Tensor]]) -> float:
+    """Share of visible keys without weight, over the sparse attention of some clips with their sentences."""
+    with soft_edges(model) as edges:
+        for batch in heard:
+            model(**batch)
+    return 1 - edges.kept / edges.visible
+
+
+def trained(settings: Any, folder: Path) -> Figures:
+    """All attention and the head sparse, trained with as many clips as a dense model: word error rates of both."""
+    dense, processor = load_whisper(settings.source)
+    fit, test = _speech(settings, processor)
+    batch = batches(processor, fit)
+    figures: Figures = {"dense": error_rate(transcripts(dense, processor, test), test), "utterances": len(test)}
+    figures["words"] = sum(len(clip.text.split()) for clip in test)
+    model = copy.deepcopy(dense)
+    attn = dict.fromkeys(("encoder", "decoder", "cross"), settings.map)
+    hf_sparse.sparsify(model, attn=attn, head=settings.map, example=batch[0])
+    hf_sparse.calibrate(model, batch[: settings.proofs], edges=settings.edges or None, progress=False)
+    figures["calibrated"] = error_rate(transcripts(model, processor, test), test)
+    figures["calibrated_possible"], figures["calibrated_classes"] = _supports(model, processor, test)
+    print(figures, flush=True)
+    for each, trainer in ((dense, DenseTrainer), (model, hf_sparse.SparseTrainer)):
+        trainer(each, _arguments(settings, folder), train_dataset=batch, data_collator=_collated).train()
+        each.eval()
+    figures["continued"] = error_rate(transcripts(dense, processor, test), test)
+    figures["trained"] = error_rate(transcripts(model, processor, test), test)
+    figures["possible"], figures["classes"] = _supports(model, processor, test)
+    figures["zeros"] = _zeros(model, batches(processor, test[: settings.proofs]))
+    print(figures, flush=True)
+    save(model, processor.tokenizer, folder)
+    processor.save_pretrained(folder / "model")
+    return {**figures, "config": config_of(model)}
+
+
+def _arguments(settings: Any, folder: Path) -> hf_sparse.SparseTrainingArguments:
+    return hf_sparse.SparseTrainingArguments(
+        str(folder / "trainer"),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=settings.steps // 10,
+        bf16=settings.dtype == "bfloat16",
+        logging_steps=max(1, settings.steps // 10),
+        save_strategy="no",
+        report_to=[],
+        seed=settings.seed,
+        use_cpu=True,
+        remove_unused_columns=False,
+    )
+
+
+def _collated(clips: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Clips in one batch; what follows a sentence has no label, whatever token it is."""
+    padded = {
+        name: pad_sequence([clip[name][0] for clip in clips], batch_first=True, padding_value=value)
+        for name, value in (("decoder_input_ids", 0), ("labels", -100))
+    }
+    return {"input_features": torch.cat([clip["input_features"] for clip in clips]), **padded}
 
 
 def head(settings: Any, folder: Path) -> Figures:

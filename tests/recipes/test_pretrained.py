@@ -1,5 +1,6 @@
 """The recipe of pretrained models: its data, its prediction sets, and small runs on models made here."""
 
+import copy
 import json
 import shutil
 
@@ -9,7 +10,7 @@ import torch
 
 import hf_sparse
 from hf_sparse.functional import entmax
-from recipes.pretrained import data, promises, sets, speech, whisper
+from recipes.pretrained import data, encoders, promises, sets, speech, targets, whisper
 from recipes.pretrained import run as recipe
 from recipes.pretrained.encoders import masked_batches, recall
 from recipes.pretrained.report import card, table
@@ -203,6 +204,39 @@ def test_a_model_is_trained_beside_a_dense_one(rank, tmp_path, language_model):
     loaded = hf_sparse.from_pretrained(tmp_path / "out" / "runs" / "smollm2-trained-0" / "model")
     assert {rule.map.name for rule in hf_sparse.sparse_config(loaded).attn} == {"entmax"}
     assert loaded.model.layers[0].self_attn.sparse_temperature.value.shape == (4,)
+
+
+@pytest.mark.parametrize("part", ["captions", "paragraphs"])
+def test_an_encoder_is_distilled_from_texts_that_it_is_not_judged_on(part, tmp_path):
+    folder, path = tmp_path / "model", tmp_path / "text.txt"
+    tiny_model("bert").save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    generator = torch.Generator().manual_seed(0)
+    lines = [" ".join(f"w{n}" for n in torch.randint(3, 23, (60,), generator=generator).tolist()) for _ in range(40)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    arguments = ["--quick", "--data", str(path), "--only", f"minilm-{part}-distilled", "--out", str(tmp_path / "out")]
+    changes = ["--set", f"source={folder}", "edges=0.3", "distil_steps=20"]
+    (run,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    figures = run["figures"]
+    assert figures["distilled"]["spearman"] != figures["calibrated"]["spearman"]
+    assert "after 20 steps of distillation" in table([run])
+    assert card(run, [run]).rows["distilled"] == figures["distilled"]
+    aim, found, _ = targets.OF_PART[part](run)
+    assert "distilled" in aim
+    assert f"{figures['distilled']['spearman']:.3f}" in found
+
+    settings = recipe.Pretrained(part=part, data=str(path), distil_steps=100, distil_batch=16, learning_rate=1e-3)
+    judged = encoders.PAIRS[part](path, 16)[1::2]
+    texts = encoders.texts_beside(judged, settings)
+    assert len(texts) == 2 * (40 - len(judged))
+    assert not set(texts).intersection(side for pair in judged for side in pair)
+    dense = tiny_model("bert").bert.eval()
+    (batch,) = data.batches_of(word_tokenizer(), texts, len(texts))
+    model = hf_sparse.sparsify(copy.deepcopy(dense), attn="entmax15", example=batch)
+    wanted = encoders.embeddings(dense, [batch])
+    before = (encoders.embeddings(model, [batch]) - wanted).square().sum()
+    encoders.distil(model, dense, word_tokenizer(), texts, settings)
+    assert (encoders.embeddings(model, [batch]) - wanted).square().sum() < before / 4
 
 
 def test_words_are_counted_wrong_case_and_punctuation_aside():
