@@ -21,7 +21,8 @@ TITLES = {
     "full": "the full distribution",
     "support": "its calibrated support, `store_supports`",
     "top-k": "its {count} likeliest classes, renormalized",
-    "sampled": "{count} draws from it (RS-KD)",
+    "sampled": "{count} draws from it with replacement (RS-KD)",
+    "draws": "an unbiased estimate of it, `store_supports(draws={count})`",
 }
 FLOAT = 4  # bytes
 COST, SHARE = 0.01, 0.01  # of eps-perplexity and bytes: the aim

@@ -1,6 +1,7 @@
 """What is kept of a teacher's distributions: its sparse support, its likeliest classes, or classes drawn from it.
 
-All have the columns of ``hf_sparse.store_supports``, so that one trainer reads them all.
+All have the columns of ``hf_sparse.store_supports``, so that one trainer reads them all; it divides the weights of a
+label by their sum.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from hf_sparse.training.supports import IDS, PROBABILITIES, shifts_labels
 
 from ..language_modelling.model import collate
 
-CLASS_BYTES = 8  # an int32 and a float32
-
 
 def top_k(p: Tensor, count: int) -> Tensor:
     """The likeliest classes, renormalized.
@@ -35,21 +34,20 @@ def top_k(p: Tensor, count: int) -> Tensor:
     return torch.zeros_like(p).scatter(-1, ids, values / values.sum(-1, keepdim=True))
 
 
-def sampled(p: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """The shares of classes among some that are drawn from the distributions with replacement: unbiased estimates.
+def counted(p: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """How often each class is drawn from the distributions with replacement: divided by their sum, unbiased estimates.
 
-    The gradient of a Fenchel-Young loss by the logits is linear in the target, and so are those of cross-entropy: both
-    are unbiased, too. Drawn from p itself, all importance weights are equal.
+    Drawn from p itself, all importance weights are equal.
 
     Args:
         p: (N, V) distributions.
-        count: of draws.
+        count: of draws, at most 255.
         generator: draws them.
 
     Source: Anshumann et al. 2025, Sparse Logit Sampling (RS-KD), Section 3, with a proposal of temperature 1.
     """
     drawn = torch.multinomial(p, count, replacement=True, generator=generator)
-    return torch.zeros_like(p).scatter_add(-1, drawn, p.new_full(drawn.shape, 1 / count))
+    return torch.zeros_like(p).scatter_add(-1, drawn, torch.ones_like(drawn, dtype=p.dtype))
 
 
 def supports(teacher: PreTrainedModel, rows: Dataset, fit: list[dict[str, Tensor]], classes: float) -> Dataset:
@@ -66,13 +64,14 @@ def supports(teacher: PreTrainedModel, rows: Dataset, fit: list[dict[str, Tensor
     return hf_sparse.store_supports(teacher, rows, collate, batch_size=16)
 
 
-def kept(teacher: PreTrainedModel, rows: Dataset, keep: Callable[[Tensor], Tensor]) -> Dataset:
+def kept(teacher: PreTrainedModel, rows: Dataset, keep: Callable[[Tensor], Tensor], dtype: str) -> Dataset:
     """The rows with part of the softmax distributions of a dense teacher.
 
     Args:
-        teacher: dense, in evaluation mode.
+        teacher: dense, in evaluation mode, with at most 65,536 classes.
         rows: with ``input_ids``.
-        keep: makes sparse distributions of distributions (N, V).
+        keep: makes sparse weights of distributions (N, V).
+        dtype: of the weights that are stored.
     """
 
     @torch.no_grad()
@@ -87,11 +86,11 @@ def kept(teacher: PreTrainedModel, rows: Dataset, keep: Callable[[Tensor], Tenso
         return found
 
     features = rows.features.copy()
-    features.update({IDS: List(List(Value("int32"))), PROBABILITIES: List(List(Value("float32")))})
+    features.update({IDS: List(List(Value("uint16"))), PROBABILITIES: List(List(Value(dtype)))})
     return rows.map(stored, batched=True, batch_size=16, features=features, new_fingerprint=f"kept-{id(keep)}")
 
 
 def bytes_a_token(rows: Dataset) -> float:
-    """Bytes of classes and probabilities for each label that counts."""
-    places = [place for row in rows[IDS] for place in row]
-    return CLASS_BYTES * sum(map(len, places)) / len(places)
+    """Bytes of both columns, offsets of their lists included, for each label that counts."""
+    size: int = sum(rows.data.column(name).nbytes for name in (IDS, PROBABILITIES))
+    return size / sum(map(len, rows[IDS]))
