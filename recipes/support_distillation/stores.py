@@ -7,10 +7,12 @@ label by their sum.
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 import torch
-from datasets import Dataset, List, Value
+from datasets import Dataset, Features, List, Value
+from pyarrow import parquet
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,6 +20,9 @@ import hf_sparse
 from hf_sparse.training.supports import IDS, PROBABILITIES, shifts_labels
 
 from ..language_modelling.model import collate
+
+# High bytes of sorted classes and probabilities repeat: apart from the low ones they are compressed to a few bits.
+PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "use_byte_stream_split": True}
 
 
 def top_k(p: Tensor, count: int) -> Tensor:
@@ -91,6 +96,17 @@ def kept(teacher: PreTrainedModel, rows: Dataset, keep: Callable[[Tensor], Tenso
 
 
 def bytes_a_token(rows: Dataset) -> float:
-    """Bytes of both columns, offsets of their lists included, for each label that counts."""
-    size: int = sum(rows.data.column(name).nbytes for name in (IDS, PROBABILITIES))
-    return size / sum(map(len, rows[IDS]))
+    """Bytes of what is kept, both columns as a Parquet file, for each label that counts."""
+    return _file_size(rows.select_columns([IDS, PROBABILITIES])) / sum(map(len, rows[IDS]))
+
+
+def bytes_of_whole(p: Tensor) -> float:
+    """Bytes of whole distributions (N, V) as a Parquet file in float32, for each."""
+    column = {PROBABILITIES: List(Value("float32"))}
+    return _file_size(Dataset.from_dict({PROBABILITIES: p.tolist()}, Features(column))) / len(p)
+
+
+def _file_size(rows: Dataset) -> int:
+    file = BytesIO()
+    parquet.write_table(rows.data.table, file, **PARQUET)
+    return file.tell()
