@@ -43,8 +43,8 @@ def store_supports(
     ``SparseTrainer`` and ``SparseSeq2SeqTrainer`` read the two columns with ``distillation_weight`` above 0, and need
     no teacher. Without ``draws`` the classes of nonzero probability are kept, all of them: the student's loss is that
     of training beside the teacher, up to rounding. With ``draws`` that many classes are: the likeliest with their
-    probabilities, others at random with one weight, so that the mean over draws is the whole distribution, and the
-    student's gradient is in the mean that of training beside the teacher. See ``drawn_support`` for the theorem.
+    probabilities, others at random with one weight, so that their mean is the whole distribution, and the mean of the
+    student's gradient that of training beside the teacher (theorem: ``hf_sparse.training.drawn_support``).
 
     Args:
         teacher: a language model, in any precision and on any device. Without ``draws`` its head is sparse, and
@@ -158,6 +158,7 @@ def _all_of(p: Tensor) -> tuple[list[list[int]], list[list[float]]]:
 
 def _drawn_from(p: Tensor, draws: int, generator: torch.Generator) -> tuple[list[list[int]], list[list[float]]]:
     """The classes that are drawn, and their weights, of which the last is that of all further classes."""
+    p = p.cpu() if p.device.type == "mps" else p  # which has no float64
     offset = torch.rand(len(p), generator=generator).to(p.device)
     ids, q, num_certain = (part.cpu() for part in drawn_support(p, draws, offset))
     nonzero = (q > 0).sum(-1)

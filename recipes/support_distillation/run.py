@@ -14,7 +14,7 @@ rows for equally many steps:
     *-labels    the same with the next token itself for half of the loss
 
     python -m recipes.support_distillation.run
-    python -m recipes.support_distillation.run --data wikitext2/valid.txt --seeds 2
+    python -m recipes.support_distillation.run --data wikitext2/valid.txt --seeds 3
 """
 
 from __future__ import annotations
