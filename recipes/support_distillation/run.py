@@ -9,7 +9,7 @@ rows for equally many steps:
     top-k       the likeliest classes, renormalized
     sampled     classes drawn from the distribution (RS-KD, Anshumann et al. 2025)
     draws       the unbiased estimate of least variance, stored once by store_supports(draws=...)
-    draws-24    the same in fewer bytes; all others have about one percent of those of the whole distribution
+    draws-N     the same in fewer or more bytes; all others have about one percent of those of the whole distribution
     *-softmax   the same for a student with a softmax head, whose loss is cross-entropy: what RS-KD was proposed for
     *-labels    the same with the next token itself for half of the loss
 
@@ -168,7 +168,7 @@ SIZES: dict[str, dict[str, Any]] = {
 RUNS = {
     TEACHER: SupportDistillation(),
     **{store: SupportDistillation(store=store, **SIZES[store]) for store in STORES},
-    "draws-24": SupportDistillation(store="draws", count=24),
+    **{f"draws-{count}": SupportDistillation(store="draws", count=count) for count in (24, 180)},
     **{
         f"{store}-softmax": SupportDistillation(store=store, head="softmax", **SIZES[store])
         for store in ("full", "sampled", "draws")
