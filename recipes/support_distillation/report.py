@@ -61,9 +61,9 @@ def _mean(records: Sequence[Record], name: str) -> float:
 
 def _lines(runs: Sequence[Record]) -> list[str]:
     lines = [
-        "| learned from | head | eps-perplexity | against full | accuracy | right token impossible | bytes a token | "
-        "teacher in memory |",
-        "|---" * 8 + "|",
+        "| learned from | head | seeds | eps-perplexity | against full | accuracy | right token impossible | "
+        "bytes a token | teacher in memory |",
+        "|---" * 9 + "|",
     ]
     groups = by_run(runs)
     for records in groups.values():
@@ -71,7 +71,7 @@ def _lines(runs: Sequence[Record]) -> list[str]:
         store, head = settings["store"], settings["head"] if settings["store"] else "softmax"
         loss = _mean(records, "eps_loss")
         lines.append(
-            f"| {_title(settings)} | {head} | {math.exp(loss):.1f} | "
+            f"| {_title(settings)} | {head} | {len(records)} | {math.exp(loss):.1f} | "
             f"{_against(records, groups)} | {_mean(records, 'accuracy'):.1%} | {_mean(records, 'missed'):.1%} | "
             f"{_stored(records, groups)} | {'yes' if store == 'full' else '-' if store in ('', 'labels') else 'no'} |"
         )

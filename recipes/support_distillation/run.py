@@ -175,7 +175,7 @@ RUNS = {
     },
     **{
         f"{store}-labels": SupportDistillation(store=store, teacher_weight=0.5, **SIZES[store])
-        for store in ("full", "support", "top-k", "draws")
+        for store in ("full", "support", "draws")
     },
 }
 QUICK: dict[str, Any] = {

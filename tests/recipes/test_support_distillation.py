@@ -59,6 +59,7 @@ def test_a_small_run_of_every_student(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "- `support`: " in printed
     assert " (100.0%) | yes |" in printed
+    assert "Seeds of the full distribution are up to " in printed
     assert card(results[0], results) is None
 
 
