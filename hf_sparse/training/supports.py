@@ -1,10 +1,11 @@
-"""Supports as data: the sparse distributions of a teacher, stored once beside the rows that students learn from."""
+"""Supports as data: sparse distributions of a teacher or draws from it, stored beside the rows of its students."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
 import torch
@@ -18,6 +19,7 @@ from ..model.distribution import distribution
 from ..model.dry_run import quiet_evaluation
 from ..model.lazy_logits import LinearLogits
 from ..model.state import is_sparse, raw_scores, sparse_config, transformers_model
+from .drawn_support import drawn_support
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -32,29 +34,38 @@ def store_supports(
     dataset: Dataset,
     data_collator: Callable[[list[Row]], dict[str, Any]] | None = None,
     *,
+    draws: int | None = None,
+    seed: int = 0,
     batch_size: int = 8,
 ) -> Dataset:
-    """Run a teacher once, and keep its distribution at every label that counts: the classes of nonzero probability.
+    """Run a teacher once, and keep its distribution at every label that counts, or an unbiased estimate of it.
 
     ``SparseTrainer`` and ``SparseSeq2SeqTrainer`` read the two columns with ``distillation_weight`` above 0, and need
-    no teacher. Nothing is approximated: the distribution is zero elsewhere, and the student's loss is that of training
-    beside the teacher, up to rounding.
+    no teacher. Without ``draws`` the classes of nonzero probability are kept, all of them: the student's loss is that
+    of training beside the teacher, up to rounding. With ``draws`` that many classes are: the likeliest with their
+    probabilities, others at random with one weight, so that their mean is the whole distribution, and the mean of the
+    student's gradient that of training beside the teacher (theorem: ``hf_sparse.training.drawn_support``).
 
     Args:
-        teacher: a language model with a sparse head, calibrated for small supports
-            (``calibrate(teacher, loader, classes=64)``); it may be in any precision and on any device.
+        teacher: a language model, in any precision and on any device. Without ``draws`` its head is sparse, and
+            calibrated for small supports (``calibrate(teacher, loader, classes=64)``).
         dataset: tokenized rows, with all that the trainer reads.
         data_collator: the one that will be trained with, or another that leaves the same labels in every row; None is
             Transformers' default. One that masks at random leaves others each time: mask first.
+        draws: classes to keep at each label, from any distribution, dense or sparse; None keeps all that are nonzero.
+        seed: of the draws. For an epoch with other draws store the rows again with another seed;
+            ``datasets.concatenate_datasets`` puts the epochs into one.
         batch_size: rows per forward pass.
 
     Returns:
-        The data set with two ragged columns more: ``support_ids`` (int32) and ``support_probabilities`` (float32) have
-        a list for each label that counts, in order, with eight bytes per class of nonzero probability.
+        The data set with two ragged columns more, which have a list for each label that counts, in order:
+        ``support_ids`` (uint16, int32 for more than 65,536 classes) and ``support_probabilities``, float32. With
+        ``draws`` these are float16, and fewer than the classes: the last one is that of all further classes.
 
     Raises:
-        ValueError: a dense head; batches without labels, or logits that do not go with them position by position.
-        TypeError: not a ``datasets.Dataset``.
+        ValueError: a dense head without ``draws``; batches without labels, or logits that do not go with them position
+            by position; no language-model head; ``draws`` or ``batch_size`` below 1.
+        TypeError: not a ``datasets.Dataset``; ``draws`` or ``batch_size`` that is no whole number.
 
     Cost: a forward pass per row.
 
@@ -64,36 +75,54 @@ def store_supports(
     >>> _ = torch.manual_seed(0)
     >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     >>> teacher = LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes))
-    >>> teacher = sparsify(teacher, head={"name": "entmax15", "temperature": 0.1})
     >>> rows = Dataset.from_dict({"input_ids": [[1, 5, 7]], "labels": [[1, 5, 7]]})
+    >>> store_supports(teacher, rows, draws=4)["support_ids"][0]
+    [[2, 7, 12, 17], [3, 8, 13, 18]]
+    >>> teacher = sparsify(teacher, head={"name": "entmax15", "temperature": 0.1})
     >>> store_supports(teacher, rows)["support_ids"][0]
     [[2, 3, 6, 11, 13, 15, 18], [1, 2, 3, 4, 5, 7, 10, 11, 12, 13, 14, 15, 18]]
     """
     from datasets import Dataset, List, Value
 
     check_count("batch_size", batch_size)
+    if draws is not None:
+        check_count("draws", draws, ", or None")
     if not isinstance(dataset, Dataset):
         raise TypeError(
             f"dataset must be a datasets.Dataset, was {type(dataset).__name__}; store each split by itself"
         )
+    inner = transformers_model(teacher)
     head = sparse_config(teacher).head if is_sparse(teacher) else None
-    if head is None:
+    if head is None and draws is None:
         raise ValueError(
-            f"the head of the teacher, a {type(transformers_model(teacher)).__name__}, is dense: every class has "
-            "nonzero probability. Make it sparse and small first: sparsify(teacher, head=...), then "
-            "calibrate(teacher, loader, classes=64)"
+            f"the head of the teacher, a {type(inner).__name__}, is dense: every class has nonzero probability. Pass "
+            "draws=64, say, for unbiased estimates, or make it sparse and small first: sparsify(teacher, head=...), "
+            "then calibrate(teacher, loader, classes=64)"
         )
+    classes = inner.get_output_embeddings()
+    if classes is None:
+        raise ValueError(f"the teacher, a {type(inner).__name__}, has no language-model head")
     collate = data_collator or default_data_collator
     # Those that Trainer leaves: a collator need not know others.
-    taken = {*inspect.signature(transformers_model(teacher).forward).parameters, "labels", "label", "label_ids"}
+    taken = {*inspect.signature(inner.forward).parameters, "labels", "label", "label_ids"}
+    generator = torch.Generator().manual_seed(seed)
 
     def supports(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
         known = {name: values for name, values in columns.items() if name in taken}
         rows = [dict(zip(known, values)) for values in zip(*known.values())]
+        found: dict[str, list[Any]] = {IDS: [], PROBABILITIES: []}
         with quiet_evaluation(teacher):
-            return _supports_of_batch(teacher, head, collate(rows))
+            for p in _distributions(teacher, head or MapConfig("softmax"), collate(rows)):
+                ids, kept = _all_of(p) if draws is None else _drawn_from(p, draws, generator)
+                found[IDS].append(ids)
+                found[PROBABILITIES].append(kept)
+        return found
 
-    added = {IDS: List(List(Value("int32"))), PROBABILITIES: List(List(Value("float32")))}
+    small = len(cast(Tensor, classes.weight)) <= 2**16
+    added = {
+        IDS: List(List(Value("uint16" if small else "int32"))),
+        PROBABILITIES: List(List(Value("float32" if draws is None else "float16"))),
+    }
     features = dataset.features.copy()
     features.update(added)
     options = {"batched": True, "batch_size": batch_size, "load_from_cache_file": False, "features": features}
@@ -102,8 +131,8 @@ def store_supports(
     return stored
 
 
-def _supports_of_batch(teacher: PreTrainedModel, head: MapConfig, batch: dict[str, Any]) -> dict[str, list[Any]]:
-    """The two columns of some rows."""
+def _distributions(teacher: PreTrainedModel, head: MapConfig, batch: dict[str, Any]) -> Iterator[Tensor]:
+    """The distributions (labels that count, V) of each row of a batch."""
     if batch.get("labels") is None:
         raise ValueError("store_supports needs labels, which tell the positions that count; the collator made none")
     device = teacher.device
@@ -111,18 +140,30 @@ def _supports_of_batch(teacher: PreTrainedModel, head: MapConfig, batch: dict[st
     labels = given["labels"]
     if not teacher.config.is_encoder_decoder:  # others make the decoder's input from the labels
         given.pop("labels")
-    with raw_scores(teacher):
+    with raw_scores(teacher) if is_sparse(teacher) else nullcontext():
         logits = teacher(**given).logits
     check_positions(logits, labels, "store_supports")
     if shifts_labels(teacher):
         logits, labels = logits[:, :-1], labels[:, 1:]
-    columns: dict[str, list[Any]] = {IDS: [], PROBABILITIES: []}
     for scores, own in zip(logits, labels):
-        p = distribution(head, scores[own != -100]).float().cpu()
-        support = [row.nonzero()[:, 0] for row in p]
-        columns[IDS].append([ids.tolist() for ids in support])
-        columns[PROBABILITIES].append([row[ids].tolist() for row, ids in zip(p, support)])
-    return columns
+        yield distribution(head, scores[own != -100]).float()
+
+
+def _all_of(p: Tensor) -> tuple[list[list[int]], list[list[float]]]:
+    """All classes of nonzero probability, and these."""
+    p = p.cpu()
+    support = [row.nonzero()[:, 0] for row in p]
+    return [ids.tolist() for ids in support], [row[ids].tolist() for row, ids in zip(p, support)]
+
+
+def _drawn_from(p: Tensor, draws: int, generator: torch.Generator) -> tuple[list[list[int]], list[list[float]]]:
+    """The classes that are drawn, and their weights, of which the last is that of all further classes."""
+    p = p.cpu() if p.device.type == "mps" else p  # which has no float64
+    offset = torch.rand(len(p), generator=generator).to(p.device)
+    ids, q, num_certain = (part.cpu() for part in drawn_support(p, draws, offset))
+    nonzero = (q > 0).sum(-1)
+    classes = [row[:count].tolist() for row, count in zip(ids, nonzero)]
+    return classes, [row[: min(certain + 1, count)].tolist() for row, certain, count in zip(q, num_certain, nonzero)]
 
 
 def shifts_labels(model: PreTrainedModel) -> bool:
@@ -172,18 +213,22 @@ class SupportCollator:
         """
         batch = self.collator([without_supports(row) for row in features])
         if all(IDS in row for row in features):
-            batch[IDS] = _padded([row[IDS] for row in features], torch.long)
-            batch[PROBABILITIES] = _padded([row[PROBABILITIES] for row in features], torch.float32)
+            sizes = [list(map(len, row[IDS])) for row in features]
+            batch[IDS] = _padded([row[IDS] for row in features], sizes, torch.long)
+            batch[PROBABILITIES] = _padded([row[PROBABILITIES] for row in features], sizes, torch.float32)
         return batch
 
 
-def _padded(rows: list[list[list[float]]], dtype: torch.dtype) -> Tensor:
-    labels = max(map(len, rows))
-    classes = max((len(support) for row in rows for support in row), default=0)
+def _padded(rows: list[list[list[float]]], sizes: list[list[int]], dtype: torch.dtype) -> Tensor:
+    """The entries of ragged rows; a list shorter than its size goes on with its last entry."""
+    labels = max(map(len, sizes))
+    classes = max((size for row in sizes for size in row), default=0)
     padded = torch.zeros(len(rows), labels, classes, dtype=dtype)
     for number, row in enumerate(rows):
-        for place, support in enumerate(row):
-            padded[number, place, : len(support)] = torch.as_tensor(support, dtype=dtype)
+        for place, (entries, size) in enumerate(zip(row, sizes[number])):
+            given = torch.as_tensor(entries, dtype=dtype)
+            padded[number, place, : len(given)] = given
+            padded[number, place, len(given) : size] = given[-1:]
     return padded
 
 
@@ -221,7 +266,8 @@ class Supports(NamedTuple):
             )
         if ids.numel() and int(ids.max()) >= num_classes:
             raise ValueError(f"the stored supports have class {int(ids.max())}, and the model {num_classes} classes")
-        return cls(ids[stored], p[stored])
+        # float16 rounds their sum, too.
+        return cls(ids[stored], p[stored] / p[stored].sum(-1, keepdim=True))
 
     def dense(self, num_classes: int) -> Tensor:
         """The distributions (N, num_classes)."""
@@ -240,7 +286,7 @@ class Supports(NamedTuple):
         """
         if not isinstance(logits, LinearLogits):
             return map_config.loss()(logits, self.dense(logits.shape[-1]), num_items=num_items)
-        q = self.p / self.p.sum(-1, keepdim=True)
+        q = self.p
         place = q.argmax(-1, keepdim=True)
         likeliest = torch.zeros_like(q).scatter(1, place, 1.0)
         toward = logits.weighted_sum(self.ids, likeliest - q) / map_config.temperature

@@ -8,11 +8,13 @@ rows for equally many steps:
     support     its calibrated 1.5-entmax support, stored once by store_supports
     top-k       the likeliest classes, renormalized
     sampled     classes drawn from the distribution (RS-KD, Anshumann et al. 2025)
+    draws       the unbiased estimate of least variance, stored once by store_supports(draws=...)
+    draws-N     the same in fewer or more bytes; all others have about one percent of those of the whole distribution
     *-softmax   the same for a student with a softmax head, whose loss is cross-entropy: what RS-KD was proposed for
     *-labels    the same with the next token itself for half of the loss
 
     python -m recipes.support_distillation.run
-    python -m recipes.support_distillation.run --data wikitext2/valid.txt --seeds 2
+    python -m recipes.support_distillation.run --data wikitext2/valid.txt --seeds 3
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ from ..lib.study import Study, main
 from ..lib.training import train
 from .data import read_rows
 from .report import card, report
-from .stores import bytes_a_token, kept, sampled, supports, top_k
+from .stores import bytes_a_token, bytes_of_whole, counted, kept, supports, top_k
 
 TEACHER = "teacher"
-STORES = ("labels", "full", "support", "top-k", "sampled")
+STORES = ("labels", "full", "support", "top-k", "sampled", "draws")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +117,12 @@ def stored(settings: SupportDistillation, teacher: PreTrainedModel, rows: Datase
         fitted = [collate([row]) for row in rows.select(range(min(32, len(rows))))]
         return supports(teacher, rows, fitted, settings.classes)
     if settings.store == "top-k":
-        return kept(teacher, rows, lambda p: top_k(p, settings.count))
+        return kept(teacher, rows, lambda p: top_k(p, settings.count), "float16")
+    if settings.store == "draws":
+        drawn = {"draws": settings.count, "seed": settings.seed}
+        return hf_sparse.store_supports(teacher, rows, collate, batch_size=16, **drawn)
     generator = torch.Generator().manual_seed(settings.seed)
-    return kept(teacher, rows, lambda p: sampled(p, settings.count, generator))
+    return kept(teacher, rows, lambda p: counted(p, settings.count, generator), "uint8")
 
 
 def perform(settings: SupportDistillation, folder: Path) -> Figures:
@@ -131,6 +136,8 @@ def perform(settings: SupportDistillation, folder: Path) -> Figures:
         train(model, text.tokenizer, text.train, folder / "training", steps=settings.teacher_steps, **options)
         model.save_pretrained(folder / "teacher")
         size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        with torch.no_grad():
+            told["bytes"] = bytes_of_whole(model(input_ids=text.test[:8]).logits.flatten(0, 1).softmax(-1))
         return told | measure(model, text.test, settings.uniform) | {"bytes_in_memory": size}
     model = hf_sparse.sparsify(model, head={"name": settings.head, "temperature": "auto"})
     teacher = GPT2LMHeadModel.from_pretrained(sibling(folder, TEACHER, settings) / "teacher").eval()
@@ -149,13 +156,26 @@ def perform(settings: SupportDistillation, folder: Path) -> Figures:
     return told | measure(model, text.test, settings.uniform)
 
 
+# As many classes as make one percent of the bytes of the whole distribution.
+SIZES: dict[str, dict[str, Any]] = {
+    "labels": {},
+    "full": {},
+    "support": {"classes": 29.0},
+    "top-k": {"count": 58},
+    "sampled": {"count": 180},
+    "draws": {"count": 90},
+}
 RUNS = {
     TEACHER: SupportDistillation(),
-    **{store: SupportDistillation(store=store) for store in STORES},
-    **{f"{store}-softmax": SupportDistillation(store=store, head="softmax") for store in ("full", "sampled")},
+    **{store: SupportDistillation(store=store, **SIZES[store]) for store in STORES},
+    **{f"draws-{count}": SupportDistillation(store="draws", count=count) for count in (24, 180)},
     **{
-        f"{store}-labels": SupportDistillation(store=store, teacher_weight=0.5)
-        for store in ("full", "support", "top-k")
+        f"{store}-softmax": SupportDistillation(store=store, head="softmax", **SIZES[store])
+        for store in ("full", "sampled", "draws")
+    },
+    **{
+        f"{store}-labels": SupportDistillation(store=store, teacher_weight=0.5, **SIZES[store])
+        for store in ("full", "support", "draws")
     },
 }
 QUICK: dict[str, Any] = {

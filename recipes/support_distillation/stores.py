@@ -1,15 +1,18 @@
 """What is kept of a teacher's distributions: its sparse support, its likeliest classes, or classes drawn from it.
 
-All have the columns of ``hf_sparse.store_supports``, so that one trainer reads them all.
+All have the columns of ``hf_sparse.store_supports``, so that one trainer reads them all; it divides the weights of a
+label by their sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 import torch
-from datasets import Dataset, List, Value
+from datasets import Dataset, Features, List, Value
+from pyarrow import parquet
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,7 +21,8 @@ from hf_sparse.training.supports import IDS, PROBABILITIES, shifts_labels
 
 from ..language_modelling.model import collate
 
-CLASS_BYTES = 8  # an int32 and a float32
+# High bytes of sorted classes and probabilities repeat: apart from the low ones they are compressed to a few bits.
+PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "use_byte_stream_split": True}
 
 
 def top_k(p: Tensor, count: int) -> Tensor:
@@ -35,21 +39,20 @@ def top_k(p: Tensor, count: int) -> Tensor:
     return torch.zeros_like(p).scatter(-1, ids, values / values.sum(-1, keepdim=True))
 
 
-def sampled(p: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """The shares of classes among some that are drawn from the distributions with replacement: unbiased estimates.
+def counted(p: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """How often each class is drawn from the distributions with replacement: divided by their sum, unbiased estimates.
 
-    The gradient of a Fenchel-Young loss by the logits is linear in the target, and so are those of cross-entropy: both
-    are unbiased, too. Drawn from p itself, all importance weights are equal.
+    Drawn from p itself, all importance weights are equal.
 
     Args:
         p: (N, V) distributions.
-        count: of draws.
+        count: of draws, at most 255.
         generator: draws them.
 
     Source: Anshumann et al. 2025, Sparse Logit Sampling (RS-KD), Section 3, with a proposal of temperature 1.
     """
     drawn = torch.multinomial(p, count, replacement=True, generator=generator)
-    return torch.zeros_like(p).scatter_add(-1, drawn, p.new_full(drawn.shape, 1 / count))
+    return torch.zeros_like(p).scatter_add(-1, drawn, torch.ones_like(drawn, dtype=p.dtype))
 
 
 def supports(teacher: PreTrainedModel, rows: Dataset, fit: list[dict[str, Tensor]], classes: float) -> Dataset:
@@ -66,13 +69,14 @@ def supports(teacher: PreTrainedModel, rows: Dataset, fit: list[dict[str, Tensor
     return hf_sparse.store_supports(teacher, rows, collate, batch_size=16)
 
 
-def kept(teacher: PreTrainedModel, rows: Dataset, keep: Callable[[Tensor], Tensor]) -> Dataset:
+def kept(teacher: PreTrainedModel, rows: Dataset, keep: Callable[[Tensor], Tensor], dtype: str) -> Dataset:
     """The rows with part of the softmax distributions of a dense teacher.
 
     Args:
-        teacher: dense, in evaluation mode.
+        teacher: dense, in evaluation mode, with at most 65,536 classes.
         rows: with ``input_ids``.
-        keep: makes sparse distributions of distributions (N, V).
+        keep: makes sparse weights of distributions (N, V).
+        dtype: of the weights that are stored.
     """
 
     @torch.no_grad()
@@ -87,11 +91,22 @@ def kept(teacher: PreTrainedModel, rows: Dataset, keep: Callable[[Tensor], Tenso
         return found
 
     features = rows.features.copy()
-    features.update({IDS: List(List(Value("int32"))), PROBABILITIES: List(List(Value("float32")))})
+    features.update({IDS: List(List(Value("uint16"))), PROBABILITIES: List(List(Value(dtype)))})
     return rows.map(stored, batched=True, batch_size=16, features=features, new_fingerprint=f"kept-{id(keep)}")
 
 
 def bytes_a_token(rows: Dataset) -> float:
-    """Bytes of classes and probabilities for each label that counts."""
-    places = [place for row in rows[IDS] for place in row]
-    return CLASS_BYTES * sum(map(len, places)) / len(places)
+    """Bytes of what is kept, both columns as a Parquet file, for each label that counts."""
+    return _file_size(rows.select_columns([IDS, PROBABILITIES])) / sum(map(len, rows[IDS]))
+
+
+def bytes_of_whole(p: Tensor) -> float:
+    """Bytes of whole distributions (N, V) as a Parquet file in float32, for each."""
+    column = {PROBABILITIES: List(Value("float32"))}
+    return _file_size(Dataset.from_dict({PROBABILITIES: p.tolist()}, Features(column))) / len(p)
+
+
+def _file_size(rows: Dataset) -> int:
+    file = BytesIO()
+    parquet.write_table(rows.data.table, file, **PARQUET)
+    return file.tell()

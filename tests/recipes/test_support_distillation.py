@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, Features, List, Value
 
 from recipes.support_distillation import run as recipe
 from recipes.support_distillation import stores
@@ -12,10 +12,10 @@ from tests.tiny_models import tiny_model
 
 def test_draws_are_unbiased_and_as_many_as_asked():
     p = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).expand(20_000, 4)
-    drawn = stores.sampled(p, 12, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(12 * drawn, (12 * drawn).round())
-    torch.testing.assert_close(drawn.sum(-1), torch.ones(20_000))
-    torch.testing.assert_close(drawn.mean(0), p[0], rtol=0, atol=5e-3)
+    drawn = stores.counted(p, 12, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(drawn, drawn.round())
+    torch.testing.assert_close(drawn.sum(-1), torch.full((20_000,), 12.0))
+    torch.testing.assert_close(drawn.mean(0) / 12, p[0], rtol=0, atol=5e-3)
 
 
 def test_the_likeliest_classes_are_kept_in_proportion():
@@ -27,31 +27,44 @@ def test_the_likeliest_classes_are_kept_in_proportion():
 
 def test_what_is_kept_is_of_the_position_before_each_label():
     teacher, rows = tiny_model("gpt2"), Dataset.from_dict({"input_ids": [[5, 7, 9, 4], [3, 6, 8, 5]]})
-    found = stores.kept(teacher, rows, lambda p: stores.top_k(p, 3))
+    found = stores.kept(teacher, rows, lambda p: stores.top_k(p, 3), "float16")
     with torch.no_grad():
         p = teacher(input_ids=torch.tensor(rows["input_ids"])).logits.softmax(-1)
     for number, row in enumerate(found["support_ids"]):
         likeliest = p[number].topk(3).indices.sort(-1).values
         assert row == likeliest[: len(row)].tolist()
-    assert stores.bytes_a_token(found) == 24
+
+
+def test_bytes_are_those_of_files():
+    """Random bits cannot be compressed: two bytes a class and two a probability, four in whole distributions."""
+    generator = torch.Generator().manual_seed(0)
+    p = torch.rand(500, 64, generator=generator).softmax(-1)
+    ids = torch.randint(2**16, (50, 10, 64), generator=generator)
+    weights = torch.randint(2**14, (50, 10, 64), generator=generator).to(torch.int16).view(torch.float16)
+    features = {"support_ids": List(List(Value("uint16"))), "support_probabilities": List(List(Value("float16")))}
+    columns = {"support_ids": ids.tolist(), "support_probabilities": weights.tolist()}
+    assert stores.bytes_a_token(Dataset.from_dict(columns, Features(features))) == pytest.approx(64 * 4, rel=0.1)
+    assert stores.bytes_of_whole(p) == pytest.approx(64 * 4, rel=0.3)
+    assert stores.bytes_of_whole(p.round(decimals=1)) < 64
 
 
 def test_a_small_run_of_every_student(tmp_path, capsys):
     results = recipe.main(recipe.STUDY, ["--quick", "--seeds", "2", "--out", str(tmp_path)])["runs"]
     assert len(results) == 2 * len(recipe.RUNS)
     figures = {run["run"]: run["figures"] for run in results}
-    assert figures["top-k"]["bytes"] == 96
-    assert 8 < figures["sampled"]["bytes"] <= 96
+    assert 10 < figures["draws-24"]["bytes"] < figures["draws"]["bytes"] < 4 * 90
+    assert 58 < figures["top-k"]["bytes"] < figures["teacher"]["bytes"] < 1300
     assert "bytes" not in figures["full"]
     assert all(0 < own["eps_loss"] < 10 for own in figures.values())
     printed = capsys.readouterr().out
     assert "- `support`: " in printed
-    assert "1,200 | yes |" in printed
+    assert " (100.0%) | yes |" in printed
+    assert "Seeds of the full distribution are up to " in printed
     assert card(results[0], results) is None
 
 
 def test_what_is_not_known_is_refused():
     with pytest.raises(
-        ValueError, match="store must be one of labels, full, support, top-k, sampled, or empty, was 'x'"
+        ValueError, match="store must be one of labels, full, support, top-k, sampled, draws, or empty, was 'x'"
     ):
         recipe.SupportDistillation(store="x")

@@ -1,13 +1,16 @@
-"""Supports stored once: the loss of training beside the teacher, without it."""
+"""Supports stored once: the loss of training beside the teacher, or an unbiased estimate of it, without it."""
+
+from contextlib import nullcontext
 
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, load_from_disk
-from transformers import DataCollatorForSeq2Seq
+from transformers import BertModel, DataCollatorForSeq2Seq, LlamaConfig, LlamaForCausalLM
 
 from hf_sparse import (
     SparseSeq2SeqTrainer,
     SparseTrainer,
+    is_sparse,
     probabilities,
     raw_scores,
     sparse_config,
@@ -152,12 +155,14 @@ def test_stored_supports_are_smaller_than_distributions():
     classes = sum(len(support) for row in stored[IDS] for support in row)
     labels = sum(map(len, stored[IDS]))
     assert classes < labels * 5
-    assert stored.data.column(IDS).nbytes + stored.data.column(PROBABILITIES).nbytes < 8 * classes + 16 * labels + 100
+    assert stored.data.column(IDS).nbytes + stored.data.column(PROBABILITIES).nbytes < 6 * classes + 16 * labels + 100
 
 
 def test_dense_teachers_are_refused_with_the_cure():
     for teacher in (tiny_model("llama"), sparsify(tiny_model("llama"), attn="entmax15")):
-        with pytest.raises(ValueError, match=r"is dense: every class .*sparsify\(teacher, head=...\), then calibrate"):
+        with pytest.raises(
+            ValueError, match=r"is dense: .* Pass draws=64.*sparsify\(teacher, head=...\), then calibrate"
+        ):
             store_supports(teacher, rows_of_uneven_length())
 
 
@@ -169,6 +174,12 @@ def test_data_that_cannot_be_stored_are_refused():
         store_supports(teacher, rows.remove_columns("labels"))
     with pytest.raises(ValueError, match="batch_size must be"):
         store_supports(teacher, rows, batch_size=0)
+    with pytest.raises(ValueError, match="draws must be at least 1, or None, was 0"):
+        store_supports(teacher, rows, draws=0)
+    with pytest.raises(TypeError, match=r"draws must be a whole number, or None, was 2\.5"):
+        store_supports(teacher, rows, draws=2.5)
+    with pytest.raises(ValueError, match="the teacher, a BertModel, has no language-model head"):
+        store_supports(BertModel(tiny_model("bert").config), rows, draws=2)
     with pytest.raises(ValueError, match="must agree in all but the vocabulary for store_supports"):
         check_positions(torch.zeros(2, 3, 9), torch.zeros(2, 4), "store_supports")
 
@@ -195,4 +206,97 @@ def test_rows_without_supports_give_batches_without_them():
     batch = collate([{"input_ids": [1], IDS: [[1, 2], [3]], PROBABILITIES: [[0.5, 0.5], [1.0]]}])
     assert batch["keys"] == ["input_ids"]
     assert batch[IDS].tolist() == [[[1, 2], [3, 0]]]
-    assert _padded([[], []], torch.long).shape == (2, 0, 0)
+    assert _padded([[], []], [[], []], torch.long).shape == (2, 0, 0)
+
+
+def test_the_last_probability_is_that_of_all_further_classes():
+    collate = SupportCollator(lambda rows: {})
+    two, one = {IDS: [[4, 1, 2, 3], [3]], PROBABILITIES: [[0.4, 0.2], [1.0]]}, {IDS: [[5]], PROBABILITIES: [[1]]}
+    batch = collate([two, one])
+    assert batch[IDS].tolist() == [[[4, 1, 2, 3], [3, 0, 0, 0]], [[5, 0, 0, 0], [0, 0, 0, 0]]]
+    torch.testing.assert_close(batch[PROBABILITIES][0, 0], torch.tensor([0.4, 0.2, 0.2, 0.2]))
+    assert batch[PROBABILITIES][1].tolist() == [[1, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def drawn_and_whole(name, teacher, rows, **options):
+    """The stored estimates (N, V), by the collator that trains, and the teacher's distributions at the same labels."""
+    stored = store_supports(teacher, rows, **options)
+    batch = SupportCollator(lambda _: {})(list(stored))
+    counts = batch[PROBABILITIES].sum(-1) > 0
+    q = Supports.taken(batch, counts, 23).dense(23)
+    inputs = rows.with_format("torch")[:]
+    with torch.no_grad(), raw_scores(teacher) if is_sparse(teacher) else nullcontext():
+        kept = {key: value for key, value in inputs.items() if key != "labels" or name == "bart"}
+        z, _ = scored(name, teacher(**kept).logits, inputs["labels"])
+    return q, probabilities(teacher, z) if is_sparse(teacher) else z.softmax(-1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"head": NARROW}, {"attn": "entmax15"}])
+@pytest.mark.parametrize("name", ["llama", "bart", "bert"])
+def test_draws_estimate_any_distribution_without_bias(name, settings):
+    """Of one row, stored again and again: its mean is as near as the largest variance, p (1/4 - p), allows."""
+    teacher = sparsify(tiny_model(name), **settings) if settings else tiny_model(name)
+    rows = rows_of_uneven_length().select([1] * 400)
+    q, p = drawn_and_whole(name, teacher, rows, draws=4, batch_size=50)
+    labels = len(p) // len(rows)
+    assert int((q > 0).sum(-1).max()) == 4
+    torch.testing.assert_close(q.sum(-1), torch.ones(len(q)))
+    spread = (p * (1 / 4 - p).clamp(min=0) / len(rows)).sqrt()[:labels]
+    assert bool(((q.unflatten(0, (-1, labels)).mean(0) - p[:labels]).abs() < 5 * spread + 2e-4).all())
+
+
+def test_draws_of_a_small_support_are_all_of_it():
+    teacher = narrow_teacher("llama", {"name": "entmax15", "temperature": 0.5})
+    q, p = drawn_and_whole("llama", teacher, rows_of_uneven_length(), draws=23)
+    torch.testing.assert_close(q, p, rtol=1e-3, atol=1e-6)
+    assert torch.equal(q > 0, p > 0)
+
+
+def test_the_seed_draws_and_the_batch_size_does_not():
+    def ids(**options):
+        return store_supports(tiny_model("llama"), rows_of_uneven_length(), draws=5, **options)[IDS]
+
+    assert ids() == ids(seed=0, batch_size=3)
+    assert ids() != ids(seed=1)
+
+
+def test_draws_take_two_bytes_a_class_and_two_for_each_that_is_certain():
+    rows = rows_of_uneven_length()
+    stored = store_supports(tiny_model("llama"), rows, draws=6)
+    assert stored.features[IDS].feature.feature.dtype == "uint16"
+    assert stored.features[PROBABILITIES].feature.feature.dtype == "float16"
+    labels = sum(map(len, stored[IDS]))
+    weights = sum(len(support) for row in stored[PROBABILITIES] for support in row)
+    assert {len(support) for row in stored[IDS] for support in row} == {6}
+    assert weights < 5 * labels
+    size = stored.data.column(IDS).nbytes + stored.data.column(PROBABILITIES).nbytes
+    assert size < 2 * 6 * labels + 2 * weights + 16 * labels + 100
+
+
+def test_large_vocabularies_have_ids_of_four_bytes():
+    sizes = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    teacher = LlamaForCausalLM(LlamaConfig(vocab_size=2**16 + 1, **sizes))
+    with torch.no_grad():
+        teacher.lm_head.weight.zero_()
+    stored = store_supports(teacher, rows_of_uneven_length().select([0]), draws=2**16)
+    assert stored.features[IDS].feature.feature.dtype == "int32"
+    assert max(stored[IDS][0][0]) >= 2**16 - 1
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("head", [NARROW, "softmax", {"name": "alpha_relu", "tau": 0.3}])
+def test_the_step_of_draws_is_that_of_their_distributions(head, fused, tmp_path):
+    teacher, rows = tiny_model("llama"), rows_of_uneven_length()
+    stored = store_supports(teacher, rows, draws=4)
+    q, _ = drawn_and_whole("llama", teacher, rows, draws=4)
+    settings = {"attn": "entmax15"} if head == "softmax" else {"head": head, "fused_loss": fused}
+    model, own = student("llama", **settings), student("llama", **settings)
+    batch = rows.with_format("torch")[:]
+    with raw_scores(own):
+        z, _ = scored("llama", own(batch["input_ids"]).logits, batch["labels"])
+    weights = sparse_config(own).head(z.detach()) if "head" in settings else z.detach().softmax(-1)
+    z.backward((weights - q).float() / len(z))
+    trained_on(model, stored, tmp_path, weight=1.0)
+    for mine, reference in zip(model.parameters(), own.parameters()):
+        moved = reference if reference.grad is None else reference - 0.1 * reference.grad
+        torch.testing.assert_close(mine, moved, rtol=0, atol=1e-6)
