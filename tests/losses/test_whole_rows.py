@@ -147,3 +147,34 @@ def test_bad_rows_stay_alone_and_ignored_rows_may_be_anything():
     each = entmax_loss(z, TARGET, 1.3, reduction="none", impl="cpp")
     assert each[[1, 2]].isnan().all()
     assert each[[0, 3, 5]].isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [1.02, 1.3, 1.75, 1.95])
+def test_ties_at_the_threshold_leave_the_weights_right(alpha):
+    """A few scores share the mass but a sliver, and thousands lie together just above the threshold, or below it.
+
+    Float32 sums of so many equal numbers are all rounded alike: on four lanes by up to 2e-6.
+    """
+    few, rest = 40, LENGTH - 40
+    ahead = few ** -(alpha - 1) / (alpha - 1)
+    sliver = torch.tensor([-1e-3, -1e-5, 0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2])[:, None]
+    z = torch.cat([torch.full((9, few), ahead), sliver * ahead + torch.linspace(0, 1e-6, rest) * ahead], 1)
+    p = entmax(z, alpha, impl="cpp").double()
+    torch.testing.assert_close(p, weights(z, alpha), atol=WEIGHT[torch.float32], rtol=0)
+    torch.testing.assert_close(p.sum(-1), torch.ones(9, dtype=torch.float64), atol=2e-6, rtol=0)
+
+
+def test_crowded_rows_among_others_change_none_of_them():
+    z = torch.cat([scores()[[2, 5, 4]], scores()[[3, 5, 0, 5]]])
+    target = torch.tensor([3, 5, 4, 7, 5, 0, 5])
+
+    def gradients(x):
+        x = x.detach().requires_grad_()
+        losses = entmax_loss(x, target[: len(x)], 1.3, reduction="none", impl="cpp")
+        return losses.detach(), torch.autograd.grad(losses.sum(), x)[0]
+
+    loss, gradient = gradients(z)
+    p = weights(z, 1.3)
+    expected = p.scatter_add(1, target[:, None], -torch.ones(7, 1, dtype=torch.float64))
+    torch.testing.assert_close(gradient.double(), expected, atol=2e-6, rtol=0)
+    torch.testing.assert_close(loss[1], gradients(z[[1, 1]])[0][0] + z[1, 3] - z[1, 5], atol=1e-5, rtol=1e-6)
