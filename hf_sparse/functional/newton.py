@@ -99,6 +99,23 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
     return u
 
 
+def solve_crowded(u: Tensor, exponent: float) -> Tensor:
+    """``solve_`` out of place, for long rows that are mostly support: from the threshold of one entry in sixteen.
+
+    The sample's mass is aimed at a little more than its share, so that its threshold is a lower bound of nearly every
+    row's. Where the first step finds that it is not, the row starts from ``u``.
+
+    Cost: three or four steps where ``solve_`` takes six or more.
+    """
+    scale = (16 / 1.3) ** (1 / exponent)
+    sample = u[..., ::16] * scale
+    top = sample.amax(-1, keepdim=True)
+    rise = (top - solve_(sample, exponent).amax(-1, keepdim=True)) / scale
+    raised = (u - rise).clamp_(min=0)
+    step, mass = _step(raised, exponent)
+    return solve_(torch.where(mass < 1, u, raised.sub_(step).clamp_(min=0)), exponent)
+
+
 def near_softmax(x: Tensor, alpha: float) -> Tensor:
     """``[x - tau]_+ ^ P`` with mass one to rounding, for large exponents P in float32.
 
