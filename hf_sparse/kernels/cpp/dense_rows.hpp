@@ -67,9 +67,10 @@ void solve_few<0>(const float* x, int64_t num_rows, int64_t width, double expone
     const double enough = std::max(tolerance, safe_error(exponent));
     raise_bounds(x, num_rows, width, p, tau);
     Few mass{}, slope{}, step;
-    bool rough[FEW];
-    std::fill_n(rough, FEW, true);
-    for (bool any = true; any;) {
+    bool rough[FEW], from_above[FEW];
+    std::fill_n(rough, FEW, true), std::fill_n(from_above, FEW, true);
+    bool any = true;
+    for (int steps = 0; any && steps < 100; steps++) {
         any = false;
         for (int64_t row = 0; row < num_rows; row++) {
             if (!busy[row]) continue;
@@ -82,10 +83,11 @@ void solve_few<0>(const float* x, int64_t num_rows, int64_t width, double expone
             if (!busy[row]) continue;
             const double better = tau[row] + step.row[row];
             tau[row] = better > -1 ? better : -1;
-            const float error = std::fabs(mass.row[row] - 1);
-            busy[row] = rough[row] || error > enough;
+            // The first exact step, from either side, ends below the root; the others rise to it.
+            const float excess = mass.row[row] - 1, error = std::fabs(excess);
+            any |= busy[row] = rough[row] || (from_above[row] ? error : excess) > enough;
+            from_above[row] = rough[row];
             rough[row] &= error > NEAR;
-            any |= busy[row];
         }
     }
 }
