@@ -17,6 +17,9 @@ _CHUNK_BITS, _SMALL_CHUNK_BITS, _SMALL_BELOW = 6, 5, 16_384
 # Entries are searched eight at a time. A row in which more than this share of the eights hold one is left to dense
 # arithmetic: one entry in four reaches the bound there, and their places take more room than the row.
 _EIGHT_BITS, _MOST_EIGHTS = 3, 0.9
+# Losses solve rows densely where more than this share of the chunks hold candidates: if they are spread evenly, one
+# entry in sixteen.
+MOST_CHUNKS = 0.98
 
 
 class Entries(NamedTuple):

@@ -99,6 +99,23 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
     return u
 
 
+def solve_crowded(u: Tensor, exponent: float) -> Tensor:
+    """``solve_`` out of place, for long rows that are mostly support: from the threshold of one entry in sixteen.
+
+    The sample's mass is aimed at a little more than its share, so that its threshold is a lower bound of nearly every
+    row's. Where the first step finds that it is not, the row starts from ``u``.
+
+    Cost: three or four steps where ``solve_`` takes six or more.
+    """
+    scale = (16 / 1.3) ** (1 / exponent)
+    sample = u[..., ::16] * scale
+    top = sample.amax(-1, keepdim=True)
+    rise = (top - solve_(sample, exponent).amax(-1, keepdim=True)) / scale
+    raised = (u - rise).clamp_(min=0)
+    step, mass = _step(raised, exponent)
+    return solve_(torch.where(mass < 1, u, raised.sub_(step).clamp_(min=0)), exponent)
+
+
 def near_softmax(x: Tensor, alpha: float) -> Tensor:
     """``[x - tau]_+ ^ P`` with mass one to rounding, for large exponents P in float32.
 
@@ -111,8 +128,9 @@ def near_softmax(x: Tensor, alpha: float) -> Tensor:
     Cost: two steps next to softmax, five at alpha 1.1, of nine passes each.
     """
     excess, exponent = alpha - 1, 1 / (alpha - 1)
-    # So little of u that its power is 0 in float32.
-    floor = 2.0 ** (-155 / exponent) - 1
+    # So little of u that its power weighs nothing. Of smaller ones the products with a gradient would not be normal
+    # numbers of float32, each of which costs a processor a hundred cycles.
+    floor = 2.0 ** (-100 / exponent) - 1
     # The rounding of r alone changes the mass by a third of this.
     tolerance = 32 * torch.finfo(x.dtype).eps
     risen = torch.zeros_like(x[..., :1])
@@ -125,7 +143,7 @@ def near_softmax(x: Tensor, alpha: float) -> Tensor:
         slope = torch.div(p, u.add_(1), out=u).sum(-1, keepdim=True)
         step = mass * -torch.expm1(-excess * mass.clamp(min=1).log())
         risen += step / slope.clamp_(min=torch.finfo(x.dtype).tiny)
-    return p
+    return torch.threshold_(p, 2.0**-99, 0.0)
 
 
 def solve(u: Tensor, exponent: float) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional.chunks import Padding, chunk_maxima, entries_from
+from ..functional.chunks import MOST_CHUNKS, Padding, chunk_maxima, entries_from
 from ..functional.negentropy import unnormalized_negentropy
 from ..functional.newton import dtype_for, exponent_of, power
 from ..functional.rows import accumulation_dtype, upcast
@@ -43,7 +43,7 @@ def relu_row_supports(z: Tensor, alpha: float, tau: float, impl: str = "torch") 
     maxima = chunk_maxima(z).to(dtype)
     cut = tau / (alpha - 1)
     cut -= 4 * torch.finfo(dtype).eps * abs(cut)
-    row, column, value, crowded = entries_from(z, maxima, maxima.new_full((len(z), 1), cut))
+    row, column, value, crowded = entries_from(z, maxima, maxima.new_full((len(z), 1), cut), MOST_CHUNKS)
     u = value.mul_(alpha - 1).sub_(tau).clamp_(min=0)
     p = power(u, exponent)
     # Sequential float32 sums drift, so thousands of small terms are summed in float64.

@@ -16,6 +16,7 @@ from ..functional.registry import underlying
 from ..functional.rows import in_graph, upcast
 from ..kernels import chosen
 from ._alpha_relu_support import relu_dense_loss, relu_support_loss
+from ._dense_rows import dense_rows_loss
 from ._entmax_support import entmax_support_loss
 from ._generic import generic_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
@@ -103,6 +104,8 @@ def _alpha_relu_losses(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str
     dense = partial(relu_dense_loss, alpha=alpha, tau=tau)
     if not _is_long(z):
         return dense(z, y)
+    if _stays_in_cache(z, y):
+        dense = partial(dense_rows_loss, alpha=alpha, tau=tau)
     return _on_supports(z, y, partial(relu_support_loss, alpha=alpha, tau=tau, impl=impl), dense)
 
 
@@ -119,13 +122,19 @@ def _entmax_losses(
     if alpha == 1 and not y.is_floating_point():
         return F.cross_entropy(upcast(_without_uncounted(z, counted)), y, reduction="none")
     if 1 < alpha <= 2 and _is_long(z):
-        return _on_supports(z, y, partial(entmax_support_loss, alpha=alpha, impl=impl), generic)
+        dense = partial(dense_rows_loss, alpha=alpha) if _stays_in_cache(z, y) else generic
+        return _on_supports(z, y, partial(entmax_support_loss, alpha=alpha, impl=impl), dense)
     return generic(z, y)
 
 
 def _is_long(z: Tensor) -> bool:
     """Whether rows are long enough for a search of their supports to pay, outside graphs, where it can run."""
     return z.shape[1] >= CANDIDATES_FROM and not in_graph()
+
+
+def _stays_in_cache(z: Tensor, y: Tensor) -> bool:
+    """Whether long rows are faster a few at a time: on a CPU, for class targets."""
+    return z.device.type == "cpu" and not y.is_floating_point()
 
 
 def _on_supports(

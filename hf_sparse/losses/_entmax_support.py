@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional.candidates import solve_long_rows
+from ..functional.chunks import MOST_CHUNKS
 from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of, power
 from ..functional.rows import accumulation_dtype
@@ -31,7 +32,7 @@ def entmax_row_supports(z: Tensor, alpha: float, impl: str = "torch") -> Support
     """
     if impl == "cpp":
         return entmax_supports(z, alpha, exponent_of(alpha))
-    solved = solve_long_rows(z, alpha)
+    solved = solve_long_rows(z, alpha, MOST_CHUNKS)
     p = power(solved.u, exponent_of(alpha))
     # (alpha - 1) Omega*(z) is the least value over tau of (1 - 1/alpha) sum u^(alpha / (alpha - 1)) + tau + 1/alpha:
     # a rounding error of tau enters only squared. It is exactly zero where the only positive u is 1.

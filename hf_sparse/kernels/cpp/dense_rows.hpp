@@ -11,14 +11,95 @@ namespace {
 constexpr int FEW = 8;
 inline int64_t padded(int64_t length) { return (length + 2 * LANES - 1) / (2 * LANES) * (2 * LANES); }
 
+// Numbers of a few rows, so that what is done for each of them, logarithms above all, is done for LANES at once.
+struct Few {
+    float row[std::max(FEW, LANES)];
+    template <class F> void set(F of, const Few& a, const Few& b) {
+        for (int k = 0; k < FEW; k += LANES) {
+            const Floats v = of(load(a.row + k), load(b.row + k));
+            std::memcpy(row + k, &v, sizeof v);
+        }
+    }
+};
+
+// Lower bounds of tau: less than the mean of any of the x by their number ^ (-1 / P), where the mass of all of them
+// would be one if all were the mean, and is more (Jensen's inequality). Here of those above the bounds so far.
+void raise_bounds(const float* x, int64_t num_rows, int64_t width, float exponent, double* tau) {
+    Few number{}, total{}, bound;
+    for (int64_t row = 0; row < num_rows; row++, x += width) {
+        Floats count = {}, part = {};
+        const Floats least = all(static_cast<float>(tau[row]));
+        for (int64_t i = 0; i < width; i += LANES) {
+            const Floats v = load(x + i);
+            count += v > least ? all(1.0f) : Floats{};
+            part += v > least ? v : Floats{};
+        }
+        number.row[row] = sum(count), total.row[row] = sum(part);
+    }
+    bound.set([=](Floats n, Floats t) { return t / n - exp2_of(log2_of(n) / -exponent); }, number, total);
+    for (int64_t row = 0; row < num_rows; row++)
+        if (number.row[row] > 0) tau[row] = std::max(tau[row], static_cast<double>(bound.row[row] - MARGIN));
+}
+
+// How far Newton's method on the norm moves tau, as step_of, to the few digits that this takes.
+inline Floats steps_of(Floats mass, Floats slope, float exponent) {
+    const Floats log2 = log2_of(mass, mass - 1.0f) / -exponent;
+    const Floats series = log2 * (0.6931472f + log2 * (0.2402265f + log2 * (0.0555041f + log2 * 0.0096181f)));
+    const Floats small = log2 * log2 < 0.01f ? series : exp2_of(log2) - 1.0f;
+    return -mass * small / slope;
+}
+
+// The thresholds of the busy rows, from lower bounds.
+template <int K>
+void solve_few(const float* x, int64_t num_rows, int64_t width, double exponent, double tolerance, bool* busy,
+               double* tau) {
+    for (bool any = true; any;) {
+        any = false;
+        for (int64_t row = 0; row < num_rows; row++)
+            if (busy[row]) any |= busy[row] = step_up<K>(x + row * width, width, tau[row], exponent, tolerance);
+    }
+}
+
+// Where P is any number, steps are few and cheap: from a better bound, on rough powers first.
+template <>
+void solve_few<0>(const float* x, int64_t num_rows, int64_t width, double exponent, double tolerance, bool* busy, double* tau) {
+    const float p = static_cast<float>(exponent);
+    const double enough = std::max(tolerance, safe_error(exponent));
+    raise_bounds(x, num_rows, width, p, tau);
+    Few mass{}, slope{}, step;
+    bool rough[FEW], from_above[FEW];
+    std::fill_n(rough, FEW, true), std::fill_n(from_above, FEW, true);
+    bool any = true;
+    for (int steps = 0; any && steps < 100; steps++) {
+        any = false;
+        for (int64_t row = 0; row < num_rows; row++) {
+            if (!busy[row]) continue;
+            const float* own = x + row * width;
+            const Sums f = rough[row] ? sums_of<0, true>(own, width, tau[row], p) : sums_of<0>(own, width, tau[row], p);
+            mass.row[row] = static_cast<float>(f.mass), slope.row[row] = static_cast<float>(f.slope);
+        }
+        step.set([=](Floats m, Floats s) { return steps_of(m, s, p); }, mass, slope);
+        for (int64_t row = 0; row < num_rows; row++) {
+            if (!busy[row]) continue;
+            const double better = tau[row] + step.row[row];
+            tau[row] = better > -1 ? better : -1;
+            // The first exact step, from either side, ends below the root; the others rise to it.
+            const float excess = mass.row[row] - 1, error = std::fabs(excess);
+            any |= busy[row] = rough[row] || (from_above[row] ? error : excess) > enough;
+            from_above[row] = rough[row];
+            rough[row] &= error > NEAR;
+        }
+    }
+}
+
 template <int K>
 void write_weights(const float* z, float* p, int64_t num_rows, int64_t length, float scale, double exponent,
                    float* x) {
     const int64_t width = padded(length);
     const double tolerance = tolerance_of(length, exponent);
     float top[FEW];
-    double tau[FEW];
-    bool busy[FEW];
+    double tau[FEW] = {};
+    bool busy[FEW] = {};
     for (int64_t row = 0; row < num_rows; row++, z += length) {
         const auto tops = tops_of<2>(z, length);
         top[row] = tops.all;
@@ -32,11 +113,7 @@ void write_weights(const float* z, float* p, int64_t num_rows, int64_t length, f
         // The bound spares two or three steps, each as long as the row.
         tau[row] = length < 256 ? -1 : first_bound(tops, scale, exponent);
     }
-    for (bool any = true; any;) {
-        any = false;
-        for (int64_t row = 0; row < num_rows; row++)
-            if (busy[row]) any |= busy[row] = step_up<K>(x + row * width, width, tau[row], exponent, tolerance);
-    }
+    solve_few<K>(x, num_rows, width, exponent, tolerance, busy, tau);
     for (int64_t row = 0; row < num_rows; row++, p += length, x += width) {
         if (!(-INF < top[row] && top[row] < INF)) {
             std::fill_n(p, length, top[row] == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN());

@@ -157,7 +157,6 @@ inline Floats power(Floats u, Floats less_one, float exponent) {
     return u > std::numeric_limits<float>::min() ? exp2_of(exponent * log2_of(u, less_one)) : Floats{};
 }
 inline Floats power(Floats u, float exponent) { return power(u, u - 1.0f, exponent); }
-
 // An excess u = [x - tau]_+, and u - 1 from 1 + tau, whose own digits are finer where tau is close to -1. The rounding of
 // tau to float32 is made up for: thousands of small u would all be off by it.
 struct Excess { Floats u, less_one; };
@@ -171,16 +170,33 @@ template <int K> inline Excess excess(Floats x, const Offset& offset) {
     return {largest(x - offset.tau - offset.rest, Floats{}), K == 0 ? x - offset.risen : Floats{}};
 }
 
+// u ^ exponent to three or four digits, in little more than half the time: enough for all steps to a threshold but the
+// last. Where the exponent is so large that it multiplies errors of the logarithm, all u that count are close to 1, and
+// there it is exact.
+inline Floats rough_power(const Excess& e, float exponent) {
+    constexpr int32_t HALF_ROOT = 0x3f3504f3;
+    constexpr float WHOLE = 12582912;
+    const Ints above = (Ints)e.u - HALF_ROOT, power_of_two = above >> 23;
+    const Floats f = power_of_two == 0 ? e.less_one : (Floats)((above & 0x7fffff) + HALF_ROOT) - 1.0f;
+    const Floats square = f * f;
+    const Floats log = (f - 0.5f * square) + f * square * (0.33596106f - 0.26497006f * f + 0.17186259f * square);
+    const Floats log2 = __builtin_convertvector(power_of_two, Floats) + log * 1.4426950408889634f;
+    const Floats v = smallest(largest(exponent * log2, all(-125.0f)), all(127.0f)), whole = v + WHOLE;
+    const Floats rest = v - (whole - WHOLE);
+    const Floats series = (0.99992807f + 0.69326099f * rest) + rest * rest * (0.24261117f + 0.05517164f * rest);
+    return e.u > 0.0f ? (Floats)((Ints)series + ((Ints)whole << 23)) : Floats{};
+}
+
 // Whether all of it is zero, and so are its powers: worth a look before a logarithm, for long stretches of rows are.
 template <int K> inline bool is_nothing(const Excess& e) { return K == 0 && beyond(e.u, Floats{}) == 0; }
 
 // u ^ (P - 1), where P is K, or any number if K is 0.
-template <int K> inline Floats slope_power(Excess e, float exponent) {
+template <int K, bool ROUGH = false> inline Floats slope_power(Excess e, float exponent) {
     if (K == 1) return e.u > 0.0f ? all(1.0f) : Floats{};
     if (K == 2) return e.u;
     if (K == 3) return e.u * e.u;
     if (K == 4) return e.u * e.u * e.u;
-    return power(e.u, e.less_one, exponent - 1);
+    return ROUGH ? rough_power(e, exponent - 1) : power(e.u, e.less_one, exponent - 1);
 }
 template <int K> inline Floats slope_power(Floats u, float exponent) {
     return slope_power<K>(Excess{u, K == 0 ? u - 1.0f : u}, exponent);

@@ -14,18 +14,20 @@ namespace {
 
 struct Sums { double mass, slope; };
 
-// sum u^P and sum u^(P - 1), u = [x - tau]_+. The row is padded with -inf to a multiple of 2 LANES.
-template <int K> Sums sums_of(const float* x, int64_t n, double tau, float exponent) {
+// sum u^P and sum u^(P - 1), u = [x - tau]_+, of one pair of vectors in `stride`. The row is padded with -inf to a
+// multiple of 2 LANES.
+template <int K, bool ROUGH = false>
+Sums sums_of(const float* x, int64_t n, double tau, float exponent, int64_t stride = 1) {
     Sums total{0, 0};
     const Offset offset(tau);
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        const int64_t end = std::min(n, start + BLOCK);
+    for (int64_t start = 0; start < n; start += stride * BLOCK) {
+        const int64_t end = std::min(n, start + stride * BLOCK);
         Floats mass[2] = {}, slope[2] = {};
-        for (int64_t i = start; i < end; i += 2 * LANES)
+        for (int64_t i = start; i < end; i += stride * 2 * LANES)
             for (int k = 0; k < 2; k++) {
                 const Excess e = excess<K>(load(x + i + k * LANES), offset);
                 if (is_nothing<K>(e)) continue;
-                const Floats s = slope_power<K>(e, exponent);
+                const Floats s = slope_power<K, ROUGH>(e, exponent);
                 mass[k] += s * e.u;
                 slope[k] += s;
             }
@@ -49,6 +51,19 @@ template <int K> double step_of(const Sums& f, double exponent) {
                                  : -f.mass * std::expm1(-std::log(f.mass) / exponent);
     return norm / f.slope;
 }
+
+// Newton's step from either side, but not below -1, where no threshold is.
+template <int K> double stepped(double tau, const Sums& f, double exponent) {
+    const double better = tau + step_of<K>(f, exponent);
+    return f.mass > 0 && f.slope > 0 && better > -1 ? better : -1;
+}
+
+// Steps on rough powers end with one from a mass this close to one; what it leaves is about a hundredth of the square.
+constexpr double NEAR = 0.1;
+// After a step from a mass this close to one no other look is needed, unless P is close to one: the slope then jumps
+// where entries leave the support, many at once if they are tied.
+constexpr double SAFE = 1e-3, LEAST_SMOOTH_EXPONENT = 1.25;
+inline double safe_error(double exponent) { return exponent < LEAST_SMOOTH_EXPONENT ? 0 : SAFE; }
 
 // One step up from a lower bound to a better one; whether there is another to take.
 template <int K> bool step_up(const float* x, int64_t n, double& tau, double exponent, double tolerance) {

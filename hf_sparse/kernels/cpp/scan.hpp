@@ -87,9 +87,10 @@ struct Threshold { float top; double tau; bool crowded = false; };
 
 // Reads the row once; leaves in `found` all entries that can be in the support, with their x.
 // Rows without a finite maximum find nothing: top is -inf (masked), inf or NaN. Rows with more than `most` such entries
-// are crowded: they are given up, and better solved whole.
+// are crowded: they are given up, and better solved whole. That may be told from a sign after as many entries as `sign`.
+constexpr int64_t FIRST_SIGN = 4 * BLOCK, SIGN_AFTER_CROWDED = BLOCK;  // for rows of a batch are alike
 template <class T>
-Threshold scan(const T* z, int64_t length, float scale, double exponent, int64_t most, Found& found) {
+Threshold scan(const T* z, int64_t length, float scale, double exponent, int64_t most, int64_t sign, Found& found) {
     found.count = 0;
     const auto tops = tops_of<8>(z, std::min(length, 4 * BLOCK));
     float top = tops.all;
@@ -118,9 +119,9 @@ Threshold scan(const T* z, int64_t length, float scale, double exponent, int64_t
                 threshold = std::max(threshold, score_at(top, tau, scale));
                 drop_below(found, threshold);
             }
-            // Of a few thousand entries thrice the share is a sign: the bound is still low, and rises with what follows.
+            // Of the first entries thrice the share is a sign: the bound is still low, and rises with what follows.
             const int64_t read = begin + BLOCK;
-            if (found.count > most || (read >= 4 * BLOCK && found.count * length > 3 * most * read)) return {top, tau, true};
+            if (found.count > most || (read >= sign && found.count * length > 3 * most * read)) return {top, tau, true};
             enough = std::max<int64_t>(256, found.count + found.count / 2);
         }
     }

@@ -24,20 +24,17 @@ struct Scaling {
     template <class V> V operator()(V z) const { return (z - base - rest) * scale; }
 };
 
-// The threshold of x[0:n], estimated on one vector in SKIP, each standing for SKIP of them. It may lie on either side.
-constexpr int64_t SKIP = 16;
-template <int K> double estimate(const float* x, int64_t n, double exponent, float* sample) {
-    int64_t count = 0;
-    for (int64_t i = 0; i + LANES <= n; i += SKIP * LANES, count += LANES) std::memcpy(sample + count, x + i, 4 * LANES);
-    for (int64_t i = count; i < count + 2 * LANES; i++) sample[i] = -INF;
+// The threshold of x[0:n] to a few digits, from either side: of one pair of vectors in 64, which stand for all, then
+// from there of one in 8, and of all of them.
+template <int K> double estimate(const float* x, int64_t n, double exponent) {
     double tau = -1;
-    for (int step = 0; step < 12; step++) {
-        Sums f = sums_of<K>(sample, count, tau, static_cast<float>(exponent));
-        f.mass *= SKIP, f.slope *= SKIP;
-        if (!(f.mass > 1)) break;
-        tau += step_of<K>(f, exponent);
-        if (f.mass < 1.01) break;
-    }
+    for (int64_t stride = 64; stride >= 1; stride /= 8)
+        for (int step = 0; step < 12; step++) {
+            Sums f = sums_of<K, true>(x, n, tau, static_cast<float>(exponent), stride);
+            f.mass *= stride, f.slope *= stride;
+            tau = stepped<K>(tau, f, exponent);
+            if (std::fabs(f.mass - 1) < NEAR || tau == -1) break;
+        }
     return tau;
 }
 
@@ -69,17 +66,21 @@ template <int K> Moments moments_of(const float* x, int64_t n, double tau, doubl
 // An error of the mass moves the weight p = u^P / mass by that times the difference of p and its share u^(P - 1) / slope:
 // by 1e-7 at most, and of thousands of small weights, all together by no more than LOOSE.
 constexpr double LOOSE = 1e-5;
-template <int K>
-double threshold_of(const float* x, int64_t n, double exponent, float* sample, Moments& moments) {
-    double tau = estimate<K>(x, n, exponent, sample);
+template <int K> double threshold_of(const float* x, int64_t n, double exponent, Moments& moments) {
+    double tau = estimate<K>(x, n, exponent);
     for (int step = 0; step < 100; step++) {
         moments = moments_of<K>(x, n, tau, exponent);
         const double largest = std::pow(-tau, exponent), share = std::pow(-tau, exponent - 1) / moments.slope;
-        const double tolerance = std::min(LOOSE, 1e-7 / std::max(largest, share));
-        if (std::fabs(moments.mass - 1) <= std::max(8.0 * EPS, tolerance)) break;
+        const double tolerance = std::min(LOOSE, 1e-7 / std::max(largest, share)), error = std::fabs(moments.mass - 1);
+        if (error <= std::max(8.0 * EPS, tolerance)) break;
         if (step > 0 && moments.mass <= 1) break;
-        const double better = tau + step_of<K>({moments.mass, moments.slope}, exponent);
-        tau = moments.mass > 0 && moments.slope > 0 && better > -1 ? better : -1;
+        const double before = tau;
+        tau = stepped<K>(tau, {moments.mass, moments.slope}, exponent);
+        if (K == 0 && error <= safe_error(exponent)) {  // what the sums are there
+            moments.with_excess -= (tau - before) * (exponent * (moments.mass - moments.slope) + moments.mass);
+            moments.mass = 1;
+            break;
+        }
     }
     return tau;
 }
@@ -112,52 +113,62 @@ template <class T> void copy_out(T* out, const T* from, int64_t n, bool streamed
     std::memcpy(static_cast<void*>(out + i), from + i, (n - i) * sizeof(T));
 }
 
-// The weights of a solved row times factor, and factor less at the target if it is in the row.
+// The weights of a solved row times factor, and factor less at the target if it is in the row. Their sum, without either.
 template <int K, class T>
-void write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
-                 int64_t target, T* out, bool streamed) {
+double write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
+                   int64_t target, T* out, bool streamed) {
     const Offset offset(s.tau);
     const Scaling scaled(s.base, alpha);
     const float share = static_cast<float>(factor / s.mass);
-    T part[BLOCK];
+    constexpr int64_t PART = BLOCK / 4;  // so few are summed up in float32, for they may be equal and rounded alike
+    T part[PART];
+    double total = 0;
     int64_t start = 0, end = std::min<int64_t>(length, (-reinterpret_cast<uintptr_t>(out) & 63) / sizeof(T));
-    for (; start < length; start = end, end = std::min(length, start + BLOCK)) {
+    for (; start < length; start = end, end = std::min(length, start + PART)) {
         int64_t i = start;
         const auto excess_of = [&](Floats v) { return excess<K>(scaled(v), offset); };
         const auto weight = [&](const Excess& e) { return share * weight_power<K>(e, static_cast<float>(exponent)); };
+        Floats written = {};
+        const auto keep = [&](int64_t at, Floats w) { store_lanes(part + (at - start), w), written += w; };
         for (; i + 2 * LANES <= end; i += 2 * LANES) {  // two at a time, for which constants are read once
             const Excess e[2] = {excess_of(load(z + i)), excess_of(load(z + i + LANES))};
             const bool nothing = is_nothing<K>(e[0]) && is_nothing<K>(e[1]);
-            for (int k = 0; k < 2; k++) store_lanes(part + (i + k * LANES - start), nothing ? Floats{} : weight(e[k]));
+            for (int k = 0; k < 2; k++) keep(i + k * LANES, nothing ? Floats{} : weight(e[k]));
         }
-        for (; i + LANES <= end; i += LANES) store_lanes(part + (i - start), weight(excess_of(load(z + i))));
-        for (; i < end; i++) store_one(part + (i - start), weight(excess_of(all(load_one(z + i))))[0]);
+        for (; i + LANES <= end; i += LANES) keep(i, weight(excess_of(load(z + i))));
+        for (; i < end; i++) {
+            const float w = weight(excess_of(all(load_one(z + i))))[0];
+            store_one(part + (i - start), w);
+            total += w;
+        }
+        total += sum(written);
         if (start <= target && target < end)
             store_one(part + (target - start), weight(excess_of(all(load_one(z + target))))[0] - factor);
         copy_out(out + start, part, end - start, streamed);
     }
+    return total / factor;
 }
 
-// A row of entmax, solved whole; x is scratch for length + BLOCK entries, and so is sample.
+// A row of entmax, solved whole.
 template <class T>
 Solution solve_whole(const T* z, int64_t length, double alpha, double exponent, Found& found, Moments& moments) {
     const float top = tops_of<8>(z, length).all;
     if (!(-INF < top && top < INF)) return {top, 0, 0};
     float* x = found.x.data();
     write_scaled(z, length, Scaling(top, alpha), x);
-    const double tau = BY_EXPONENT(threshold_of, exponent, x, length, exponent, found.value.data(), moments);
+    const double tau = BY_EXPONENT(threshold_of, exponent, x, length, exponent, moments);
     return {top, tau, moments.mass};
 }
 
 template <class T>
-void write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
-                 int64_t target, T* out, bool streamed) {
+double write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
+                   int64_t target, T* out, bool streamed) {
     const auto write = exponent == 1   ? write_whole<1, T>
                        : exponent == 2 ? write_whole<2, T>
                        : exponent == 3 ? write_whole<3, T>
                        : exponent == 4 ? write_whole<4, T>
                                        : write_whole<0, T>;
-    write(z, length, alpha, exponent, s, factor, target, out, streamed);
+    return write(z, length, alpha, exponent, s, factor, target, out, streamed);
 }
 
 }  // namespace
