@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
 from ..model.state import sparse_config, transformers_model
+from .labels import counted
 from .supports import Supports, check_positions, without_supports
-from .teacher import as_own_teacher, check_own_teacher, check_teacher, check_vocabulary, counted
+from .teacher import as_own_teacher, check_own_teacher, check_teacher, check_vocabulary
 
 
 class Distillation:

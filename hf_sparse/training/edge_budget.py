@@ -15,7 +15,8 @@ from ..attention import attention_sites
 from ..attention.soft_edges import SoftEdges, soft_edges
 from ..model.dry_run import quiet_pass
 from ..model.state import sparse_config, transformers_model
-from .teacher import as_own_teacher, check_own_teacher, check_teacher, counted
+from .labels import counted
+from .teacher import as_own_teacher, check_own_teacher, check_teacher
 
 RATE = 0.2
 PRICES = (1e-3, 1e3)

@@ -11,7 +11,6 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, default_data_collator
-from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from ..config import MapConfig
 from ..functional.arguments import check_count, items_divisor
@@ -20,6 +19,7 @@ from ..model.dry_run import quiet_evaluation
 from ..model.lazy_logits import LinearLogits
 from ..model.state import is_sparse, raw_scores, sparse_config, transformers_model
 from .drawn_support import drawn_support
+from .labels import shifts_labels
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -164,12 +164,6 @@ def _drawn_from(p: Tensor, draws: int, generator: torch.Generator) -> tuple[list
     nonzero = (q > 0).sum(-1)
     classes = [row[:count].tolist() for row, count in zip(ids, nonzero)]
     return classes, [row[: min(certain + 1, count)].tolist() for row, certain, count in zip(q, num_certain, nonzero)]
-
-
-def shifts_labels(model: PreTrainedModel) -> bool:
-    """Whether logits at one position are scored by the label of the next, by the rule of ``Trainer``."""
-    inner = transformers_model(model)
-    return LOSS_MAPPING.get(inner.loss_type) is ForCausalLMLoss and not inner.config.is_encoder_decoder
 
 
 def check_positions(logits: Tensor | LinearLogits, labels: Tensor, purpose: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -81,16 +81,3 @@ def as_own_teacher(model: PreTrainedModel) -> Iterator[None]:
     adapted = model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
     with adapted, dense_attention(model), dense_head(model):
         yield
-
-
-def counted(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
-    """Whether a label counts in the loss, (batch, ...): without the first of a row where labels are shifted.
-
-    Args:
-        inputs: a batch with ``labels``, perhaps with ``shift_labels``, which are shifted already.
-        shifts_labels: whether logits at one position are scored by the label of the next.
-    """
-    labels: Tensor | None = inputs.get("shift_labels")
-    if labels is None:
-        labels = inputs["labels"][..., 1:] if shifts_labels else inputs["labels"]
-    return labels != -100

@@ -20,6 +20,7 @@ from .arguments import SparseTrainingArguments, check_arguments
 from .buckets import BucketedTrainer
 from .distillation import Distillation
 from .edge_budget import EdgeBudget, EdgePrice
+from .labels import shifts_labels
 from .supports import IDS, PROBABILITIES, SupportCollator, has_supports, without_supports
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,9 @@ class SparseTrainer(BucketedTrainer):
         check_arguments(args, teacher)
         super().__init__(model, args, *rest, **kwargs)
         self._check_model(args)
+        self._loss_shifts_labels = shifts_labels(
+            self.model
+        )  # Trainer goes by the name of the class, which errs for GPT-2
         self._sparsity = _Sparsity()
         self._distillation: Distillation | None = None
         self._budget: EdgeBudget | None = None
