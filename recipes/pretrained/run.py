@@ -4,6 +4,7 @@ A run takes a model that people use, replaces softmax, fits the settings of the 
 part of the data, and measures on another, beside the dense model and the bare swap.
 
     smollm2-attention   a language model's attention: cross-entropy on text, at an eighth or a fifth of the edges
+    smollm2-settings    the same, its alphas and temperatures trained for few edges at a loss .5 % above, no weight
     smollm2-trained     the same, trained for the fewest edges at a loss 1 % above a dense model's
     smollm2-adapted     the same, with adapters beside the settings of its maps
     smollm2-head        its head: a mean number of classes beside top-p
@@ -102,6 +103,7 @@ class Pretrained(Settings):
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
     "smollm2-attention-fifth": Pretrained(edges=0.2),
+    "smollm2-settings": Pretrained(part="trained", edges=0.12, batch_size=4, increase=0.005, dtype="bfloat16"),
     "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512),
     "smollm2-adapted": Pretrained(part="trained", edges=0.12, length=512, dtype="bfloat16", steps=150, rank=16),
     "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),

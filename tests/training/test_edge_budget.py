@@ -87,22 +87,32 @@ def test_another_teacher_is_another_measure(tmp_path):
     assert log["loss_increase"] == pytest.approx(increase, rel=1e-3)
 
 
-def test_dropout_does_not_count_against_the_sparse_model(tmp_path):
-    """Next to softmax both losses are those of one model, whose dropout of a half changes each."""
+def sure_gpt2():
+    """A model that is sure of what it predicts, so that dropout raises its loss."""
     model = tiny_model("gpt2")
+    model.transformer.ln_f.weight.data.mul_(6)
+    return model
+
+
+def test_dropout_does_not_count_against_the_sparse_model(tmp_path):
+    """Next to softmax both losses are those of one model, whose dropout of a half raises each."""
+    model, against, ids = sure_gpt2(), no_dropout(sure_gpt2()), tokens(ROWS, 60)
+    with torch.no_grad():
+        predicted = against.eval()(ids).logits.argmax(-1)
+    labels = torch.cat([ids[:, :1], predicted[:, :-1]], dim=1)
+    data = Dataset.from_dict({"input_ids": ids.tolist(), "labels": labels.tolist()})
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.5
     learn_settings(sparsify(model, attn={"name": "entmax", "alpha": 1.01}), ["temperature"])
-    data = Dataset.from_dict({"input_ids": tokens(ROWS, 60).tolist(), "labels": tokens(ROWS, 60).tolist()})
     for path, weight in model.named_parameters():
         weight.requires_grad_("sparse_" in path)
     mean = {}
-    for against in (None, no_dropout(tiny_model("gpt2"))):
-        runs = [budgeted(model, tmp_path, against, data, learning_rate=1e-9, seed=seed) for seed in range(4)]
-        mean[against is None] = abs(sum(run._edge_price.increase for run in runs)) / 4
-    assert mean[True] < 0.3 * mean[False]
-    assert mean[False] > 0.02
+    for teacher in (None, against):
+        runs = [budgeted(model, tmp_path, teacher, data, learning_rate=1e-9, seed=seed) for seed in range(4)]
+        mean[teacher is None] = sum(run._edge_price.increase for run in runs) / 4
+    assert abs(mean[True]) < 0.05
+    assert mean[False] > 0.5
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
