@@ -18,7 +18,7 @@ from ..lib.models import config_of, save
 from ..lib.records import Figures
 from .data import windows
 from .promises import coverage, ways_of
-from .sets import Nucleus, impossible, loss, mean_support
+from .sets import Cut, Nucleus, impossible, loss, mean_support
 from .sources import load
 
 
@@ -74,7 +74,7 @@ def head(settings: Any, folder: Path) -> Figures:
     model, tokenizer = load(settings.source, "causal")
     fit, test = windows(tokenizer, Path(settings.data), settings.length, settings.rows)
     z, y = logits_of(model, test)
-    top_p, sizes = Nucleus(z), {}
+    top_p, cut, sizes = Nucleus(z), Cut(z), {}
     for classes in settings.classes:
         sparse = hf_sparse.sparsify(copy.deepcopy(model), head="entmax15", example={"input_ids": fit[:1]})
         hf_sparse.calibrate(sparse, rows_of(fit), classes=classes, progress=False)
@@ -82,6 +82,7 @@ def head(settings: Any, folder: Path) -> Figures:
         p = hf_sparse.probabilities(sparse, z)
         support = mean_support(p)
         q, mass = top_p(support)
+        r, least = cut(support)
         sizes[str(classes)] = {
             "alpha": found.spelled_out.map_settings["alpha"],
             "temperature": found.temperature,
@@ -93,9 +94,12 @@ def head(settings: Any, folder: Path) -> Figures:
                 "loss": loss(q, y),
                 "impossible": impossible(q, y),
             },
+            "cut": {"least": least, "loss": loss(r, y), "impossible": impossible(r, y)},
         }
         print(classes, sizes[str(classes)], flush=True)
-    return {"dense": loss(z.softmax(-1), y), "sizes": sizes, "tokens": len(y)}
+    r, _ = cut(settings.few_classes)
+    few = {"classes": settings.few_classes, "loss": loss(r, y), "impossible": impossible(r, y)}
+    return {"dense": loss(z.softmax(-1), y), "sizes": sizes, "few": few, "tokens": len(y)}
 
 
 def promises(settings: Any, folder: Path) -> Figures:

@@ -353,16 +353,22 @@ def pretrained_head() -> str:
     """The head at equal mean numbers of classes beside top-p."""
     figures = _figures("smollm2-head")
     lines = [
-        "| classes | alpha | temperature | loss | token impossible | top-p: loss | token impossible |",
-        "|---" * 7 + "|",
+        "| classes | alpha | temperature | entmax | top-p | cut at a probability |",
+        "|---" * 6 + "|",
     ]
     for found in figures["sizes"].values():
-        other = found["nucleus"]
-        lines.append(
-            f"| {found['support']:,.0f} | {found['alpha']:g} | {found['temperature']:.3g} | {found['loss']:.3f} | "
-            f"{found['impossible']:.1%} | {other['loss']:.3f} | {other['impossible']:.1%} |"
-        )
-    return "\n".join([*lines, "", f"Dense loss {figures['dense']:.3f}; {figures['tokens']:,} tokens."])
+        ways = (found, found["nucleus"], found["cut"])
+        cells = " | ".join(f"{way['loss']:.3f}, {way['impossible']:.1%} impossible" for way in ways)
+        lines.append(f"| {found['support']:,.0f} | {found['alpha']:g} | {found['temperature']:.3g} | {cells} |")
+    few = figures["few"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Dense loss {figures['dense']:.3f}; {figures['tokens']:,} tokens. The best cut with {few['classes']:g} "
+            f"classes costs {few['loss'] / figures['dense'] - 1:+.1%}.",
+        ]
+    )
 
 
 @block

@@ -72,6 +72,7 @@ class Pretrained(Settings):
     fit_rows: int = setting(256)  # halves of paragraphs to calibrate on
     folds: int = setting(4)
     classes: tuple[float, ...] = setting((32, 100, 320, 1000, 4000))
+    few_classes: float = setting(500.0)  # for which the best cut of the dense distribution is measured
     coverage: tuple[float, ...] = setting((0.8, 0.9, 0.95, 0.99))
     alphas: tuple[float, ...] = setting((1.1, 1.2, 1.3, 1.5))
     penalties: tuple[float, ...] = setting((1e-5, 1e-4, 1e-3))

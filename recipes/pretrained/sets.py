@@ -1,6 +1,8 @@
-"""Distributions over some of the classes: nucleus sampling, and the loss by which any of them is measured."""
+"""Distributions over some of the classes: nucleus and epsilon sampling, and the loss by which any is measured."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -44,6 +46,34 @@ class Nucleus:
             low, high = (middle, high) if float(at_most(self.before, middle).mean()) <= classes else (low, middle)
         kept = torch.where(self.before <= low, self.p, 0.0)
         return torch.zeros_like(self.p).scatter(-1, self.order, kept / kept.sum(-1, keepdim=True)), low
+
+
+class Cut:
+    """Classes of at least a given probability, the threshold chosen for a mean number of classes.
+
+    Source: epsilon sampling (Hewitt, Manning and Liang 2022).
+
+    Args:
+        logits: raw scores (N, V).
+    """
+
+    BINS = 1 << 14
+
+    def __init__(self, logits: Tensor) -> None:
+        self.log_p = logits.log_softmax(-1)
+        self.lowest = float(self.log_p.min())
+        counts = torch.histc(self.log_p, self.BINS, self.lowest, 0)
+        self.above = counts.flip(0).cumsum(0).flip(0) / len(logits)  # mean number of classes from each bin on
+
+    def __call__(self, classes: float) -> tuple[Tensor, float]:
+        """Distributions (N, V) with at most ``classes`` classes on average, and the smallest probability of one.
+
+        Rows without a class of that probability are left without any, and lose every target.
+        """
+        bin = int((self.above > classes).sum())
+        least = self.lowest * (1 - bin / self.BINS)
+        kept = torch.where(self.log_p >= least, self.log_p.exp(), 0.0)
+        return kept / kept.sum(-1, keepdim=True).clamp(min=torch.finfo(kept.dtype).tiny), math.exp(least)
 
 
 def at_most(ascending: Tensor, limit: float) -> Tensor:

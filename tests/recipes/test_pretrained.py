@@ -82,6 +82,18 @@ def test_nucleus_is_the_largest_with_as_many_classes(logits):
     assert 3.9 < sets.mean_support(p) <= 4.0
 
 
+def test_a_cut_keeps_the_likeliest_of_all_classes_of_all_rows(logits):
+    p, least = sets.Cut(logits)(4.0)
+    dense = logits.softmax(-1)
+    assert torch.equal(p > 0, dense >= least)
+    torch.testing.assert_close(p.sum(-1), torch.ones(300, dtype=p.dtype))
+    torch.testing.assert_close(p[p > 0], (dense / dense.where(p > 0, 0.0).sum(-1, keepdim=True))[p > 0])
+    assert 3.9 < sets.mean_support(p) <= 4.0
+    none, _ = sets.Cut(logits)(0.01)
+    assert sets.mean_support(none) <= 0.01
+    assert bool((none.sum(-1) == 0).any())
+
+
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
 def test_a_class_enters_the_support_at_its_temperature(alpha, logits, target):
     entries = promises.entry_temperature(logits, target, alpha)
