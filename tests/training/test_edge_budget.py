@@ -1,6 +1,7 @@
 """Training for few edges under a bound on the loss: the price, the loss it makes, and what it is refused for."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 
 from hf_sparse import SparseTrainer, learn_settings, sparsify
 from hf_sparse.attention.soft_edges import soft_edges
-from hf_sparse.training.edge_budget import PRICES, RATE, EdgePrice
+from hf_sparse.training.edge_budget import GAIN, MEMORY, PRICES, RATE, EdgePrice
 from tests.tiny_models import tiny_model, tokens
 from tests.training.test_distillation import no_dropout
 from tests.training.test_trainer import ROWS, arguments, largest_change
@@ -43,21 +44,52 @@ def budgeted(model, path, teacher=None, data=None, resume=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("increase", "excess"), [(0.05, 0.0), (0.0, -1.0), (0.075, 0.5), (0.1, 1.0), (9.0, 1.0), (-3.0, -1.0)]
+    ("increase", "excess"), [(0.05, 0.0), (0.0, -1.0), (0.075, 0.5), (0.1, 1.0), (9.0, 4.0), (-3.0, -1.0)]
 )
 def test_the_price_falls_above_the_bound_and_grows_below(increase, excess):
-    price = EdgePrice(2.0)
+    price = EdgePrice(20.0)
     price.move(increase, 0.05)
-    assert price.price == pytest.approx(2.0 * math.exp(-RATE * excess))
-    assert price.increase == increase
+    assert price.increase == pytest.approx(max(-0.4, min(0.4, increase)))
+    assert price.standing == pytest.approx(20.0 * math.exp(-RATE * excess))
+    assert price.price == pytest.approx(price.standing * math.exp(-GAIN * excess))
 
 
-def test_the_price_stays_finite():
+def test_the_last_steps_count_together():
+    price = EdgePrice()
+    for increase in (0.3, 0.0, 0.0):
+        price.move(increase, 0.05)
+    assert price.increase == pytest.approx(0.3 * MEMORY**2 / (1 + MEMORY + MEMORY**2))
+
+
+def test_the_price_stays_finite_and_forgets_a_loss_that_is_not():
     for increase, bound in ((1.0, PRICES[0]), (-1.0, PRICES[1]), (math.nan, PRICES[0])):
         price = EdgePrice()
         for _ in range(400):
             price.move(increase, 0.05)
         assert price.price == bound
+    price.move(0.0, 0.05)
+    assert price.increase == 0
+
+
+def test_a_loss_whose_edges_follow_late_stays_near_its_bound():
+    """A model that loses edges above a price of ten and wins them back below, faster and faster."""
+    price, allowed, speed, log_edges, losses = EdgePrice(), 0.01, 0.0, 0.0, []
+    for _ in range(300):
+        speed = 0.9 * speed + (0.008 if price.price < 10 else -0.008)
+        log_edges = min(0.7, log_edges + speed)
+        losses.append(0.005 * math.exp(-log_edges) - 0.005)
+        price.move(losses[-1], allowed)
+    settled = losses[100:]
+    assert sum(settled) / len(settled) == pytest.approx(allowed, rel=0.2)
+    assert max(settled) < 2 * allowed
+
+
+@pytest.mark.parametrize(("increase", "warned"), [(0.01, False), (0.04, True)])
+def test_a_loss_that_ends_above_its_bound_is_warned_of(increase, warned, caplog):
+    price = EdgePrice()
+    price.move(increase, 0.01)
+    price.on_train_end(SimpleNamespace(max_loss_increase=0.01), None, None)
+    assert ("was 4 % above the dense model's" in caplog.text) == warned
 
 
 # --- the loss
@@ -112,7 +144,7 @@ def test_dropout_does_not_count_against_the_sparse_model(tmp_path):
         runs = [budgeted(model, tmp_path, teacher, data, learning_rate=1e-9, seed=seed) for seed in range(4)]
         mean[teacher is None] = sum(run._edge_price.increase for run in runs) / 4
     assert abs(mean[True]) < 0.05
-    assert mean[False] > 0.5
+    assert mean[False] > 0.3  # of 0.4, as much as a step may count
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
@@ -150,7 +182,7 @@ def test_edges_fall_and_the_loss_stays_within_its_bound(adapted, learnt, tmp_pat
     if adapted:
         names = ["sparse_alpha", "sparse_temperature"]
         model = get_peft_model(model, LoraConfig(target_modules=["q_proj", "k_proj"], modules_to_save=names))
-    options = {"max_steps": 30, "optim": "adamw_torch", "learning_rate": 1e-3, "settings_learning_rate": 0.1}
+    options = {"max_steps": 60, "optim": "adamw_torch", "learning_rate": 1e-3, "settings_learning_rate": 0.1}
     history = budgeted(model, tmp_path, max_loss_increase=0.02, **options).state.log_history
     logs = [log for log in history if "edge_price" in log]
     assert logs[-1]["attention_edges"] < 0.75 * logs[0]["attention_edges"]
