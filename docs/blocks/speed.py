@@ -65,6 +65,12 @@ def speed_cache() -> str:
 
 
 @block
+def speed_learned() -> str:
+    """Maps with learned alphas, in CPU time."""
+    return _candidates("learned-warm-cpu")
+
+
+@block
 def speed_head() -> str:
     """Decoding with a head that is screened, in CPU time."""
     return _candidates("head-warm-cpu")
