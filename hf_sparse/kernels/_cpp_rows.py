@@ -75,7 +75,7 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 def slopes_in_alpha(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     """``sum_i g_i dp_i / dalpha`` at fixed scores (N, 1), for p and g (N, V), float32, and alpha in [1, 2].
 
-    Cost: a logarithm and an exponential in float64 for each entry of the support.
+    Cost: one read of both, a logarithm and an exponential for each entry of the support.
     """
     p, grad = p.detach().contiguous(), grad.detach().contiguous()
     out = torch.empty_like(p[:, :1])

@@ -313,7 +313,8 @@ void hf_sparse_slopes_in_alpha(const float* p, const float* g, float* out, int64
                                double alpha, int num_threads) {
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; row++)
-            out[row] = static_cast<float>(slope_in_alpha(p + row * length, g + row * length, length, alpha));
+            out[row] = static_cast<float>(
+                slope_in_alpha(p + row * length, g + row * length, length, static_cast<float>(alpha - 1)));
     });
 }
 
