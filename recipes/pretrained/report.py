@@ -334,9 +334,10 @@ def pretrained() -> str:
 
 @block
 def pretrained_first() -> str:
-    """Attention of one model that people use: dense, swapped and calibrated, for the first page."""
-    figures = _figures("smollm2-attention-fifth")
+    """Attention of one model that people use: dense, swapped, calibrated, its settings trained; for the first page."""
+    figures, settings = _figures("smollm2-attention-fifth"), _figures("smollm2-settings")
     calibrated = f"{figures['calibrated']:.3f} ({figures['increase']:+.1%})"
+    trained = f"{settings['trained']:.3f} ({settings['increase']:+.1%})"
     return "\n".join(
         [
             "| attention of SmolLM2-135M-Instruct | loss on running text | zeros |",
@@ -344,6 +345,7 @@ def pretrained_first() -> str:
             f"| softmax | {figures['dense']:.3f} | 0% |",
             f"| entmax15 in its place, nothing else | {figures['swapped']:.3f} | |",
             f"| after `calibrate` | {calibrated} | {1 - figures['edges']:.0%} |",
+            f"| and ten minutes of `max_loss_increase`, weights frozen | {trained} | {1 - settings['edges']:.0%} |",
         ]
     )
 
