@@ -113,11 +113,24 @@ def test_the_recipe_measures_attention_and_proves_transcripts(tmp_path):
         encoding="utf-8",
     )
     data = ["--data", str(tmp_path / "said.txt"), "--out", str(tmp_path / "out"), "--only", "whisper-[dth]*"]
-    small = ["--set", "rows=2", "fit_rows=2", "proofs=1", "coverage=(0.8,)", "voices=('en-us',)"]
-    attention, times, head = (run["figures"] for run in recipe.main(recipe.STUDY, [*data, *small])["runs"])
+    small = [
+        "--set",
+        "rows=2",
+        "fit_rows=2",
+        "proofs=1",
+        "coverage=(0.8,)",
+        "voices=('en-us',)",
+        "steps=2",
+        "batch_size=1",
+    ]
+    attention, trained, times, head = (run["figures"] for run in recipe.main(recipe.STUDY, [*data, *small])["runs"])
     assert attention["dense"] < 0.5
     assert attention["calibrated"] <= attention["swapped"]
     assert 0.2 < attention["zeros"] < 1
+    assert trained["trained"] <= trained["dense"] + 0.2
+    assert trained["possible"] > 0.7
+    assert trained["config"]["head"]["name"] == "entmax15"
+    assert 0.2 < trained["zeros"] < 1
     for way in ("dense", "calibrated"):
         assert times[way]["words"] > 8
         assert times[way]["seconds"] < 0.5
