@@ -37,7 +37,7 @@ def scores(alpha: float, density: float, shape: tuple[int, ...]) -> Tensor:
     return z * low
 
 
-def _impls(targets_of: dict[str, float]) -> list[str]:
+def impls_with(targets_of: dict[str, float]) -> list[str]:
     return [impl for impl in targets_of if impl == "torch" or kernel()]
 
 
@@ -45,7 +45,7 @@ def loss_case(
     alpha: float, density: float, dtype: torch.dtype, num_rows: int = 256, num_classes: int = 50_257
 ) -> Case:
     z, y = scores(alpha, density, (num_rows, num_classes)).to(dtype), targets(num_rows, num_classes)
-    losses = {impl: partial(entmax_loss, alpha=alpha, impl=impl) for impl in _impls(LOSS_TARGETS)}
+    losses = {impl: partial(entmax_loss, alpha=alpha, impl=impl) for impl in impls_with(LOSS_TARGETS)}
     return Case(
         title=f"entmax loss, {num_rows} x {num_classes}, {_words(alpha, density, dtype)}",
         baseline="cross_entropy",
@@ -66,7 +66,7 @@ def relu_case(
     # u of the largest class is about 1, whatever the share above the threshold: the scores are scaled to that.
     cut = float(z[0].kthvalue(rank).values) if density < 1 else float(z.min()) - 1.0
     z = (z - cut) / (z.max() - cut) / (alpha - 1)
-    losses = {impl: partial(alpha_relu_loss, alpha=alpha, tau=0.0, impl=impl) for impl in _impls(LOSS_TARGETS)}
+    losses = {impl: partial(alpha_relu_loss, alpha=alpha, tau=0.0, impl=impl) for impl in impls_with(LOSS_TARGETS)}
     return Case(
         title=f"alpha-ReLU loss, {num_rows} x {num_classes}, {_words(alpha, density, dtype)}",
         baseline="cross_entropy",
@@ -83,7 +83,7 @@ def map_case(alpha: float, density: float, dtype: torch.dtype, shape: tuple[int,
     z = scores(alpha, density, shape).masked_fill(future, -torch.inf).to(dtype)
     upstream = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     # At alpha = 1 there is nothing for a kernel to do.
-    maps = {impl: partial(entmax, alpha=alpha, impl=impl if alpha > 1 else "auto") for impl in _impls(MAP_TARGETS)}
+    maps = {impl: partial(entmax, alpha=alpha, impl=impl if alpha > 1 else "auto") for impl in impls_with(MAP_TARGETS)}
     return Case(
         title=f"attention map, {' x '.join(map(str, shape))}, causal, {_words(alpha, density, dtype)}",
         baseline="softmax",

@@ -10,10 +10,9 @@ from torch import Tensor
 from hf_sparse.functional import entmax
 
 from ._case import Case
-from ._impls import kernel
 from ._step import map_step
+from .density import MAP_TARGETS, impls_with
 
-ATTENTION_TARGETS = {"torch": 5.0, "auto": 2.0}  # as for one alpha that is given, see density.py
 SHAPES = ((4, 12, 128, 128), (2, 12, 512, 512))
 
 
@@ -26,13 +25,13 @@ def learned_alphas(*shape: int) -> Case:
     def learned(z: Tensor, impl: str) -> Tensor:
         return entmax(z, alphas.detach().requires_grad_(), impl=impl)
 
-    impls = [impl for impl in ATTENTION_TARGETS if impl == "torch" or kernel()]
-    maps = {"softmax": partial(torch.softmax, dim=-1), **{impl: partial(learned, impl=impl) for impl in impls}}
+    impls = {impl: partial(learned, impl=impl) for impl in impls_with(MAP_TARGETS)}
+    maps = {"softmax": partial(torch.softmax, dim=-1), **impls}
     return Case(
         title=f"attention map, {' x '.join(map(str, shape))}, causal, an alpha for each head from 1.1 to 1.9",
         baseline="softmax",
         candidates={name: map_step(function, z, upstream) for name, function in maps.items()},
-        targets=ATTENTION_TARGETS,
+        targets=MAP_TARGETS,
         rounds=3,
     )
 

@@ -97,9 +97,8 @@ class SparseTrainer(BucketedTrainer):
         check_arguments(args, teacher)
         super().__init__(model, args, *rest, **kwargs)
         self._check_model(args)
-        self._loss_shifts_labels = shifts_labels(
-            self.model
-        )  # Trainer goes by the name of the class, which errs for GPT-2
+        # Trainer itself goes by the name of the class, which says nothing for GPT-2.
+        self._loss_shifts_labels = shifts_labels(self.model)
         self._sparsity = _Sparsity()
         self._distillation: Distillation | None = None
         self._budget: EdgeBudget | None = None

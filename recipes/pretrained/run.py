@@ -98,7 +98,9 @@ class Pretrained(Settings):
         if self.part not in PARTS:
             raise ValueError(f"part must be one of {', '.join(PARTS)}, was {self.part!r}")
         check_positive(self, "length", "rows", "fit_rows", "folds", "splits", "proofs", "proof_classes")
-        check_positive(self, "tokens", "steps", "batch_size", "learning_rate", "increase")
+        check_positive(
+            self, "tokens", "steps", "batch_size", "learning_rate", "increase", "few_classes", "distil_batch"
+        )
 
 
 RUNS = {

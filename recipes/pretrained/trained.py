@@ -43,8 +43,8 @@ def trained(settings: Any, folder: Path) -> Figures:
     figures["calibrated"], figures["calibrated_edges"] = _loss_and_edges(model, test)
     hf_sparse.learn_settings(model, LEARNED, example=example)
     model = _adapted(model, settings, modules_to_save=[f"sparse_{name}" for name in LEARNED])
-    arguments = _arguments(settings, folder, max_loss_increase=settings.increase, settings_learning_rate=0.03)
-    trainer = hf_sparse.SparseTrainer(model, arguments, train_dataset=rows, teacher=dense)
+    options = arguments(settings, folder, max_loss_increase=settings.increase, settings_learning_rate=0.03)
+    trainer = hf_sparse.SparseTrainer(model, options, train_dataset=rows, teacher=dense)
     trainer.train()
     model = _merged(model)
     figures["trained"], figures["edges"] = _loss_and_edges(model, test)
@@ -65,7 +65,7 @@ def _continued(model: Any, rows: Dataset, settings: Any, folder: Path) -> Any:
     if settings.rank == 0:
         return model
     model = _adapted(model, settings)
-    Trainer(model, _arguments(settings, folder), train_dataset=rows).train()
+    Trainer(model, arguments(settings, folder), train_dataset=rows).train()
     return _merged(model)
 
 
@@ -88,23 +88,23 @@ def _merged(model: Any) -> Any:
     return model.merge_and_unload().eval() if isinstance(model, PeftModel) else model.eval()
 
 
-def _arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseTrainingArguments:
-    return hf_sparse.SparseTrainingArguments(
-        str(folder / "trainer"),
-        max_steps=settings.steps,
-        per_device_train_batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        bf16=settings.dtype == "bfloat16",
+def arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseTrainingArguments:
+    """How a run trains; ``options`` are added, and take precedence."""
+    usual: dict[str, Any] = {
+        "max_steps": settings.steps,
+        "per_device_train_batch_size": settings.batch_size,
+        "learning_rate": settings.learning_rate,
+        "bf16": settings.dtype == "bfloat16",
+        "logging_steps": max(1, settings.steps // 20),
+        "save_strategy": "no",
+        "report_to": [],
+        "seed": settings.seed,
+        "use_cpu": True,
         # A price that moves needs steps that can follow it to the end: settings alone keep their rate.
-        lr_scheduler_type="cosine_with_min_lr" if settings.rank else "constant",
-        lr_scheduler_kwargs={"min_lr_rate": 0.2} if settings.rank else {},
-        logging_steps=max(1, settings.steps // 20),
-        save_strategy="no",
-        report_to=[],
-        seed=settings.seed,
-        use_cpu=True,
-        **options,
-    )
+        "lr_scheduler_type": "cosine_with_min_lr" if settings.rank else "constant",
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.2} if settings.rank else {},
+    }
+    return hf_sparse.SparseTrainingArguments(str(folder / "trainer"), **usual | options)
 
 
 def _rows(ids: Tensor) -> Dataset:

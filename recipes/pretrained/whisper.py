@@ -22,6 +22,9 @@ from ..lib.models import config_of, save
 from ..lib.records import Figures
 from ..lib.training import DenseTrainer
 from .speech import PROMPT, RATE, Clip, batches, clips, load_whisper, transcripts, word_by_word
+from .trained import arguments
+
+FEW = 8  # clips: to calibrate on before training, and to count zeros on
 
 
 def error_rate(written: list[str], heard: list[Clip]) -> float:
@@ -30,13 +33,23 @@ def error_rate(written: list[str], heard: list[Clip]) -> float:
     return float(jiwer.wer([plain(clip.text) for clip in heard], [plain(text) for text in written]))
 
 
+def _dense_figures(model: PreTrainedModel, processor: WhisperProcessor, test: list[Clip]) -> Figures:
+    """The word error rate of a dense model, and what it was measured on."""
+    words = sum(len(clip.text.split()) for clip in test)
+    return {"dense": error_rate(transcripts(model, processor, test), test), "utterances": len(test), "words": words}
+
+
+def _save(model: PreTrainedModel, processor: WhisperProcessor, folder: Path) -> None:
+    save(model, processor.tokenizer, folder)
+    processor.save_pretrained(folder / "model")
+
+
 def attention(settings: Any, folder: Path) -> Figures:
     """Word error rate with dense, swapped and calibrated attention of some kinds."""
     model, processor = load_whisper(settings.source)
     fit, test = _speech(settings, processor)
     batch = batches(processor, fit)
-    figures: Figures = {"dense": error_rate(transcripts(model, processor, test), test), "utterances": len(test)}
-    figures["words"] = sum(len(clip.text.split()) for clip in test)
+    figures = _dense_figures(model, processor, test)
     hf_sparse.sparsify(model, attn=dict.fromkeys(settings.kinds, settings.map), example=batch[0])
     figures["swapped"] = error_rate(transcripts(model, processor, test), test)
     print(figures, flush=True)
@@ -44,9 +57,8 @@ def attention(settings: Any, folder: Path) -> Figures:
     hf_sparse.calibrate(model, batch, edges=settings.edges or None, progress=False)
     figures["calibration_cpu_seconds"] = round(time.process_time() - start, 1)
     figures["calibrated"] = error_rate(transcripts(model, processor, test), test)
-    figures["zeros"] = _zeros(model, batches(processor, test[: settings.fit_rows]))
-    save(model, processor.tokenizer, folder)
-    processor.save_pretrained(folder / "model")
+    figures["zeros"] = _zeros(model, batches(processor, test[:FEW]))
+    _save(model, processor, folder)
     return {**figures, "config": config_of(model)}
 
 
@@ -64,44 +76,26 @@ def trained(settings: Any, folder: Path) -> Figures:
     dense, processor = load_whisper(settings.source)
     fit, test = _speech(settings, processor)
     batch = batches(processor, fit)
-    figures: Figures = {"dense": error_rate(transcripts(dense, processor, test), test), "utterances": len(test)}
-    figures["words"] = sum(len(clip.text.split()) for clip in test)
+    figures = _dense_figures(dense, processor, test)
     model = copy.deepcopy(dense)
     attn = dict.fromkeys(("encoder", "decoder", "cross"), settings.map)
     hf_sparse.sparsify(model, attn=attn, head=settings.map, example=batch[0])
-    hf_sparse.calibrate(model, batch[: settings.proofs], edges=settings.edges or None, progress=False)
+    hf_sparse.calibrate(model, batch[:FEW], edges=settings.edges or None, progress=False)
     figures["calibrated"] = error_rate(transcripts(model, processor, test), test)
     figures["calibrated_possible"], figures["calibrated_classes"] = _supports(model, processor, test)
     print(figures, flush=True)
+    schedule = {"lr_scheduler_type": "cosine", "warmup_steps": settings.steps // 10}
+    options = arguments(settings, folder, **schedule, remove_unused_columns=False)
     for each, trainer in ((dense, DenseTrainer), (model, hf_sparse.SparseTrainer)):
-        trainer(each, _arguments(settings, folder), train_dataset=batch, data_collator=_collated).train()
+        trainer(each, options, train_dataset=batch, data_collator=_collated).train()
         each.eval()
     figures["continued"] = error_rate(transcripts(dense, processor, test), test)
     figures["trained"] = error_rate(transcripts(model, processor, test), test)
     figures["possible"], figures["classes"] = _supports(model, processor, test)
-    figures["zeros"] = _zeros(model, batches(processor, test[: settings.proofs]))
+    figures["zeros"] = _zeros(model, batches(processor, test[:FEW]))
     print(figures, flush=True)
-    save(model, processor.tokenizer, folder)
-    processor.save_pretrained(folder / "model")
+    _save(model, processor, folder)
     return {**figures, "config": config_of(model)}
-
-
-def _arguments(settings: Any, folder: Path) -> hf_sparse.SparseTrainingArguments:
-    return hf_sparse.SparseTrainingArguments(
-        str(folder / "trainer"),
-        max_steps=settings.steps,
-        per_device_train_batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=settings.steps // 10,
-        bf16=settings.dtype == "bfloat16",
-        logging_steps=max(1, settings.steps // 10),
-        save_strategy="no",
-        report_to=[],
-        seed=settings.seed,
-        use_cpu=True,
-        remove_unused_columns=False,
-    )
 
 
 def _collated(clips: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -126,8 +120,7 @@ def head(settings: Any, folder: Path) -> Figures:
         proofs = {name: _proofs(way, model, proved) for name, way in WAYS.items()}
         figures["".join(goal)] = {"found": possible, "support": classes, "proofs": proofs}
         print(figures, flush=True)
-    save(model, processor.tokenizer, folder)
-    processor.save_pretrained(folder / "model")
+    _save(model, processor, folder)
     return {**figures, "config": config_of(model)}
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import hf_sparse
-from hf_sparse.training.supports import IDS, PROBABILITIES, shifts_labels
+from hf_sparse.training.labels import shifts_labels
+from hf_sparse.training.supports import IDS, PROBABILITIES
 
 from ..language_modelling.model import collate
 

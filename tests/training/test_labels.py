@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import XLNetConfig, XLNetLMHeadModel
+from transformers import BertConfig, BertForPreTraining, XLNetConfig, XLNetLMHeadModel
 
 from hf_sparse import SparseTrainer, SparseTrainingArguments, sparsify
 from hf_sparse.training.labels import counted, shifts_labels
@@ -29,6 +29,16 @@ def test_labels_are_shifted_where_the_loss_of_the_model_shifts_them(name, shifts
 
 def test_a_causal_class_that_scores_each_token_at_its_own_place_does_not_shift():
     assert not shifts_labels(xlnet())
+
+
+def test_a_model_without_a_loss_for_labels_alone_shifts_nothing_and_is_trained(tmp_path):
+    """BERT for pretraining, whose class name says nothing either, wants labels of the next sentence besides."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = sparsify(BertForPreTraining(BertConfig(vocab_size=23, **sizes)).eval(), attn="entmax15")
+    assert not shifts_labels(model)
+    row = {"input_ids": torch.arange(3, 9), "labels": torch.arange(3, 9), "next_sentence_label": torch.tensor(1)}
+    arguments = SparseTrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
+    assert SparseTrainer(model, arguments, train_dataset=[row]).train().training_loss > 0
 
 
 def test_the_first_label_of_a_row_counts_only_where_none_is_shifted():
