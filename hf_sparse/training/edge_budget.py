@@ -21,8 +21,9 @@ from .teacher import as_own_teacher, check_own_teacher, check_teacher
 
 logger = logging.getLogger(__name__)
 
-# Chosen on made-up models whose edges follow the price ten steps late (tests/training/test_edge_budget.py has one): the
-# loss stays near its bound and below twice of it. With a rate of 0.2 and no gain it swung from nothing to six times.
+# Chosen on made-up models whose edges follow the price ten steps late (tests/training/test_edge_budget.py has one):
+# the loss stays near its bound and below twice of it. With a rate of 0.2 and no gain it swung from nothing to six
+# times.
 RATE, GAIN = 0.03, 2.0
 MEMORY, LARGEST_STEP = 0.8, 8.0
 EXCESS = (-1.0, 4.0)
