@@ -11,6 +11,7 @@ from .linear import (
     linear_sparsemax_loss,
 )
 from .multilabel import softmax_log_loss, sparsegen_lin_hinge_loss, sparsehourglass_hinge_loss, sparsemax_huber_loss
+from .suppression import suppression_loss
 
 __all__ = [
     "alpha_relu_loss",
@@ -28,4 +29,5 @@ __all__ = [
     "sparsehourglass_hinge_loss",
     "sparsemax_huber_loss",
     "sparsemax_loss",
+    "suppression_loss",
 ]

@@ -16,7 +16,7 @@ _SHARES = ("sparse_label_smoothing", "distillation_weight")
 
 @dataclass
 class SparseTrainingArguments(Seq2SeqTrainingArguments):
-    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with five more."""
+    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with six more."""
 
     sparse_label_smoothing: float = field(
         default=0.0, metadata={"help": "Mix training targets with the uniform distribution, inside the sparse loss."}
@@ -24,6 +24,13 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
     distillation_weight: float = field(
         default=0.0,
         metadata={"help": "The dense teacher's part in the training loss, in [0, 1]; 1 leaves the labels out."},
+    )
+    suppression_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "The price of softmax mass outside the sparse head's support, for a model that is to be decoded "
+            "dense; 0.25 in its paper."
+        },
     )
     max_loss_increase: float | None = field(
         default=None,
@@ -46,6 +53,7 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
         for name in ("max_loss_increase", "settings_learning_rate"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), "> 0, or None", lambda number: 0 < number < math.inf)
+        check_number("suppression_weight", self.suppression_weight, ">= 0", lambda weight: 0 <= weight < math.inf)
         check_flag("log_sparsity", self.log_sparsity)
         super().__post_init__()
 
@@ -83,11 +91,16 @@ def _out_of_range(args: SparseTrainingArguments) -> Iterator[str]:
 
 
 def _teacher_problems(args: SparseTrainingArguments, teacher: PreTrainedModel | None) -> Iterator[str]:
+    if args.suppression_weight and args.distillation_weight:
+        yield (
+            f"suppression_weight={args.suppression_weight} prices the classes that the labels' sparse loss rules out, "
+            "which a teacher may want; set it or distillation_weight to 0"
+        )
     if args.max_loss_increase is None:
         if teacher is not None and not args.distillation_weight:
             yield "a teacher is given but distillation_weight is 0; set it above 0, or set max_loss_increase"
         return
-    for name in _SHARES:
+    for name in (*_SHARES, "suppression_weight"):
         if getattr(args, name):
             yield (
                 f"max_loss_increase compares the loss with the dense model's, which {name}={getattr(args, name)} "

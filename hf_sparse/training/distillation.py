@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
 from ..model.state import sparse_config, transformers_model
-from .labels import counted
+from .labels import counted, scored
 from .supports import Supports, check_positions, without_supports
 from .teacher import as_own_teacher, check_own_teacher, check_teacher, check_vocabulary
 
@@ -88,21 +88,16 @@ class Distillation:
         outputs = model(**without_supports(inputs))
         check_positions(outputs.logits, inputs["labels"], "distillation; or set distillation_weight=0")
         config = sparse_config(self.model)
-        map_config, logits = config.head or MapConfig("softmax"), self.scored(outputs.logits, inputs)
+        map_config, logits = config.head or MapConfig("softmax"), scored(outputs.logits, inputs, self.shifts_labels)
         num_items = inputs.get("num_items_in_batch")
         if self.stored:
             supports = Supports.taken(inputs, counted(inputs, self.shifts_labels), logits.shape[-1])
             distilled = supports.loss(map_config, logits, num_items)
         else:
-            targets = self.scored(self.teacher_logits(inputs), inputs).float().softmax(-1)
+            targets = scored(self.teacher_logits(inputs), inputs, self.shifts_labels).float().softmax(-1)
             distilled = map_config.loss()(logits, targets, num_items=num_items)
         outputs["loss"] = (1 - self.weight) * outputs["loss"] + self.weight * config.loss_factor * distilled
         return outputs
-
-    def scored(self, logits: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """The rows of ``logits`` (batch, length, V) whose label counts: (N, V)."""
-        shifted = self.shifts_labels and inputs.get("shift_labels") is None
-        return (logits[:, :-1] if shifted else logits)[counted(inputs, self.shifts_labels)]
 
     def teacher_logits(self, inputs: dict[str, Any]) -> Tensor:
         """The teacher's logits (batch, length, V), in evaluation mode and without a gradient."""

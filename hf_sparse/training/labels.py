@@ -53,7 +53,23 @@ def counted(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
         inputs: a batch with ``labels``, perhaps with ``shift_labels``, which are shifted already.
         shifts_labels: whether logits at one position are scored by the label of the next.
     """
+    return _labels_in_place(inputs, shifts_labels) != -100
+
+
+def _labels_in_place(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
+    """The labels of a batch, each at the position of the logits that it scores."""
     labels: Tensor | None = inputs.get("shift_labels")
     if labels is None:
         labels = inputs["labels"][..., 1:] if shifts_labels else inputs["labels"]
-    return labels != -100
+    return labels
+
+
+def scored(logits: Tensor, inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
+    """The rows of ``logits`` (batch, length, V) whose label counts: (N, V)."""
+    shifted = shifts_labels and inputs.get("shift_labels") is None
+    return (logits[:, :-1] if shifted else logits)[counted(inputs, shifts_labels)]
+
+
+def counted_labels(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
+    """The labels of these rows: (N,)."""
+    return _labels_in_place(inputs, shifts_labels)[counted(inputs, shifts_labels)]

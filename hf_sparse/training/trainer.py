@@ -22,6 +22,7 @@ from .distillation import Distillation
 from .edge_budget import EdgeBudget, EdgePrice
 from .labels import shifts_labels
 from .supports import IDS, PROBABILITIES, SupportCollator, has_supports, without_supports
+from .suppression import Suppression
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,9 @@ class SparseTrainer(BucketedTrainer):
     With distillation the training loss is ``(1 - distillation_weight) L(z, y) + distillation_weight L(z, q)``: the
     labels' (with its smoothing, if any) and that against the softmax ``q`` of the teacher. See ``Distillation``.
 
+    With ``suppression_weight`` softmax mass outside the support of the head has a price in the training loss, for a
+    model whose head is to be dense again after training (``unsparsify``). See ``Suppression``.
+
     With ``max_loss_increase`` the training loss has the price of attention's edges besides, and the price follows from
     the bound on the loss: see ``EdgeBudget``. Make settings of the maps learned (``learn_settings``), or train the
     weights too. Logs ``edge_price``, ``loss_increase`` and ``attention_edges``, the share of visible keys with weight.
@@ -89,7 +93,7 @@ class SparseTrainer(BucketedTrainer):
         TypeError: other training arguments.
         ValueError: a dense model, or an option that would bypass the sparse loss (``label_smoothing_factor``,
             ``use_liger_kernel``, ``compute_loss_func``); a teacher without a weight; ``settings_learning_rate`` where
-            nothing is learned; what ``Distillation`` and ``EdgeBudget`` refuse.
+            nothing is learned; what ``Distillation``, ``Suppression`` and ``EdgeBudget`` refuse.
     """
 
     def __init__(self, model: Any = None, args: Any = None, *rest: object, teacher: Any = None, **kwargs: Any) -> None:
@@ -101,6 +105,7 @@ class SparseTrainer(BucketedTrainer):
         self._loss_shifts_labels = shifts_labels(self.model)
         self._sparsity = _Sparsity()
         self._distillation: Distillation | None = None
+        self._suppression: Suppression | None = None
         self._budget: EdgeBudget | None = None
         if args.distillation_weight:
             stored, weight = has_supports(self.train_dataset), args.distillation_weight
@@ -108,6 +113,8 @@ class SparseTrainer(BucketedTrainer):
                 self.model, self._placed(teacher), weight, self._loss_shifts_labels, stored
             )
             self.data_collator: Any = SupportCollator(self.data_collator) if stored else self.data_collator
+        elif args.suppression_weight:
+            self._suppression = Suppression(self.model, args.suppression_weight, self._loss_shifts_labels)
         elif args.max_loss_increase is not None:
             self._budget = EdgeBudget(self.model, self._placed(teacher), self._loss_shifts_labels)
             self.add_callback(EdgePrice())
@@ -155,14 +162,15 @@ class SparseTrainer(BucketedTrainer):
         return optimizer
 
     def _forward(self, model: PreTrainedModel, num_items: torch.Tensor | int | None) -> Any:
-        """The forward pass that a loss is computed by: the model's own, or with a teacher's or its edges' part."""
+        """The forward pass that a loss is computed by: the model's own, or with what an option adds to its loss."""
         if self._budget:
             # Losses divided by the items of the whole step add up over its batches, and over processes.
             summed = model.training and num_items is not None and self.model_accepts_loss_kwargs
             processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
             parts = self.current_gradient_accumulation_steps * processes if summed else 1
             return partial(self._budget.forward, model, self._edge_price, parts)
-        return partial(self._distillation.forward, model) if self._distillation and model.training else model
+        added = self._distillation or self._suppression
+        return partial(added.forward, model) if added and model.training else model
 
     @property
     def _edge_price(self) -> EdgePrice:
@@ -170,7 +178,7 @@ class SparseTrainer(BucketedTrainer):
         return next(each for each in self.callback_handler.callbacks if isinstance(each, EdgePrice))
 
     def compute_loss(self, model: PreTrainedModel, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
-        """The model's own loss, with the teacher's part; counts supports on the way where they will be logged."""
+        """The model's own loss, with what options add to it; counts supports on the way where they will be logged."""
         if model.training and self.args.sparse_label_smoothing:
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
         if not model.training:

@@ -108,7 +108,9 @@ RUNS = {
     "smollm2-attention-fifth": Pretrained(edges=0.2),
     "smollm2-settings": Pretrained(part="trained", edges=0.12, batch_size=4, increase=0.005, dtype="bfloat16"),
     "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512),
-    "smollm2-adapted": Pretrained(part="trained", edges=0.12, length=512, dtype="bfloat16", steps=150, rank=16),
+    "smollm2-adapted": Pretrained(
+        part="trained", edges=0.06, length=512, dtype="bfloat16", steps=200, rank=16, increase=0.005
+    ),
     "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),
     "smollm2-cache-half": Pretrained(part="cache", edges=0.12, length=512, dtype="bfloat16"),
     "smollm2-head": Pretrained(part="head"),
