@@ -26,6 +26,7 @@ TASKS = {
     "head": "text-generation",
     "coverage": "text-generation",
     "trained": "text-generation",
+    "trained_head": "text-generation",
     "speech": "automatic-speech-recognition",
     "speech_head": "automatic-speech-recognition",
     "speech_trained": "automatic-speech-recognition",
@@ -43,6 +44,11 @@ TEXT = (
     Measure("loss, nats a token", "loss", ".4f", "lower"),
     Measure("zeros in attention", "zeros", ".1%"),
 )
+HEADS = (
+    Measure("loss, 1e-4 of the uniform mixed in", "loss", ".3f", "lower"),
+    Measure("support holds the token", "found", ".1%", "higher"),
+    Measure("classes", "support", ".0f"),
+)
 MEASURES = {
     "attention": TEXT,
     "trained": TEXT,
@@ -59,11 +65,8 @@ MEASURES = {
         Measure("support holds the token", "found", ".1%", "higher"),
         Measure("classes", "support", ".0f"),
     ),
-    "coverage": (
-        Measure("loss, 1e-4 of the uniform mixed in", "loss", ".3f", "lower"),
-        Measure("support holds the token", "found", ".1%", "higher"),
-        Measure("classes", "support", ".0f"),
-    ),
+    "coverage": HEADS,
+    "trained_head": HEADS,
     "paragraphs": SENTENCES,
     "captions": SENTENCES,
     "reactions": (
@@ -144,6 +147,19 @@ def _coverage_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", held]
 
 
+def _trained_head_cells(settings: dict[str, Any], figures: Figures) -> Cells:
+    after, found = f"after {settings['steps']} steps", figures["trained"]
+    held = f"{found['loss']:.3f}, {found['found']:.1%} of the tokens possible, {after}"
+    return [
+        "head",
+        f'`head="entmax15"`, `calibrate(model, loader, classes={settings["few_classes"]:g})`, `SparseTrainer`',
+        f"{found['support']:,.0f} classes possible",
+        f"loss {figures['continued']['loss']:.3f} {after}",
+        "-",
+        held,
+    ]
+
+
 def _sentence_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     best = "distilled" if "distilled" in figures else "calibrated"
     ways = ("dense", "swapped", best)
@@ -214,6 +230,7 @@ ROWS: dict[str, Callable[[dict[str, Any], Figures], Cells]] = {
     "speech_times": _speech_times_cells,
     "head": _head_cells,
     "coverage": _coverage_cells,
+    "trained_head": _trained_head_cells,
     "paragraphs": _sentence_cells,
     "captions": _sentence_cells,
     "reactions": _reaction_cells,
@@ -251,6 +268,7 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
 
 PLACES = {
     "coverage": "at its head",
+    "trained_head": "at its head",
     "speech_head": "at its head",
     "speech_trained": "in all attention and at its head",
 }
@@ -266,6 +284,11 @@ def _fitted(settings: dict[str, Any]) -> str:
         return (
             "Temperatures and alphas were fitted to the dense model; then all weights were trained for its embeddings "
             f"of other texts, {settings['distil_steps']} steps of {settings['distil_batch']}."
+        )
+    if settings["part"] == "trained_head":
+        return (
+            "Alpha and temperature were fitted for a mean number of classes; then adapters were trained by the head's "
+            f"own loss for {settings['steps']} steps, beside a dense model, and the temperature was fitted again."
         )
     if settings["part"] != "trained":
         return "No weight was trained: temperatures and alphas were fitted to the dense model."
@@ -302,6 +325,10 @@ def _rows(part: str, figures: Figures) -> dict[str, dict[str, Any]]:
             "trained": figures["edges"],
         }
         return {way: {"loss": figures[way], "zeros": 1 - kept} for way, kept in edges.items()}
+    if part == "trained_head":
+        whole = {"found": 1.0, "support": None}
+        dense = {way: {**whole, **figures[way]} for way in ("dense", "continued")}
+        return dense | {way: figures[way] for way in ("calibrated", "trained")}
     if part == "speech":
         zeros = {"dense": 0.0, "swapped": None, "calibrated": figures["zeros"]}
         return {way: {"rate": figures[way], "zeros": zeros[way]} for way in WAYS}

