@@ -100,7 +100,7 @@ def _teacher_problems(args: SparseTrainingArguments, teacher: PreTrainedModel | 
         if teacher is not None and not args.distillation_weight:
             yield "a teacher is given but distillation_weight is 0; set it above 0, or set max_loss_increase"
         return
-    for name in (*_SHARES, "suppression_weight"):
+    for name in ("sparse_label_smoothing", "suppression_weight"):
         if getattr(args, name):
             yield (
                 f"max_loss_increase compares the loss with the dense model's, which {name}={getattr(args, name)} "

@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
-from ..model.state import sparse_config, transformers_model
+from ..model.state import sparse_config
 from .labels import counted, scored
 from .supports import Supports, check_positions, without_supports
-from .teacher import as_own_teacher, check_own_teacher, check_teacher, check_vocabulary
+from .teacher import as_own_teacher, check_head, check_own_teacher, check_teacher, check_vocabulary
 
 
 class Distillation:
@@ -49,10 +49,7 @@ class Distillation:
         shifts_labels: bool,
         stored: bool = False,
     ) -> None:
-        head = transformers_model(model).get_output_embeddings()
-        name = type(transformers_model(model)).__name__
-        if head is None:
-            raise ValueError(f"{name} has no language-model head to distil into; set distillation_weight=0")
+        check_head(model)
         if stored and teacher is not None:
             raise ValueError("the data have a teacher's supports already; pass teacher=None, or remove their columns")
         if sparse_config(model).fused_loss and not stored:
@@ -66,7 +63,7 @@ class Distillation:
             check_own_teacher(model, "distillation_weight")
         else:
             check_teacher(teacher)
-            check_vocabulary(teacher, len(head.weight))
+            check_vocabulary(teacher, model)
         self.model = model
         self.teacher = teacher
         self.weight = weight

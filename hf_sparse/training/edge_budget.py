@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate.utils import reduce
@@ -14,10 +14,12 @@ from transformers.trainer_callback import ExportableState
 
 from ..attention import attention_sites
 from ..attention.soft_edges import SoftEdges, soft_edges
+from ..losses import softmax_loss
 from ..model.dry_run import quiet_pass
 from ..model.state import sparse_config, transformers_model
-from .labels import counted
-from .teacher import as_own_teacher, check_own_teacher, check_teacher
+from .labels import counted, scored
+from .supports import check_positions
+from .teacher import as_own_teacher, check_head, check_own_teacher, check_teacher, check_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -116,24 +118,34 @@ class EdgeBudget:
     """Minimizes the share of attention's edges, subject to ``loss <= (1 + increase) dense loss`` on the same batches.
 
     The training loss is ``loss + price soft_share``, with ``SoftEdges.soft_share`` in the place of the number of
-    edges, which has no gradient, and the price that ``EdgePrice`` finds.
+    edges, which has no gradient, and the price that ``EdgePrice`` finds. With a ``teacher_weight`` w its first part is
+    ``(1 - w) loss + w KL(q, p)``, for the softmax q of the dense model in the same pass, which says more than labels
+    do about what a key was good for. The bound is on the labels' loss alone either way.
 
     Args:
         model: the sparse model that is trained, dense at its head.
         teacher: the dense model whose loss is the measure. None takes the model itself, without its adapter and its
             maps, where nothing that is trained is left then.
         shifts_labels: whether logits at one position are scored by the label of the next.
+        teacher_weight: of the dense model's distribution in the loss, in [0, 1].
 
     Raises:
         ValueError: a sparse head, whose loss is no measure beside a dense one's; no attention that could lose edges,
-            or some that depends on what its keys received; a teacher that is sparse or missing.
+            or some that depends on what its keys received; a teacher that is sparse or missing; with a weight, a
+            teacher with another vocabulary.
         TypeError: a teacher that is not a Transformers model.
 
     Source: the constraint as in GECO (Rezende and Viola 2018, Eq. 3) with loss and penalty exchanged; edges under a
         bound on the loss as in sparse attention post-training (arXiv 2512.05865). The count is our own.
     """
 
-    def __init__(self, model: PreTrainedModel, teacher: PreTrainedModel | None, shifts_labels: bool) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        teacher: PreTrainedModel | None,
+        shifts_labels: bool,
+        teacher_weight: float = 0.0,
+    ) -> None:
         name = type(transformers_model(model)).__name__
         sites = [site for _, site in attention_sites(model) if site.map_config is not None]
         if sparse_config(model).head is not None:
@@ -150,9 +162,14 @@ class EdgeBudget:
             check_own_teacher(model, "max_loss_increase")
         else:
             check_teacher(teacher)
+        if teacher_weight:
+            check_head(model)
+            if teacher is not None:
+                check_vocabulary(teacher, model)
         self.model = model
         self.teacher = teacher
         self.shifts_labels = shifts_labels
+        self.teacher_weight = teacher_weight
         self.edges = SoftEdges()  # of the last forward pass
 
     def forward(self, model: PreTrainedModel, price: EdgePrice, parts: int, **inputs: Any) -> Any:
@@ -176,22 +193,32 @@ class EdgeBudget:
         share = self.edges.soft_share
         if not share.requires_grad:
             raise ValueError("the edges have no gradient: train weights of the layers, or settings of the maps")
-        price.see(outputs["loss"], self.dense_loss(inputs))
+        dense = self.dense_outputs(inputs)
+        price.see(outputs["loss"], dense.loss)
+        if self.teacher_weight:
+            distilled = self.distilled(outputs.logits, dense.logits, inputs)
+            outputs["loss"] = (1 - self.teacher_weight) * outputs["loss"] + self.teacher_weight * distilled
         outputs["loss"] = outputs["loss"] + price.price / parts * share
         return outputs
 
-    def dense_loss(self, inputs: dict[str, Any]) -> Tensor:
-        """The dense model's loss of a batch: a scalar, divided as that of the sparse one is.
+    def dense_outputs(self, inputs: dict[str, Any]) -> Any:
+        """The dense model's outputs of a batch, with a loss that is divided as that of the sparse one is.
 
         In training mode, as the loss that it is held against: dropout raises both.
         """
         if self.teacher is None:
             with quiet_pass(self.model, training=True), as_own_teacher(self.model):
-                return cast(Tensor, self.model(**inputs).loss)
+                return self.model(**inputs)
         items = inputs.get("num_items_in_batch")
         given = {name: value for name, value in inputs.items() if name != "num_items_in_batch"}
         with quiet_pass(self.teacher, training=True):
-            loss = cast(Tensor, self.teacher(**given).loss)
-        if items is None:
-            return loss
-        return loss * counted(inputs, self.shifts_labels).sum() / items  # some models forget to divide by it
+            outputs = self.teacher(**given)
+        if items is not None:  # some models forget to divide by it
+            outputs["loss"] = outputs["loss"] * counted(inputs, self.shifts_labels).sum() / items
+        return outputs
+
+    def distilled(self, logits: Tensor, dense_logits: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """The Kullback-Leibler divergence of the model's softmax from the dense one's, divided as the loss is."""
+        check_positions(logits, inputs["labels"], "distillation; or set distillation_weight=0")
+        z, q = (scored(each, inputs, self.shifts_labels) for each in (logits, dense_logits))
+        return softmax_loss(z, q.float().softmax(-1), num_items=inputs.get("num_items_in_batch"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,12 +27,24 @@ def check_teacher(teacher: PreTrainedModel) -> None:
         raise ValueError(f"the teacher, a {name}, is sparse; give a dense one, or unsparsify(teacher)")
 
 
-def check_vocabulary(teacher: PreTrainedModel, num_classes: int) -> None:
-    """Refuse a teacher whose distributions are over other tokens.
+def check_head(model: PreTrainedModel) -> None:
+    """Refuse a model that has no language-model head to distil into.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if transformers_model(model).get_output_embeddings() is None:
+        name = type(transformers_model(model)).__name__
+        raise ValueError(f"{name} has no language-model head to distil into; set distillation_weight=0")
+
+
+def check_vocabulary(teacher: PreTrainedModel, model: PreTrainedModel) -> None:
+    """Refuse a teacher whose distributions are over other tokens than those of the model that learns.
 
     Raises:
         ValueError: it has no language-model head, or one of another size.
     """
+    num_classes = len(cast(Tensor, cast(Any, transformers_model(model).get_output_embeddings()).weight))
     dense = transformers_model(teacher)
     name = type(dense).__name__
     head = dense.get_output_embeddings()

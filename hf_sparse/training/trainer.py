@@ -80,7 +80,8 @@ class SparseTrainer(BucketedTrainer):
 
     With ``max_loss_increase`` the training loss has the price of attention's edges besides, and the price follows from
     the bound on the loss: see ``EdgeBudget``. Make settings of the maps learned (``learn_settings``), or train the
-    weights too. Logs ``edge_price``, ``loss_increase`` and ``attention_edges``, the share of visible keys with weight.
+    weights too. With distillation besides, the teacher is the dense model of the bound. Logs ``edge_price``,
+    ``loss_increase`` and ``attention_edges``, the share of visible keys with weight.
 
     Logs, beside the loss: ``head_support`` and ``attention_support`` (mean number of nonzero classes or keys, a row)
     and their ``_zero_rate`` (share of exact zeros), and ``head_missed_rate``, the share of targets of probability
@@ -107,17 +108,17 @@ class SparseTrainer(BucketedTrainer):
         self._distillation: Distillation | None = None
         self._suppression: Suppression | None = None
         self._budget: EdgeBudget | None = None
-        if args.distillation_weight:
-            stored, weight = has_supports(self.train_dataset), args.distillation_weight
+        stored, weight = has_supports(self.train_dataset), args.distillation_weight
+        if args.max_loss_increase is not None:
+            self._budget = EdgeBudget(self.model, self._placed(teacher), self._loss_shifts_labels, weight)
+            self.add_callback(EdgePrice())
+        elif weight:
             self._distillation = Distillation(
                 self.model, self._placed(teacher), weight, self._loss_shifts_labels, stored
             )
             self.data_collator: Any = SupportCollator(self.data_collator) if stored else self.data_collator
         elif args.suppression_weight:
             self._suppression = Suppression(self.model, args.suppression_weight, self._loss_shifts_labels)
-        elif args.max_loss_increase is not None:
-            self._budget = EdgeBudget(self.model, self._placed(teacher), self._loss_shifts_labels)
-            self.add_callback(EdgePrice())
 
     def _check_model(self, args: SparseTrainingArguments) -> None:
         """Refuse a model, data or parts of the trainer that do not go with sparse training.
@@ -132,6 +133,11 @@ class SparseTrainer(BucketedTrainer):
         if args.settings_learning_rate is not None and (self.optimizer or not learned_parameters(self.model)):
             reason = "an optimizer is given; give it a group for them" if self.optimizer else "none is learned"
             raise ValueError(f"settings_learning_rate is for learned settings, and {reason}, or set it to None")
+        if has_supports(self.train_dataset) and args.max_loss_increase is not None:
+            raise ValueError(
+                "max_loss_increase runs the dense model itself and reads no stored supports; remove the columns "
+                f"{IDS!r} and {PROBABILITIES!r}"
+            )
         if has_supports(self.train_dataset) and not args.distillation_weight:
             raise ValueError(
                 f"the training data have a teacher's supports but distillation_weight is 0; set it above 0, or remove "

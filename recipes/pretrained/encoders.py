@@ -112,7 +112,9 @@ def distil(model: PreTrainedModel, teacher: PreTrainedModel, tokenizer: Any, tex
         (batch,) = batches_of(tokenizer, [texts[i] for i in drawn], len(drawn))
         with torch.no_grad():
             wanted = embed(teacher, batch)
-        loss = (embed(model, batch) - wanted).square().sum(-1).mean()
+        with torch.autocast("cpu", torch.bfloat16, enabled=settings.dtype == "bfloat16"):
+            found = embed(model, batch)
+        loss = (found.float() - wanted).square().sum(-1).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

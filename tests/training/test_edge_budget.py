@@ -1,5 +1,6 @@
 """Training for few edges under a bound on the loss: the price, the loss it makes, and what it is refused for."""
 
+import copy
 import math
 from types import SimpleNamespace
 
@@ -7,13 +8,20 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 from hf_sparse import SparseTrainer, learn_settings, sparsify
 from hf_sparse.attention.soft_edges import soft_edges
 from hf_sparse.training.edge_budget import GAIN, MEMORY, PRICES, RATE, EdgePrice
 from tests.tiny_models import tiny_model, tokens
-from tests.training.test_distillation import no_dropout
+from tests.training.test_distillation import no_dropout, scored
 from tests.training.test_trainer import ROWS, arguments, largest_change
 
 LLAMA = {"attn": "entmax15"}
@@ -93,6 +101,35 @@ def test_a_loss_that_ends_above_its_bound_is_warned_of(increase, warned, caplog)
 
 
 # --- the loss
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "bart"])
+def test_the_teacher_has_a_part_in_the_loss_and_none_in_the_bound(name, own, tmp_path):
+    batch = rows().with_format("torch")[:]
+    model, dense = settings_only(name), no_dropout(tiny_model(name))
+    with torch.no_grad(), soft_edges(model) as edges:
+        outputs, teacher = model(**batch), dense(**batch)
+        (z, _), (t, _) = (scored(name, each.logits, batch["labels"]) for each in (outputs, teacher))
+    log_q = t.double().log_softmax(-1)
+    divergence = float((log_q.exp() * (log_q - z.double().log_softmax(-1))).sum(-1).mean())
+    expected = 0.25 * float(outputs.loss) + 0.75 * divergence + float(edges.soft_share)
+    trainer = budgeted(model, tmp_path, None if own else dense, distillation_weight=0.75)
+    (log, *_) = trainer.state.log_history
+    assert log["loss"] == pytest.approx(expected, rel=1e-5)
+    increase = float(outputs.loss) / float(teacher.loss) - 1
+    assert log["loss_increase"] == pytest.approx(increase, rel=1e-3, abs=1e-6)
+
+
+def test_a_teacher_in_the_loss_is_exact_under_accumulation(tmp_path):
+    ends = []
+    for size in (ROWS, 2):
+        model = settings_only()
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": ROWS // size}
+        budgeted(model, tmp_path, no_dropout(tiny_model("llama")), distillation_weight=0.5, **options)
+        ends.append(model)
+    assert largest_change(ends[0], settings_only()) > 1e-4
+    assert largest_change(*ends) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "t5", "bart"])
@@ -244,9 +281,18 @@ def test_what_has_no_budget_is_refused_by_name(tmp_path):
     bounded = sparsify(tiny_model("bart"), attn={"cross": {"name": "csparsemax", "fertility": 2.0}})
     with pytest.raises(ValueError, match="has bounds or coverage, whose edges have no price"):
         trainer(bounded, tiny_model("bart"))
-    for name in ("sparse_label_smoothing", "distillation_weight"):
+    for name in ("sparse_label_smoothing", "suppression_weight"):
         with pytest.raises(ValueError, match=f"which {name}=0.1 changes"):
             trainer(llama, dense, **{name: 0.1})
+    other = LlamaForCausalLM(LlamaConfig(vocab_size=7, hidden_size=8, intermediate_size=8, num_attention_heads=2))
+    with pytest.raises(ValueError, match="has a vocabulary of 7, the model one of 23"):
+        trainer(llama, other, distillation_weight=0.5)
+    classifier = BertForSequenceClassification(BertConfig(hidden_size=8, intermediate_size=8, num_attention_heads=2))
+    with pytest.raises(ValueError, match="has no language-model head to distil into"):
+        trainer(sparsify(copy.deepcopy(classifier), attn="entmax15"), classifier, distillation_weight=0.5)
+    stored = rows().add_column("support_ids", [[1]] * ROWS).add_column("support_probabilities", [[1.0]] * ROWS)
+    with pytest.raises(ValueError, match="reads no stored supports; remove the columns"):
+        budgeted(llama, tmp_path, dense, stored, distillation_weight=0.5)
     with pytest.raises(ValueError, match="activation_checkpointing=True would compute the edges"):
         trainer(llama, dense, activation_checkpointing=True)
     for name in ("max_loss_increase", "settings_learning_rate"):
