@@ -26,11 +26,12 @@ class SoftEdges:
 
     def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """Count the calls of a site: its scores, masked ones at ``-inf``, and its weights (..., keys)."""
-        visible = (scores != -torch.inf).sum(-1, keepdim=True)
-        counts = soft_count(weights, visible, _power(module, scores))
+        visible, power = (scores != -torch.inf).sum(-1, keepdim=True), _power(module, scores)
         self._kept.append((weights > 0).sum())
         self._visible.append(visible.sum())
-        self._soft.append(counts.sum())
+        if weights.device.type == "cpu":  # elsewhere the search for the edges would wait for all that was computed
+            weights, visible, power = _edges(weights, visible, power)
+        self._soft.append(soft_count(weights, visible, power).sum())
 
     @property
     def kept(self) -> float:
@@ -78,6 +79,15 @@ def soft_count(weights: Tensor, visible: Tensor, power: Tensor | float) -> Tenso
     inside = p > 0
     logits = power * torch.where(inside, p * visible, 1.0).log()
     return torch.where(inside, logits.sigmoid(), 0.0)
+
+
+def _edges(weights: Tensor, visible: Tensor, power: Tensor | float) -> tuple[Tensor, Tensor, Tensor | float]:
+    """The nonzero ones of weights (..., keys), and what broadcast to them, one number each: (edges,)."""
+    places = weights.detach().flatten().nonzero()[:, 0]
+    rows = places // weights.shape[-1]
+    if isinstance(power, Tensor):
+        power = power.expand(*weights.shape[:-1], 1).flatten()[rows]
+    return weights.flatten()[places], visible.flatten()[rows], power
 
 
 def _power(module: nn.Module, scores: Tensor) -> Tensor | float:

@@ -93,6 +93,7 @@ class Pretrained(Settings):
     rank: int = setting(0)  # of the adapters; 0 trains alphas and temperatures alone
     learning_rate: float = setting(2e-4)
     increase: float = setting(0.01)  # of the loss, at most
+    distillation: float = setting(0.0)  # share of the dense model's distribution in the training loss
     distil_steps: int = setting(0)  # in which an encoder learns the dense one's embeddings
     distil_batch: int = setting(32)  # texts
 
@@ -111,7 +112,14 @@ RUNS = {
     "smollm2-settings": Pretrained(part="trained", edges=0.12, batch_size=4, increase=0.005, dtype="bfloat16"),
     "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512),
     "smollm2-adapted": Pretrained(
-        part="trained", edges=0.06, length=512, dtype="bfloat16", steps=200, rank=16, increase=0.005
+        part="trained",
+        edges=0.06,
+        length=512,
+        dtype="bfloat16",
+        steps=200,
+        rank=16,
+        increase=0.005,
+        distillation=0.5,
     ),
     "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),
     "smollm2-cache-half": Pretrained(part="cache", edges=0.12, length=512, dtype="bfloat16"),

@@ -43,7 +43,8 @@ def trained(settings: Any, folder: Path) -> Figures:
     figures["calibrated"], figures["calibrated_edges"] = _loss_and_edges(model, test)
     hf_sparse.learn_settings(model, LEARNED, example=example)
     model = adapted(model, settings, modules_to_save=[f"sparse_{name}" for name in LEARNED])
-    options = arguments(settings, folder, max_loss_increase=settings.increase, settings_learning_rate=0.03)
+    budget = {"max_loss_increase": settings.increase, "distillation_weight": settings.distillation}
+    options = arguments(settings, folder, **budget, settings_learning_rate=0.03)
     trainer = hf_sparse.SparseTrainer(model, options, train_dataset=text, teacher=dense)
     trainer.train()
     model = merged(model)

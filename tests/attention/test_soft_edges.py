@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_sparse import sparsify
-from hf_sparse.attention.soft_edges import SoftEdges, soft_count, soft_edges
+from hf_sparse.attention.soft_edges import SoftEdges, _edges, soft_count, soft_edges
 from hf_sparse.functional import entmax
 from tests.tiny_inline_models import inputs_of, tiny_inline_model
 from tests.tiny_models import attentions, labelled, tiny_model
@@ -90,3 +90,17 @@ def test_nothing_is_counted_outside_the_block():
     assert edges.kept == edges.visible == 0
     with pytest.raises(ValueError, match="no attention call was counted"):
         SoftEdges().soft_share  # noqa: B018
+
+
+@pytest.mark.parametrize("per_head", [True, False])
+def test_edges_alone_have_the_counts_and_gradients_of_all_keys(per_head):
+    z = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    visible = torch.arange(30).view(2, 3, 5, 1) % 8 + 1
+    power = torch.tensor([0.3, 0.5, 0.9]).view(-1, 1, 1) if per_head else 0.5
+    gradients = []
+    for among in (lambda *given: given, _edges):
+        p = entmax(z, alpha=1.5)
+        count = soft_count(*among(p, visible, power)).sum()
+        gradients.append((count.detach(), *torch.autograd.grad(count, z)))
+    assert int((p > 0).sum()) < p.numel()
+    torch.testing.assert_close(*gradients)
