@@ -24,9 +24,13 @@ from .sources import load
 
 def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
     """Means of the last hidden states over what is not padding, of unit length (N, d)."""
-    mask = batch["attention_mask"][..., None]
-    states = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
-    return torch.nn.functional.normalize(states, dim=-1)
+    return mean_state(model(**batch).last_hidden_state, batch["attention_mask"])
+
+
+def mean_state(states: Tensor, mask: Tensor) -> Tensor:
+    """Means of states (N, length, d) where the mask (N, length) is 1, of unit length (N, d)."""
+    kept = mask[..., None]
+    return torch.nn.functional.normalize((states.float() * kept).sum(1) / kept.sum(1), dim=-1)
 
 
 @torch.no_grad()
@@ -60,8 +64,8 @@ PAIRS = {"paragraphs": paragraphs, "captions": captions}
 def sentences(settings: Any, folder: Path) -> Figures:
     """Find the second half of a paragraph by the first, or a caption by some of its words.
 
-    Measured are recall, and the order of all similarities. With ``distil_steps`` the calibrated model learns the dense
-    one's embeddings of the rest of the file, too.
+    Measured are recall, and the order of all similarities. With ``distil`` the calibrated model learns the dense
+    one's states of the rest of the file, too.
     """
     model, tokenizer = load(settings.source, "encoder")
     teacher = copy.deepcopy(model)
@@ -72,7 +76,7 @@ def sentences(settings: Any, folder: Path) -> Figures:
     rows: dict[str, Any] = {}
     dense = [embeddings(model, half) for half in halves]
     ways = {"dense": None, "swapped": settings.map, "calibrated": settings.map}
-    if settings.distil_steps:
+    if settings.distil:
         ways["distilled"] = settings.map
     for name, attn in ways.items():
         if attn and not hf_sparse.is_sparse(model):
@@ -103,22 +107,37 @@ def texts_beside(test: list[tuple[str, str]], settings: Any) -> list[str]:
 
 
 def distil(model: PreTrainedModel, teacher: PreTrainedModel, tokenizer: Any, texts: list[str], settings: Any) -> None:
-    """Train all weights of a sparse encoder for the embeddings that a dense one gives to the same texts."""
-    steps, generator = settings.distil_steps, torch.Generator().manual_seed(settings.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+    """Train the layers of a sparse encoder for the states and embeddings that a dense one gives to the same texts.
+
+    Every layer's states are compared: they say where a token of a text went wrong, an embedding only how far the text.
+    """
+    steps, generator = settings.steps, torch.Generator().manual_seed(settings.seed)
+    model.get_input_embeddings().requires_grad_(False)
+    learned = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=settings.learning_rate, weight_decay=0.0, fused=True)
     schedule = get_cosine_schedule_with_warmup(optimizer, steps // 20, steps)
     for _ in tqdm(range(steps), desc="distil", mininterval=5):
         drawn = torch.randint(len(texts), (settings.distil_batch,), generator=generator).tolist()
         (batch,) = batches_of(tokenizer, [texts[i] for i in drawn], len(drawn))
-        with torch.no_grad():
-            wanted = embed(teacher, batch)
         with torch.autocast("cpu", torch.bfloat16, enabled=settings.dtype == "bfloat16"):
-            found = embed(model, batch)
-        loss = (found.float() - wanted).square().sum(-1).mean()
+            with torch.no_grad():
+                wanted = teacher(**batch, output_hidden_states=True).hidden_states
+            found = model(**batch, output_hidden_states=True).hidden_states
+        mask = batch["attention_mask"]
+        loss = (mean_state(found[-1], mask) - mean_state(wanted[-1], mask)).square().sum(-1).mean()
+        for own, dense in zip(found[1:], wanted[1:]):
+            loss = loss + relative_error(own.float(), dense.float(), mask) / (len(wanted) - 1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
+    model.requires_grad_(True)
+
+
+def relative_error(states: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
+    """Squared distance of states (N, length, d) as a share of the squared length of those wanted, padding aside."""
+    kept = mask[..., None]
+    return ((states - wanted).square() * kept).sum() / (wanted.square() * kept).sum()
 
 
 def masked_batches(tokenizer: Any, reactions: list[str]) -> list[Batch]:

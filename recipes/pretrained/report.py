@@ -165,7 +165,7 @@ def _sentence_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     ways = ("dense", "swapped", best)
     texts = [f"recall {figures[way]['recall']:.1%}, Spearman {figures[way]['spearman']:.3f}" for way in ways]
     if best == "distilled":
-        texts[-1] += f" after {settings['distil_steps']} steps of distillation"
+        texts[-1] += f" after {settings['steps']} steps of distillation"
     return ["attention", _how(settings), f"{figures[best]['zeros']:.1%}", *texts]
 
 
@@ -280,10 +280,10 @@ def _fitted(settings: dict[str, Any]) -> str:
             "Temperatures and alphas were fitted to the dense model; then all weights were trained, beside a dense "
             f"model, for {settings['steps']} steps of {settings['batch_size']} clips."
         )
-    if settings.get("distil_steps"):
+    if settings.get("distil"):
         return (
-            "Temperatures and alphas were fitted to the dense model; then all weights were trained for its embeddings "
-            f"of other texts, {settings['distil_steps']} steps of {settings['distil_batch']}."
+            "Temperatures and alphas were fitted to the dense model; then all weights but those of tokens were "
+            f"trained for its states and embeddings of other texts, {settings['steps']} steps of {settings['distil_batch']}."
         )
     if settings["part"] == "trained_head":
         return (

