@@ -283,7 +283,8 @@ def _fitted(settings: dict[str, Any]) -> str:
     if settings.get("distil"):
         return (
             "Temperatures and alphas were fitted to the dense model; then all weights but those of tokens were "
-            f"trained for its states and embeddings of other texts, {settings['steps']} steps of {settings['distil_batch']}."
+            "trained for its states and embeddings of other texts, "
+            f"{settings['steps']} steps of {settings['distil_batch']}."
         )
     if settings["part"] == "trained_head":
         return (
