@@ -1,13 +1,20 @@
-"""Refuse models whose instance attribute ``forward`` would shadow the forward of a new class.
+"""Models whose instance attribute ``forward`` would shadow the forward of a new class: taken off, or refused.
 
 ``model(...)`` calls the instance attribute ``forward``, if there is one, before that of the class. Accelerate sets one
-that moves a model's parts between devices (``device_map``) or to other dtypes, Liger one that computes another loss.
+that moves a model's parts between devices (``device_map``) or trains in mixed precision, Liger one that computes
+another loss.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
+
+_PREPARED = ("forward", "_original_forward", "_is_accelerate_prepared")
 
 
 def leads_to(forward: Callable[..., object], function: Callable[..., object]) -> bool:
@@ -17,8 +24,44 @@ def leads_to(forward: Callable[..., object], function: Callable[..., object]) ->
         forward: a callable, with ``__wrapped__`` where it wraps another.
         function: the function at its end.
     """
-    innermost = inspect.unwrap(forward)
-    return getattr(innermost, "__func__", innermost) is function
+    wrapped, own = forward, _of(function)
+    while getattr(wrapped, "__func__", wrapped) not in own and hasattr(wrapped, "__wrapped__"):
+        wrapped = wrapped.__wrapped__
+    return getattr(wrapped, "__func__", wrapped) in own
+
+
+def _of(function: Callable[..., object]) -> tuple[Callable[..., object], ...]:
+    """A function, and what it is without its decorators, which Accelerate takes off with its own."""
+    return function, inspect.unwrap(function)
+
+
+@contextmanager
+def mixed_precision_off(model: object) -> Iterator[None]:
+    """Take off what ``Accelerator.prepare`` left on a model, as training with ``bf16=True`` does.
+
+    Only what leads to the class's own forward is taken off. The next ``prepare`` puts it on again. Where the block
+    raises an error it is on the model as it was.
+    """
+    taken = {name: vars(model).pop(name) for name in _PREPARED if name in vars(model)} if _is_prepared(model) else {}
+    try:
+        yield
+    except BaseException:
+        vars(model).update(taken)
+        raise
+    if "_original_forward" in taken:
+        logger.warning(
+            "this %s was prepared for mixed precision, which is off now: it computes in the dtype of its weights "
+            "until a trainer prepares it again",
+            type(model).__name__,
+        )
+
+
+def _is_prepared(model: object) -> bool:
+    """Whether the forward is the class's own, in Accelerate's autocast or bound again after that was taken off."""
+    forward, own = vars(model).get("forward"), getattr(type(model), "forward", None)
+    if forward is None or own is None or "_old_forward" in vars(model) or not leads_to(forward, own):
+        return False
+    return "_original_forward" in vars(model) or getattr(forward, "__func__", None) in _of(own)
 
 
 def check_forward(model: object) -> None:
@@ -35,7 +78,6 @@ def check_forward(model: object) -> None:
     by_hook = kept is not None and getattr(forward, "__wrapped__", None) == kept
     if not by_hook or getattr(kept, "__func__", None) is not getattr(type(model), "forward", None):
         raise ValueError(
-            f"this {type(model).__name__} has an instance attribute forward, as Accelerator.prepare and Liger's "
-            "kernels set, which would shadow the forward of another class: call sparsify or unsparsify on the model "
-            "before it is set"
+            f"this {type(model).__name__} has an instance attribute forward, as Liger's kernels set, which would "
+            "shadow the forward of another class: call sparsify or unsparsify on the model before it is set"
         )

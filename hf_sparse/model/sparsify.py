@@ -22,7 +22,7 @@ from .audit import audit
 from .auto_settings import tau_of_head, temperature_of_head
 from .dry_run import DryRun, input_device
 from .example import first_run
-from .forward_guard import check_forward
+from .forward_guard import check_forward, mixed_precision_off
 from .sparse_model import SparseModel
 from .state import is_sparse, sparse_config, sparse_state, transformers_model
 
@@ -84,22 +84,23 @@ def sparsify(
         )
     config = SparseConfig.parse(attn, head, fused_loss)
     source = source_for(dense, config, fertility, training_fertility)
-    check_forward(dense)
-    _check_fits(dense, config)
-    check_learned(model, dense, config)
-    config = _with_temperature(dense, config)
-    inputs: Mapping[str, Any] | None = None
-    if _needs_a_run(config) and input_device(dense).type != "meta":
-        inputs, before = first_run(dense, example)
-        config = _completed(dense, config, before)
-    own_configs(model)
-    attach(dense, config, source)
-    sparse_state(dense).owns_configs = True
-    if inputs is not None:
-        with ExitStack() as undo:
-            undo.callback(detach, dense)
-            audit(dense, inputs)
-            undo.pop_all()  # all is well: stay sparse
+    with mixed_precision_off(dense):
+        check_forward(dense)
+        _check_fits(dense, config)
+        check_learned(model, dense, config)
+        config = _with_temperature(dense, config)
+        inputs: Mapping[str, Any] | None = None
+        if _needs_a_run(config) and input_device(dense).type != "meta":
+            inputs, before = first_run(dense, example)
+            config = _completed(dense, config, before)
+        own_configs(model)
+        attach(dense, config, source)
+        sparse_state(dense).owns_configs = True
+        if inputs is not None:
+            with ExitStack() as undo:
+                undo.callback(detach, dense)
+                audit(dense, inputs)
+                undo.pop_all()  # all is well: stay sparse
     return model
 
 
@@ -119,9 +120,10 @@ def unsparsify(model: Model) -> Model:
     whole = sparse_state(model).whole
     if whole is not None:
         raise ValueError(f"this {type(sparse).__name__} is a part of a sparse {whole}: call unsparsify on the whole")
-    check_forward(sparse)
-    own_configs(model)
-    detach(sparse)
+    with mixed_precision_off(sparse):
+        check_forward(sparse)
+        own_configs(model)
+        detach(sparse)
     return model
 
 

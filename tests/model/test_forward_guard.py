@@ -96,11 +96,49 @@ def test_taking_accelerates_autocast_off_leaves_the_model_sparse(accelerator):
     assert torch.equal(accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)(**inputs).loss, expected)
 
 
-def test_what_was_prepared_before_is_refused(accelerator):
-    with pytest.raises(ValueError, match="LlamaForCausalLM has an instance attribute forward"):
-        sparsify(accelerator.prepare(tiny_model("llama")), **BOTH)
-    with pytest.raises(ValueError, match="call sparsify or unsparsify on the model before it"):
-        unsparsify(accelerator.prepare(sparsify(tiny_model("llama"), **BOTH)))
+@torch.no_grad()
+@pytest.mark.parametrize("unwrapped", [False, True])
+def test_what_was_prepared_before_is_as_sparse_and_as_dense_as_another(unwrapped, accelerator, caplog):
+    inputs = labelled(tiny_model("llama"))
+    dense, expected = tiny_model("llama")(**inputs).loss, sparsify(tiny_model("llama"), **BOTH)(**inputs).loss
+
+    def prepared(model):
+        model = accelerator.prepare(model)
+        return accelerator.unwrap_model(model, keep_fp32_wrapper=False) if unwrapped else model
+
+    model = sparsify(prepared(tiny_model("llama")), **BOTH)
+    assert torch.equal(model(**inputs).loss, expected)
+    assert ("was prepared for mixed precision, which is off now" in caplog.text) != unwrapped
+    assert "forward" not in vars(model)
+    again = accelerator.prepare(model)
+    assert 0 < abs(again(**inputs).loss - expected) < 0.1
+    assert torch.equal(unsparsify(prepared(model))(**inputs).loss, dense)
+
+
+@torch.no_grad()
+def test_mixed_precision_stays_on_a_model_that_cannot_be_sparse(accelerator, caplog):
+    model, inputs = accelerator.prepare(tiny_model("llama")), labelled(tiny_model("llama"))
+    expected, kept = model(**inputs).loss, dict(vars(model))
+    with pytest.raises(ValueError, match="unknown sparse map"):
+        sparsify(model, attn="entmax15", head="no map")
+    with pytest.raises(ValueError, match="is self-attention"):
+        sparsify(model, attn={"name": "csparsemax", "fertility": "predicted"})
+    assert vars(model).keys() == kept.keys()
+    assert torch.equal(model(**inputs).loss, expected)
+    assert not caplog.records
+
+
+def test_a_model_is_sparse_and_dense_again_around_training_in_mixed_precision(tmp_path, accelerator):
+    data = Dataset.from_list([{key: value[1].tolist() for key, value in labelled(tiny_model("llama")).items()}] * 4)
+    options = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "max_steps": 1, "bf16": True}
+    model = tiny_model("llama")
+    Trainer(model, TrainingArguments(str(tmp_path), **options), train_dataset=data).train()
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    sparsify(model, **BOTH)
+    SparseTrainer(model, SparseTrainingArguments(str(tmp_path), **options), train_dataset=data).train()
+    assert any(not torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
+    assert not is_sparse(unsparsify(model))
+    assert "forward" not in vars(model)
 
 
 def dense_forward(self, input_ids=None, labels=None, **kwargs):
