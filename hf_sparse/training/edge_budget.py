@@ -131,8 +131,8 @@ class EdgeBudget:
 
     Raises:
         ValueError: a sparse head, whose loss is no measure beside a dense one's; no attention that could lose edges,
-            or some that depends on what its keys received; a teacher that is sparse or missing; with a weight, a
-            teacher with another vocabulary.
+            or some that depends on what its keys received; activation checkpointing; a teacher that is sparse or
+            missing; with a weight, a teacher with another vocabulary.
         TypeError: a teacher that is not a Transformers model.
 
     Source: the constraint as in GECO (Rezende and Viola 2018, Eq. 3) with loss and penalty exchanged; edges under a
@@ -157,6 +157,11 @@ class EdgeBudget:
             raise ValueError(
                 f"attention of this {name} has bounds or coverage, whose edges have no price; set "
                 "max_loss_increase=None"
+            )
+        if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+            raise ValueError(
+                f"activation checkpointing is on in this {name}, which would compute the edges that max_loss_increase "
+                "counts a second time; call model.activation_checkpointing_disable()"
             )
         if teacher is None:
             check_own_teacher(model, "max_loss_increase")

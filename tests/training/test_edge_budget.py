@@ -295,6 +295,12 @@ def test_what_has_no_budget_is_refused_by_name(tmp_path):
         budgeted(llama, tmp_path, dense, stored, distillation_weight=0.5)
     with pytest.raises(ValueError, match="activation_checkpointing=True would compute the edges"):
         trainer(llama, dense, activation_checkpointing=True)
+    checkpointed = sparsify(tiny_model("llama"), **LLAMA)
+    checkpointed.activation_checkpointing_enable()
+    with pytest.raises(ValueError, match="activation checkpointing is on in this LlamaForCausalLM"):
+        trainer(checkpointed, dense)
+    checkpointed.activation_checkpointing_disable()
+    trainer(checkpointed, dense)
     for name in ("max_loss_increase", "settings_learning_rate"):
         with pytest.raises(ValueError, match=f"{name} must be > 0, or None, was 0"):
             arguments(tmp_path, **{name: 0.0})
