@@ -22,14 +22,17 @@ def windows(tokenizer: PreTrainedTokenizerBase, path: Path, length: int, count: 
 
     Args:
         tokenizer: of the model.
-        path: a text file, UTF-8.
+        path: a text file, UTF-8, plain or ``.gz``.
         length: tokens of a window.
         count: windows of each half, evenly spaced; all of them where there are fewer.
 
     Returns:
         Token ids (windows, length) of each half.
+
+    Raises:
+        ValueError: the text is shorter than two windows.
     """
-    ids = torch.tensor(tokenizer(path.read_text(encoding="utf-8"), verbose=False)["input_ids"])
+    ids = torch.tensor(tokenizer("\n".join([*read_lines(path), ""]), verbose=False)["input_ids"])
     rows = ids[: len(ids) // length * length].view(-1, length)
     if len(rows) < 2:
         raise ValueError(f"{path} has {len(ids)} tokens; two windows of {length} are needed")
@@ -41,9 +44,15 @@ def _spread(rows: Tensor, count: int) -> Tensor:
 
 
 def paragraphs(path: Path, count: int) -> list[tuple[str, str]]:
-    """Both halves, by words, of paragraphs of 60 to 200 words, evenly spaced through a text."""
+    """Both halves, by words, of paragraphs of 60 to 200 words, evenly spaced through a text.
+
+    Raises:
+        ValueError: fewer than two such paragraphs.
+    """
     found = [line.split() for line in read_lines(path)]
     long = [words for words in found if 60 <= len(words) <= 200]
+    if len(long) < 2:
+        raise ValueError(f"{path} has {len(long)} lines of 60 to 200 words, and two paragraphs are needed")
     chosen = [long[i] for i in torch.linspace(0, len(long) - 1, min(count, len(long))).long().tolist()]
     return [(" ".join(w[: len(w) // 2]), " ".join(w[len(w) // 2 :])) for w in chosen]
 
@@ -55,8 +64,13 @@ def captions(path: Path, count: int, kept: float = 0.35) -> list[tuple[str, str]
         path: a text file with a caption in each line, UTF-8, plain or ``.gz``.
         count: how many; all of them where there are fewer.
         kept: share of its words that a caption keeps, two at least.
+
+    Raises:
+        ValueError: fewer than two lines of three words or more.
     """
     lines = [line.split() for line in read_lines(path) if len(line.split()) > 2]
+    if len(lines) < 2:
+        raise ValueError(f"{path} has {len(lines)} lines of three words or more, and two captions are needed")
     generator, pairs = torch.Generator().manual_seed(0), []
     for i in torch.linspace(0, len(lines) - 1, min(count, len(lines))).long().tolist():
         places = torch.randperm(len(lines[i]), generator=generator)[: max(2, round(kept * len(lines[i])))]

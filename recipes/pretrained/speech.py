@@ -58,11 +58,14 @@ def clips(
         seed: of the noise.
 
     Raises:
-        ValueError: espeak-ng is not installed.
+        ValueError: espeak-ng is not installed, or has no such voice; a text without sentences.
     """
     if shutil.which("espeak-ng") is None:
         raise ValueError("speech is made by espeak-ng, which is not installed: apt install espeak-ng")
+    check_voices(voices)
     lines = [line.strip() for line in read_lines(path) if 5 <= len(line.split()) <= 20]
+    if len(lines) < 2:
+        raise ValueError(f"{path} has {len(lines)} lines of 5 to 20 words, and two sentences are needed")
     chosen = torch.linspace(0, len(lines) - 1, min(2 * count, len(lines))).long().tolist()[part::2]
     random = np.random.default_rng(seed)
     found = []
@@ -74,11 +77,36 @@ def clips(
     return found
 
 
+def check_voices(voices: Sequence[str]) -> None:
+    """Refuse voices that espeak-ng does not have; it would speak in another one.
+
+    Raises:
+        ValueError: such a voice, ``LANGUAGE`` or ``LANGUAGE+VARIANT``.
+    """
+    languages, variants = (_listed(option) for option in ("--voices", "--voices=variant"))
+    known = {fields[1] for fields in languages}
+    shades = {fields[4].removeprefix("!v/") for fields in variants}
+    for voice in voices:
+        language, plus, variant = voice.partition("+")
+        if language not in known or (plus and variant not in shades):
+            raise ValueError(
+                f"espeak-ng has no voice {voice!r}: give LANGUAGE or LANGUAGE+VARIANT, of espeak-ng --voices and "
+                "espeak-ng --voices=variant"
+            )
+
+
+def _listed(option: str) -> list[list[str]]:
+    """The fields of the voices that espeak-ng lists."""
+    table = subprocess.run(["espeak-ng", option], capture_output=True, text=True, check=True).stdout
+    return [line.split() for line in table.splitlines()[1:] if line.strip()]
+
+
 def spoken(text: str, voice: str) -> np.ndarray:
     """The sound of a sentence at 16 kHz, in float32 between -1 and 1."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sentence.wav"
-        subprocess.run(["espeak-ng", "-v", voice, "-s", "150", "-w", str(path), text], check=True)
+        command = ["espeak-ng", "-v", voice, "-s", "150", "-w", str(path), "--", text]
+        subprocess.run(command, check=True)
         rate, sound = wavfile.read(path)
     common = gcd(rate, RATE)
     resampled: np.ndarray = resample_poly(sound.astype(np.float32) / 2**15, RATE // common, rate // common)

@@ -1,7 +1,9 @@
 """The recipe of pretrained models: its data, its prediction sets, and small runs on models made here."""
 
 import copy
+import gzip
 import json
+import re
 import shutil
 
 import numpy as np
@@ -285,10 +287,45 @@ def test_speech_is_at_the_rate_that_models_hear():
     assert 0.05 < np.abs(sound).max() <= 1
 
 
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which knows its voices")
+def test_voices_that_are_not_there_are_refused():
+    speech.check_voices(recipe.Pretrained().voices + recipe.Pretrained().fit_voices)
+    for wrong in ("en-zz", "en-us+nobody"):
+        with pytest.raises(ValueError, match=f"espeak-ng has no voice '{re.escape(wrong)}'"):
+            speech.check_voices(("en-us", wrong))
+
+
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which speaks the sentence")
+def test_a_sentence_may_begin_with_a_dash():
+    assert len(speech.spoken("-- and then they left", "en-us")) > speech.RATE / 2
+
+
 def test_speech_without_its_program_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="espeak-ng, which is not installed"):
         speech.clips(None, tmp_path / "said.txt", ("en-us",), 1, 0.0, 0, 0)
+
+
+def test_texts_without_what_is_needed_are_refused(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("two words\nand two\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="has 0 lines of 60 to 200 words"):
+        data.paragraphs(path, 4)
+    with pytest.raises(ValueError, match="has 0 lines of three words or more"):
+        data.captions(path, 4)
+    if shutil.which("espeak-ng"):
+        with pytest.raises(ValueError, match="has 0 lines of 5 to 20 words"):
+            speech.clips(None, path, ("en-us",), 1, 0.0, 0, 0)
+
+
+def test_a_text_may_be_compressed(tmp_path):
+    text = " ".join([WORDS] * 4)
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(text.encode()))
+    plain, compressed = (
+        data.windows(word_tokenizer(), tmp_path / name, 10, 3) for name in ("text.txt", "text.txt.gz")
+    )
+    assert torch.equal(torch.stack(plain), torch.stack(compressed))
 
 
 def test_a_run_without_its_text_is_refused():
