@@ -38,9 +38,10 @@ class EdgePrice(TrainerCallback, ExportableState):
     The *increase* of the loss over the dense one is averaged over the last steps, with weights that fall by ``MEMORY``
     from step to step; no step counts for more than ``LARGEST_STEP`` times what is allowed. The *excess* over the bound
     is in units of what is allowed. After every optimizer step the standing price changes by ``-RATE excess`` in its
-    logarithm, and the price is that times ``exp(-GAIN excess)``. The second factor acts at once: edges follow the
-    price late, and the standing price alone would go on growing until the loss is far above its bound. Both are saved
-    with the trainer's state, and training resumed goes on from them.
+    logarithm, by ``RATE`` at most, and the price is that times ``exp(-GAIN excess)``. The second factor acts at once:
+    edges follow the price late, and the standing price alone would go on growing until the loss is far above its
+    bound. Where training begins far above it, that factor keeps the price low until the loss has come down, and the
+    standing price waits within reach. Both are saved with the trainer's state, and training resumed goes on from them.
 
     Args:
         price: the standing price.
@@ -107,7 +108,7 @@ class EdgePrice(TrainerCallback, ExportableState):
             self.total = MEMORY * self.total + _within((-largest, largest), increase)
             self.weight = MEMORY * self.weight + 1
             self.excess = _within(EXCESS, self.increase / allowed - 1)
-        self.standing = _within(PRICES, self.standing * math.exp(-RATE * self.excess))
+        self.standing = _within(PRICES, self.standing * math.exp(-RATE * min(self.excess, 1.0)))
 
 
 def _within(bounds: tuple[float, float], value: float) -> float:

@@ -58,7 +58,7 @@ def test_the_price_falls_above_the_bound_and_grows_below(increase, excess):
     price = EdgePrice(20.0)
     price.move(increase, 0.05)
     assert price.increase == pytest.approx(max(-0.4, min(0.4, increase)))
-    assert price.standing == pytest.approx(20.0 * math.exp(-RATE * excess))
+    assert price.standing == pytest.approx(20.0 * math.exp(-RATE * min(excess, 1.0)))
     assert price.price == pytest.approx(price.standing * math.exp(-GAIN * excess))
 
 
@@ -89,6 +89,19 @@ def test_a_loss_whose_edges_follow_late_stays_near_its_bound():
         price.move(losses[-1], allowed)
     settled = losses[100:]
     assert sum(settled) / len(settled) == pytest.approx(allowed, rel=0.2)
+    assert max(settled) < 2 * allowed
+
+
+def test_a_loss_that_begins_far_above_its_bound_comes_to_use_it():
+    """The same model after fifty steps in which it learns what it lost when its edges were cut."""
+    price, allowed, speed, log_edges, lost, losses = EdgePrice(), 0.01, 0.0, 0.0, 0.06, []
+    for _ in range(200):
+        speed, lost = 0.9 * speed + (0.008 if price.price < 10 else -0.008), 0.95 * lost
+        log_edges = min(0.7, log_edges + speed)
+        losses.append(0.005 * math.exp(-log_edges) - 0.005 + lost)
+        price.move(losses[-1], allowed)
+    settled = losses[130:]
+    assert allowed / 2 < sum(settled) / len(settled) < 1.2 * allowed
     assert max(settled) < 2 * allowed
 
 
