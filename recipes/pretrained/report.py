@@ -123,9 +123,11 @@ def _attention_cells(settings: dict[str, Any], figures: Figures) -> Cells:
 def _trained_cells(settings: dict[str, Any], figures: Figures) -> Cells:
     trained = f"{figures['trained']:.3f} ({figures['increase']:+.1%}) after {settings['steps']} steps"
     alike = f" after {2 * settings['steps']} steps" if settings["rank"] else ""
+    weight = settings.get("distillation")  # older runs have none
+    teacher = f", `distillation_weight={weight:g}`" if weight else ""
     return [
         "attention",
-        f"{_how(settings)}, `max_loss_increase={settings['increase']:g}`",
+        f"{_how(settings)}, `max_loss_increase={settings['increase']:g}`{teacher}",
         f"{1 - figures['edges']:.1%}",
         f"loss {figures['continued']:.3f}{alike}",
         f"{figures['swapped']:.3f}",
