@@ -46,7 +46,7 @@ def suppression_loss(
 
     >>> z = torch.tensor([[1.0, 0.5, -1.0]])  # sparsemax: (0.75, 0.25, 0)
     >>> suppression_loss(z, torch.tensor([0]), torch.tensor([[0.75, 0.25, 0.0]]))  # -log(1 - softmax(z)[2])
-    tensor(0.0808)
+    tensor(0.0809)
     """
     check_options(reduction, num_items)
     check_logits(logits)
