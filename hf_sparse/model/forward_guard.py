@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +43,10 @@ def mixed_precision_off(model: object) -> Iterator[None]:
     raises an error it is on the model as it was.
     """
     taken = {name: vars(model).pop(name) for name in _PREPARED if name in vars(model)} if _is_prepared(model) else {}
-    try:
+    with ExitStack() as undo:
+        undo.callback(vars(model).update, taken)
         yield
-    except BaseException:
-        vars(model).update(taken)
-        raise
+        undo.pop_all()  # all is well: it stays off
     if "_original_forward" in taken:
         logger.warning(
             "this %s was prepared for mixed precision, which is off now: it computes in the dtype of its weights "

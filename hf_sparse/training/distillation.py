@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
 from ..model.state import sparse_config
-from .labels import counted, scored
+from .labels import check_labels, counted, scored
 from .supports import Supports, check_positions, without_supports
 from .teacher import as_own_teacher, check_head, check_own_teacher, check_teacher, check_vocabulary
 
@@ -80,8 +80,7 @@ class Distillation:
         Raises:
             ValueError: no labels, or logits that do not go with them position by position.
         """
-        if inputs.get("labels") is None:
-            raise ValueError("distillation needs labels: they tell which positions count")
+        check_labels(inputs, "distillation")
         outputs = model(**without_supports(inputs))
         check_positions(outputs.logits, inputs["labels"], "distillation; or set distillation_weight=0")
         config = sparse_config(self.model)

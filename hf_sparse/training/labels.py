@@ -46,6 +46,16 @@ def _loss_of_first(model: PreTrainedModel, inputs: Mapping[str, Any], label: int
     return getattr(run.output, "loss", None)
 
 
+def check_labels(inputs: Mapping[str, Any], purpose: str) -> None:
+    """Refuse a batch without labels.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if inputs.get("labels") is None:
+        raise ValueError(f"{purpose} needs labels: they tell which positions count")
+
+
 def counted(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
     """Whether a label counts in the loss, (batch, ...): without the first of a row where labels are shifted.
 

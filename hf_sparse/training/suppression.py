@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from ..losses import suppression_loss
 from ..model.state import probabilities, sparse_config, transformers_model
-from .labels import counted_labels, scored
+from .labels import check_labels, counted_labels, scored
 from .supports import check_positions
 
 
@@ -55,8 +55,7 @@ class Suppression:
         Raises:
             ValueError: no labels, or logits that do not go with them position by position.
         """
-        if inputs.get("labels") is None:
-            raise ValueError("suppression needs labels: they tell which positions count")
+        check_labels(inputs, "suppression")
         outputs = model(**inputs)
         check_positions(outputs.logits, inputs["labels"], "suppression; or set suppression_weight=0")
         z, y = scored(outputs.logits, inputs, self.shifts_labels), counted_labels(inputs, self.shifts_labels)
