@@ -32,6 +32,7 @@ from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import DenseTrainer
 from ..pretrained.sources import load
+from ..pretrained.trained import arguments
 from .data import Instruction, collate, encoded, read_instructions
 from .measures import distinct, has_asked
 from .report import card, report
@@ -52,11 +53,13 @@ class Instructions(Settings):
     longest: int = setting(40)  # tokens of an answer
     steps: int = setting(100)
     batch_size: int = setting(16, paper="16 on each device", where="code")
-    lr: float = setting(2e-5, paper="2e-5", where="code")
+    learning_rate: float = setting(2e-5, paper="2e-5", where="code")
     dtype: str = setting("bfloat16")  # of the products in training
 
     def __post_init__(self) -> None:
-        check_positive(self, "temperature", "asked", "rows", "answers", "longest", "steps", "batch_size", "lr")
+        check_positive(
+            self, "temperature", "asked", "rows", "answers", "longest", "steps", "batch_size", "learning_rate"
+        )
         if self.suppression and not self.head:
             raise ValueError(f"suppression={self.suppression} needs a sparse head, which it has a price outside of")
 
@@ -69,27 +72,12 @@ def train(
     folder: Path,
 ) -> None:
     """Fine-tune all weights; the model is dense afterwards."""
-    options: dict[str, Any] = {
-        "max_steps": settings.steps,
-        "per_device_train_batch_size": settings.batch_size,
-        "learning_rate": settings.lr,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": settings.steps // 10,
-        "bf16": settings.dtype == "bfloat16",
-        "logging_steps": max(1, settings.steps // 10),
-        "save_strategy": "no",
-        "report_to": [],
-        "seed": settings.seed,
-        "use_cpu": True,
-        "remove_unused_columns": False,
-        "suppression_weight": settings.suppression,
-    }
-    arguments = hf_sparse.SparseTrainingArguments(str(folder / "training"), **options)
+    options = arguments(settings, folder, remove_unused_columns=False, suppression_weight=settings.suppression)
     data = Dataset.from_list([encoded(tokenizer, row) for row in rows[: settings.steps * settings.batch_size]])
     if settings.head:
         hf_sparse.sparsify(model, head={"name": settings.head, "temperature": settings.temperature})
     trainer = hf_sparse.SparseTrainer if settings.head else DenseTrainer
-    trainer(model, arguments, train_dataset=data, data_collator=collate).train()
+    trainer(model, options, train_dataset=data, data_collator=collate).train()
     if settings.head:
         hf_sparse.unsparsify(model)
     model.eval()

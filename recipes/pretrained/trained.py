@@ -44,7 +44,7 @@ def trained(settings: Any, folder: Path) -> Figures:
     hf_sparse.learn_settings(model, LEARNED, example=example)
     model = adapted(model, settings, modules_to_save=[f"sparse_{name}" for name in LEARNED])
     budget = {"max_loss_increase": settings.increase, "distillation_weight": settings.distillation}
-    options = arguments(settings, folder, **budget, settings_learning_rate=0.03)
+    options = arguments(settings, folder, **schedule(settings), **budget, settings_learning_rate=0.03)
     trainer = hf_sparse.SparseTrainer(model, options, train_dataset=text, teacher=dense)
     trainer.train()
     model = merged(model)
@@ -66,7 +66,7 @@ def continued(model: Any, rows: Dataset, settings: Any, folder: Path) -> Any:
     if settings.rank == 0:
         return model
     model = adapted(model, settings)
-    Trainer(model, arguments(settings, folder), train_dataset=rows).train()
+    Trainer(model, arguments(settings, folder, **schedule(settings)), train_dataset=rows).train()
     return merged(model)
 
 
@@ -90,6 +90,17 @@ def merged(model: Any) -> Any:
     return model.merge_and_unload().eval() if isinstance(model, PeftModel) else model.eval()
 
 
+def schedule(settings: Any) -> dict[str, Any]:
+    """The learning rate where a price moves, which steps have to follow to the end: settings alone keep theirs."""
+    if settings.rank == 0:
+        return {"lr_scheduler_type": "constant", "warmup_steps": 0}
+    return {
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.2},
+        "warmup_steps": 0,
+    }
+
+
 def arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseTrainingArguments:
     """How a run trains; ``options`` are added, and take precedence."""
     usual: dict[str, Any] = {
@@ -102,9 +113,8 @@ def arguments(settings: Any, folder: Path, **options: Any) -> hf_sparse.SparseTr
         "report_to": [],
         "seed": settings.seed,
         "use_cpu": True,
-        # A price that moves needs steps that can follow it to the end: settings alone keep their rate.
-        "lr_scheduler_type": "cosine_with_min_lr" if settings.rank else "constant",
-        "lr_scheduler_kwargs": {"min_lr_rate": 0.2} if settings.rank else {},
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": settings.steps // 10,
     }
     return hf_sparse.SparseTrainingArguments(str(folder / "trainer"), **usual | options)
 

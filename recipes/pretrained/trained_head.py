@@ -14,7 +14,7 @@ from .data import windows
 from .language import logits_of, rows_of
 from .sets import Cut, impossible, loss, mean_support
 from .sources import load
-from .trained import adapted, arguments, continued, merged, training_rows
+from .trained import adapted, arguments, continued, merged, schedule, training_rows
 
 
 def trained_head(settings: Any, folder: Path) -> Figures:
@@ -34,7 +34,7 @@ def trained_head(settings: Any, folder: Path) -> Figures:
     figures["calibrated"] = _figures(model, test)
     print(figures, flush=True)
     model = adapted(model, settings)
-    hf_sparse.SparseTrainer(model, arguments(settings, folder), train_dataset=text).train()
+    hf_sparse.SparseTrainer(model, arguments(settings, folder, **schedule(settings)), train_dataset=text).train()
     model = merged(model)
     hf_sparse.calibrate(model, rows_of(fit), classes=settings.few_classes, progress=False)
     figures["trained"] = _figures(model, test)

@@ -84,8 +84,7 @@ def trained(settings: Any, folder: Path) -> Figures:
     figures["calibrated"] = error_rate(transcripts(model, processor, test), test)
     figures["calibrated_possible"], figures["calibrated_classes"] = _supports(model, processor, test)
     print(figures, flush=True)
-    schedule = {"lr_scheduler_type": "cosine", "warmup_steps": settings.steps // 10}
-    options = arguments(settings, folder, **schedule, remove_unused_columns=False)
+    options = arguments(settings, folder, remove_unused_columns=False)
     for each, trainer in ((dense, DenseTrainer), (model, hf_sparse.SparseTrainer)):
         trainer(each, options, train_dataset=batch, data_collator=_collated).train()
         each.eval()

@@ -61,7 +61,7 @@ def test_a_model_is_dense_again_after_training(run, sentences, tmp_path):
     settings = recipe.RUNS[run]
     model, before = tiny_model("llama"), tiny_model("llama")
     rows, _ = data.read_instructions(sentences, 2, 10, 0)
-    small = dataclasses.replace(settings, steps=2, batch_size=2, lr=1e-2)
+    small = dataclasses.replace(settings, steps=2, batch_size=2, learning_rate=1e-2)
     recipe.train(model, word_tokenizer(), rows, small, tmp_path)
     assert not hf_sparse.is_sparse(model)
     assert not torch.equal(model.lm_head.weight, before.lm_head.weight)
