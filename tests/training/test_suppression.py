@@ -76,6 +76,7 @@ def test_the_price_is_for_training_alone(tmp_path):
     [
         ({"attn": "entmax15"}, "LlamaForCausalLM has no such head"),
         ({"head": "softmax"}, "LlamaForCausalLM has no such head"),
+        ({"head": {"name": "entmax", "alpha": 1.0}}, "LlamaForCausalLM has no such head"),
         ({"head": "sparsemax", "fused_loss": True}, "fused_loss=True never makes the logits"),
     ],
 )
