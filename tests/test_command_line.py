@@ -59,7 +59,7 @@ def test_convert_saves_what_sparsify_makes_with_the_tokenizer(dense, tmp_path, c
 
 
 def test_doctor_prints_its_diagnosis_and_exits_by_it(dense, capsys, tmp_path):
-    assert main(["doctor", str(dense), "--attn", "entmax15"]) == 0
+    assert main(["doctor", str(dense)]) == 0  # entmax15 in attention
     assert capsys.readouterr().out.startswith("LlamaForCausalLM: sound")
     assert main(["doctor", str(dense), "--attn", '{"cross": "entmax15"}']) == 1
     assert "not sound" in capsys.readouterr().out

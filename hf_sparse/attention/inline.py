@@ -97,10 +97,8 @@ def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, 
     scores = input.masked_fill(input <= torch.finfo(input.dtype).min / 2, -torch.inf)
     p = weigh(module, scores if dtype is None else scores.to(dtype))
     site: AttentionSite = module.__dict__[SITE]
-    if site.counts is not None:
-        site.counts.add(p.detach(), scores)
-    if site.edges is not None:
-        site.edges.add(module, scores, p)
+    for observer in site.observers:
+        observer.add(module, scores, p)
     return p
 
 

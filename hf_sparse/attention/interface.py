@@ -86,10 +86,8 @@ def sparse_attention(
     scores = scores_of_call(call.with_matrix(), key)
     weights = sequential_weights(module, call, scores) if site.is_sequential else weigh(module, scores)
     weights = weights[..., : key.shape[2]]
-    if site.counts is not None:
-        site.counts.add(weights.detach(), scores[..., : key.shape[2]])
-    if site.edges is not None:
-        site.edges.add(module, scores[..., : key.shape[2]], weights)
+    for observer in site.observers:
+        observer.add(module, scores[..., : key.shape[2]], weights)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +15,10 @@ from torch.utils.hooks import RemovableHandle
 from ..config import MapConfig
 from ..functional import softmax
 from ..settings import CoverageVectors
+from .observer import AttentionObserver
 from .support_count import SupportCount
 
 SITE = "_sparse_attention"
-
-
-class EdgeCounter(Protocol):
-    """Counts the edges of attention calls."""
-
-    def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
-        """Count a call: its module, its scores (masked ones at ``-inf``) and its weights."""
 
 
 @dataclass
@@ -39,8 +33,7 @@ class AttentionSite:
         layer: its number among the sites of its kind, from 0.
         inline: whether the module computes its own softmax instead of calling the attention interface.
         named_arguments: arguments of the interface that the model's own eager attention names.
-        counts: where supports are counted; None unless ``observe`` is on.
-        edges: where edges are counted with a gradient; None unless ``soft_edges`` is on.
+        observers: who sees every call; see ``observing``.
         hook: the hook that passes the cache on, for sequential attention.
         watch: called with the module and the scores of every call; None unless ``trial`` is on.
         impl: what computes the attention; see ``set_impl``.
@@ -53,8 +46,7 @@ class AttentionSite:
     inline: bool = False
     coverage: CoverageVectors | None = None
     named_arguments: frozenset[str] = field(default=frozenset(), repr=False)
-    counts: SupportCount | None = field(default=None, repr=False)
-    edges: EdgeCounter | None = field(default=None, repr=False)
+    observers: tuple[AttentionObserver, ...] = field(default=(), repr=False)
     hook: RemovableHandle | None = field(default=None, repr=False)
     watch: Callable[[nn.Module, Tensor], None] | None = field(default=None, repr=False)
     impl: str = "auto"
@@ -203,6 +195,19 @@ def attention_sites(model: nn.Module) -> list[tuple[nn.Module, AttentionSite]]:
 
 
 @contextmanager
+def observing(observers: Iterable[tuple[AttentionSite, AttentionObserver]]) -> Iterator[None]:
+    """Show each site's calls inside the block to its observer, beside those that look already."""
+    pairs = list(observers)
+    for site, observer in pairs:
+        site.observers = (*site.observers, observer)
+    try:
+        yield
+    finally:
+        for site, observer in pairs:
+            site.observers = tuple(each for each in site.observers if each is not observer)
+
+
+@contextmanager
 def observe(model: nn.Module) -> Iterator[dict[str, SupportCount]]:
     """Count the supports of every attention call inside the block.
 
@@ -211,13 +216,8 @@ def observe(model: nn.Module) -> Iterator[dict[str, SupportCount]]:
     """
     sites = [site for _, site in attention_sites(model)]
     counts = {site.path: SupportCount() for site in sites}
-    for site in sites:
-        site.counts = counts[site.path]
-    try:
+    with observing((site, counts[site.path]) for site in sites):
         yield counts
-    finally:
-        for site in sites:
-            site.counts = None
 
 
 @contextmanager
@@ -234,12 +234,12 @@ def trial(
         watch: called with each site, its module and the scores (..., keys) of every call, before the map.
     """
     sites = [site for _, site in attention_sites(model)]
-    own = [site.map_config for site in sites]
+    own = [(site.map_config, site.watch) for site in sites]
     for site in sites:
         site.map_config = maps.get(site.path, site.map_config)
         site.watch = None if watch is None else partial(watch, site)
     try:
         yield
     finally:
-        for site, map_config in zip(sites, own):
-            site.map_config, site.watch = map_config, None
+        for site, before in zip(sites, own):
+            site.map_config, site.watch = before

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..functional.rows import upcast
-from .site import SITE, AttentionSite, attention_sites, settings_by_head
+from .observer import AttentionObserver
+from .site import SITE, AttentionSite, attention_sites, observing, settings_by_head
 
 
 @dataclass
-class SoftEdges:
+class SoftEdges(AttentionObserver):
     """Counts the edges of attention calls: pairs of a query and a visible key with nonzero weight.
 
     Sums stay tensors until they are read, so that nothing waits for a GPU.
@@ -112,10 +113,5 @@ def soft_edges(model: nn.Module) -> Iterator[SoftEdges]:
     """
     sites = [site for _, site in attention_sites(model) if site.map_config is not None]
     edges = SoftEdges()
-    for site in sites:
-        site.edges = edges
-    try:
+    with observing((site, edges) for site in sites):
         yield edges
-    finally:
-        for site in sites:
-            site.edges = None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from .observer import AttentionObserver
 
 
 @dataclass
-class SupportCount:
+class SupportCount(AttentionObserver):
     """Counts nonzero attention weights while ``observe`` is on. Fully masked rows do not count.
 
     Rows that see keys and give none of them weight do count, as under maps whose weights do not sum to one.
@@ -27,13 +29,17 @@ class SupportCount:
     _rows: float | Tensor = 0.0
     _keys: float | Tensor = 0.0
 
-    def add(self, weights: Tensor, scores: Tensor) -> None:
+    def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """Count the rows of ``weights`` (batch, heads, queries, keys); ``scores`` are -inf where a key is masked."""
         visible = (scores != -torch.inf).any(-1).sum()
         self.calls += 1
         self._nonzero = self._nonzero + (weights > 0).sum()
         self._rows = self._rows + visible
         self._keys = self._keys + visible * weights.shape[-1]
+
+    def receive(self, names: set[str]) -> None:
+        """Add to ``received``."""
+        self.received |= names
 
     @property
     def nonzero(self) -> float:

@@ -330,7 +330,9 @@ def _alphas(map_config: MapConfig) -> float | tuple[float, ...] | None:
 
 
 def _land(model: PreTrainedModel, old: SparseConfig, new: SparseConfig) -> None:
+    state = sparse_state(model)
     with ExitStack() as undo:
+        undo.callback(setattr, state, "figures", state.figures)
         undo.callback(change_settings, model, old)
         change_settings(model, SparseConfig.from_dict(new.to_dict()))
         if new.fused_loss:

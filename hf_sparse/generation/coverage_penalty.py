@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
-from ..attention import SupportCount, attention_sites
+from ..attention import attention_sites
+from ..attention.observer import AttentionObserver
+from ..attention.site import observing
 from ..functional.arguments import check_number
 from ..model.beam_record import forget
 
@@ -106,12 +108,12 @@ class CoveragePenalty:
 
 
 @dataclass
-class _ReceivedAttention(SupportCount):
+class _ReceivedAttention(AttentionObserver):
     """Collects the attention weights of the last query from every site, until they are taken."""
 
     reports: list[Tensor] = field(default_factory=list)
 
-    def add(self, weights: Tensor, scores: Tensor) -> None:
+    def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """Record the last query's weights, (batch, heads, queries, keys) averaged over heads."""
         self.reports.append(weights[:, :, -1].float().mean(1))
 
@@ -124,21 +126,16 @@ class _ReceivedAttention(SupportCount):
 
 @contextmanager
 def _recorded_attention(model: PreTrainedModel) -> Iterator[_ReceivedAttention]:
-    """Have every site of cross-attention report here instead of counting its supports."""
+    """Have every site of cross-attention report here."""
     sites = [site for _, site in attention_sites(model) if site.kind == "cross"]
     if not sites:
         raise ValueError(
             f"{type(model).__name__} has no cross-attention to read; give an encoder-decoder made by "
             'sparsify(model, attn={"cross": ...}), where "softmax" keeps it as it is'
         )
-    received, before = _ReceivedAttention(), [site.counts for site in sites]
-    for site in sites:
-        site.counts = received
-    try:
+    received = _ReceivedAttention()
+    with observing((site, received) for site in sites):
         yield received
-    finally:
-        for site, counts in zip(sites, before):
-            site.counts = counts
 
 
 class _Scorer(LogitsProcessor):

@@ -88,6 +88,8 @@ def detach(model: PreTrainedModel) -> None:
 def change_settings(model: nn.Module, config: SparseConfig) -> None:
     """Give a sparse model other maps where it has maps already; its configuration, and what is saved, follow.
 
+    Figures that were measured under the old maps are forgotten.
+
     Args:
         model: a sparse model. Changed in place.
         config: sparse where the model is, with a fused loss and learned settings where the model has them.
@@ -100,6 +102,8 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
     sites = [site for _, site in attention_sites(inner)]
     for site in sites:
         site.map_config = config.attention(site.kind, site.layer)
+    if config != state.config:
+        state.figures = {}
     state.config = config
     inner.model_tags = tags(state.dense_tags, config)
     for part, of_part, _ in _parts(inner, state, sites):

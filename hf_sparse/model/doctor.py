@@ -65,7 +65,7 @@ class Diagnosis:
 
 def doctor(
     model: nn.Module,
-    attn: Any = "entmax15",
+    attn: Any = None,
     head: Any = None,
     *,
     example: Inputs | None = None,
@@ -75,7 +75,7 @@ def doctor(
 
     Args:
         model: a dense Transformers model, or a PEFT model around one.
-        attn: as for ``sparsify``.
+        attn: as for ``sparsify``; ``"entmax15"`` where neither this nor ``head`` is given.
         head: as for ``sparsify``.
         example: keyword arguments for one forward call: for models whose input cannot be made up, and for a change of
             the output that says something about your data.
@@ -86,7 +86,7 @@ def doctor(
 
     Raises:
         TypeError: not a Transformers model.
-        ValueError: the model is sparse already, neither ``attn`` nor ``head`` is given, or no input can be made up.
+        ValueError: the model is sparse already, or no input can be made up.
 
     Cost: about ten forward calls on two short rows.
     """
@@ -94,7 +94,7 @@ def doctor(
     if isinstance(dense, SparseModel):
         raise ValueError(f"this {type(dense).__name__} is sparse already; call unsparsify(model) first")
     if attn is None and head is None:
-        raise ValueError("nothing to look at: give attn, head or both")
+        attn = "entmax15"
     found = Diagnosis(type(dense).__name__)
     steps = (_ATTENTION_STEPS if attn is not None else 0) + (head is not None)
     with quiet_evaluation(dense), tqdm(desc="doctor", total=steps, disable=not progress, delay=2.0) as bar:

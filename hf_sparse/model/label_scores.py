@@ -24,11 +24,10 @@ from ..config import MapConfig
 from ..functional.rows import upcast
 from .distribution import log_distribution
 from .head_loss import HeadLoss
-from .lazy_logits import LinearLogits
+from .lazy_logits import LOGITS_AT_A_TIME, LinearLogits
 from .state import SparseState, sparse_state
 
 _IGNORED = -100
-_LOGITS_AT_A_TIME = 1 << 24
 
 
 @dataclass
@@ -144,7 +143,7 @@ def _scores(state: SparseState, asked: _Asked, rows: Any, target: Tensor) -> dic
 
 def _by_chunks(rows: Any, target: Tensor, read: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
     """``read`` of a few rows of logits at a time, which the backward pass computes again."""
-    size = max(1, _LOGITS_AT_A_TIME // rows.shape[-1])
+    size = max(1, LOGITS_AT_A_TIME // rows.shape[-1])
 
     def chunk(start: int) -> dict[str, Tensor]:
         z = rows[start : start + size]

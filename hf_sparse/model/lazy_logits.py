@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,9 @@ from ..config import MapConfig
 from ..functional.rows import upcast
 from ..losses import linear_fenchel_young_loss
 from ..losses.linear.divided import is_divided
+
+# Logits that are computed at a time where all of them would be too many.
+LOGITS_AT_A_TIME = 1 << 24
 
 
 def gathered(tensor: Any) -> Tensor:
@@ -207,3 +210,11 @@ class LinearLogits:
         computed = [arg.compute() if isinstance(arg, cls) else arg for arg in args]
         named = {key: arg.compute() if isinstance(arg, cls) else arg for key, arg in (kwargs or {}).items()}
         return func(*computed, **named)
+
+
+def computed_rows(logits: Tensor | LinearLogits) -> Iterator[Tensor]:
+    """Rows (N, V) of logits, some (n, V) at a time: those of ``LinearLogits`` are never all held together."""
+    size = max(1, LOGITS_AT_A_TIME // logits.shape[-1])
+    for start in range(0, logits.shape[0], size):
+        z = logits[start : start + size]
+        yield z.compute() if isinstance(z, LinearLogits) else z

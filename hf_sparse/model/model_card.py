@@ -16,13 +16,18 @@ from ..settings import CoverageVectors
 SECTION = re.compile(r"<!-- begin hf_sparse -->.*?<!-- end hf_sparse -->", re.DOTALL)
 HERE = "path of this folder, or id of this repository"
 NEW_CARD = "---\nlibrary_name: transformers\n---\n"
+# What is measured, by name: the words of the card, and the format of the number.
 FIGURES = {
-    "attention_support": "keys with weight, mean a query",
-    "attention_zero_rate": "keys of exactly zero weight",
-    "head_support": "classes of nonzero probability, mean a token",
-    "head_zero_rate": "classes of exactly zero probability",
-    "head_missed_rate": "next tokens of exactly zero probability",
-    "head_coverage": "observed classes in the support, mean over positions exchangeable with those of the calibration",
+    "attention_support": ("keys with weight, mean a query", ".4g"),
+    "attention_zero_rate": ("keys of exactly zero weight", ".1%"),
+    "attention_edges": ("edges of attention: visible keys with weight", ".1%"),
+    "head_support": ("classes of nonzero probability, mean a token", ".4g"),
+    "head_zero_rate": ("classes of exactly zero probability", ".1%"),
+    "head_missed_rate": ("next tokens of exactly zero probability", ".1%"),
+    "head_coverage": (
+        "observed classes in the support, mean over positions exchangeable with those of the calibration",
+        ".1%",
+    ),
 }
 
 
@@ -32,7 +37,8 @@ def sparsity_section(config: SparseConfig, figures: Mapping[str, float] | None =
     Args:
         config: the model's settings.
         figures: what was measured, by name: those that ``SparseTrainer`` logs, with any prefix, are written out;
-            others keep their names. Rates are shares in [0, 1]. None or empty leaves the figures out.
+            others keep their names. Rates, edges and coverage are shares in [0, 1]. None or empty leaves the figures
+            out.
         load_from: what the example loads.
 
     >>> print(sparsity_section(SparseConfig.parse(attn="entmax15"), {"eval_attention_zero_rate": 0.912}))
@@ -104,6 +110,5 @@ def _map_text(map_config: MapConfig, coverage: CoverageVectors | None = None) ->
 
 
 def _figure(name: str, value: float) -> str:
-    known = next((known for known in FIGURES if name.endswith(known)), None)
-    label = name if known is None else FIGURES[known]
-    return f"- {label}: {f'{value:.1%}' if name.endswith('rate') else f'{value:.4g}'}"
+    label, form = next((FIGURES[known] for known in FIGURES if name.endswith(known)), (name, ".4g"))
+    return f"- {label}: {value:{form}}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,10 @@ from transformers import PreTrainedModel
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from ..model.example import NoExampleError, first_run
+from ..model.lazy_logits import LinearLogits
 from ..model.state import transformers_model
+
+Logits = TypeVar("Logits", Tensor, LinearLogits)
 
 
 def shifts_labels(model: PreTrainedModel) -> bool:
@@ -74,7 +77,7 @@ def _labels_in_place(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
     return labels
 
 
-def scored(logits: Tensor, inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
+def scored(logits: Logits, inputs: Mapping[str, Any], shifts_labels: bool) -> Logits:
     """The rows of ``logits`` (batch, length, V) whose label counts: (N, V)."""
     shifted = shifts_labels and inputs.get("shift_labels") is None
     return (logits[:, :-1] if shifted else logits)[counted(inputs, shifts_labels)]

@@ -106,13 +106,14 @@ def store_supports(
     # Those that Trainer leaves: a collator need not know others.
     taken = {*inspect.signature(inner.forward).parameters, "labels", "label", "label_ids"}
     generator = torch.Generator().manual_seed(seed)
+    shifts = shifts_labels(teacher)
 
     def supports(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
         known = {name: values for name, values in columns.items() if name in taken}
         rows = [dict(zip(known, values)) for values in zip(*known.values())]
         found: dict[str, list[Any]] = {IDS: [], PROBABILITIES: []}
         with quiet_evaluation(teacher):
-            for p in _distributions(teacher, head or MapConfig("softmax"), collate(rows)):
+            for p in _distributions(teacher, head or MapConfig("softmax"), collate(rows), shifts):
                 ids, kept = _all_of(p) if draws is None else _drawn_from(p, draws, generator)
                 found[IDS].append(ids)
                 found[PROBABILITIES].append(kept)
@@ -131,8 +132,8 @@ def store_supports(
     return stored
 
 
-def _distributions(teacher: PreTrainedModel, head: MapConfig, batch: dict[str, Any]) -> Iterator[Tensor]:
-    """The distributions (labels that count, V) of each row of a batch."""
+def _distributions(teacher: PreTrainedModel, head: MapConfig, batch: dict[str, Any], shifts: bool) -> Iterator[Tensor]:
+    """The distributions (labels that count, V) of each row of a batch; ``shifts`` is that of ``shifts_labels``."""
     if batch.get("labels") is None:
         raise ValueError("store_supports needs labels, which tell the positions that count; the collator made none")
     device = teacher.device
@@ -143,7 +144,7 @@ def _distributions(teacher: PreTrainedModel, head: MapConfig, batch: dict[str, A
     with raw_scores(teacher) if is_sparse(teacher) else nullcontext():
         logits = teacher(**given).logits
     check_positions(logits, labels, "store_supports")
-    if shifts_labels(teacher):
+    if shifts:
         logits, labels = logits[:, :-1], labels[:, 1:]
     for scores, own in zip(logits, labels):
         yield distribution(head, scores[own != -100]).float()

@@ -14,13 +14,14 @@ from ..attention import observe
 from ..attention.site import learned_parameters
 from ..config import MapConfig
 from ..model.cold_start import cold_start
-from ..model.model_card import update_card
+from ..model.lazy_logits import computed_rows
+from ..model.model_card import FIGURES, update_card
 from ..model.state import is_sparse, probabilities, sparse_config, sparse_state
 from .arguments import SparseTrainingArguments, check_arguments
 from .buckets import BucketedTrainer
 from .distillation import Distillation
 from .edge_budget import EdgeBudget, EdgePrice
-from .labels import shifts_labels
+from .labels import counted_labels, scored, shifts_labels
 from .supports import IDS, PROBABILITIES, SupportCollator, has_supports, without_supports
 from .suppression import Suppression
 
@@ -28,22 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 class _Sparsity:
-    """Running means of what the logs show."""
-
-    names = (
-        "attention_support",
-        "attention_zero_rate",
-        "attention_edges",
-        "head_support",
-        "head_zero_rate",
-        "head_missed_rate",
-    )
+    """Running means of what the logs show: ``FIGURES`` by name."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        self.sums = dict.fromkeys(self.names, (0.0, 0.0))
+        self.sums = dict.fromkeys(FIGURES, (0.0, 0.0))
 
     def add(self, name: str, total: float, count: float) -> None:
         old_total, old_count = self.sums[name]
@@ -56,7 +48,7 @@ class _Sparsity:
         if accelerator.num_processes > 1:
             seen_here = torch.tensor(sums, dtype=torch.float64, device=accelerator.device)
             sums = cast(Any, accelerator.reduce(seen_here)).tolist()
-        return {name: total / count for name, (total, count) in zip(self.names, sums) if count}
+        return {name: total / count for name, (total, count) in zip(FIGURES, sums) if count}
 
 
 class SparseTrainer(BucketedTrainer):
@@ -200,7 +192,7 @@ class SparseTrainer(BucketedTrainer):
         if self._budget:
             self._sparsity.add("attention_edges", self._budget.edges.kept, self._budget.edges.visible)
         if sparse_config(self.model).head is not None and "labels" in inputs:
-            self._count_head(outputs["logits"].detach(), inputs["labels"])
+            self._count_head(outputs["logits"], inputs)
         return (loss, outputs) if return_outputs else loss
 
     def _counts_supports(self, model: PreTrainedModel) -> bool:
@@ -211,20 +203,21 @@ class SparseTrainer(BucketedTrainer):
         return step == 0 or (step + 1) % max(self.state.logging_steps, 1) == 0
 
     @torch.no_grad()
-    def _count_head(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        if logits.shape[:-1] != labels.shape:
+    def _count_head(self, logits: Any, inputs: dict[str, Any]) -> None:
+        if logits.shape[:-1] != inputs["labels"].shape:
             return
-        if self._loss_shifts_labels:
-            logits, labels = logits[:, :-1], labels[:, 1:]
-        map_config = cast(MapConfig, sparse_config(self.model).head)
-        counted, vocab_size = labels != -100, logits.shape[-1]
-        p = probabilities(self.model, logits[counted])
-        total, rows = float((p > 0).sum()), len(p)
-        missed = float((p.gather(-1, labels[counted][:, None]) == 0).sum())
+        labels = counted_labels(inputs, self._loss_shifts_labels)
+        rows, vocab_size, total, missed = len(labels), logits.shape[-1], 0.0, 0.0
+        for z in computed_rows(scored(logits, inputs, self._loss_shifts_labels)):
+            p = probabilities(self.model, z)
+            own, labels = labels[: len(z)], labels[len(z) :]
+            total += float((p > 0).sum())
+            missed += float((p.gather(-1, own[:, None]) == 0).sum())
         self._sparsity.add("head_support", total, rows)
         self._sparsity.add("head_zero_rate", rows * vocab_size - total, rows * vocab_size)
         self._sparsity.add("head_missed_rate", missed, rows)
         if self.state.global_step == 0 and self.model.training:
+            map_config = cast(MapConfig, sparse_config(self.model).head)
             advice = cold_start(map_config, missed / max(rows, 1), vocab_size)
             if advice is not None:
                 logger.warning("at the first step %s", advice)
@@ -243,8 +236,9 @@ class SparseTrainer(BucketedTrainer):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         figures = self._sparsity.take(self.accelerator)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
-        if figures:
-            sparse_state(self.model).figures = figures  # for the model card
+        if figures:  # for the model card; what calibration promised holds until training
+            promised = {} if self.state.global_step else sparse_state(self.model).figures
+            sparse_state(self.model).figures = promised | figures
         return output
 
     def create_model_card(self, *args: object, **kwargs: object) -> None:

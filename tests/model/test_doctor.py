@@ -64,7 +64,7 @@ def test_the_model_is_left_as_it_was():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    doctor(model, head="sparsemax")
+    doctor(model, attn="sparsemax", head="sparsemax")
     assert torch.equal(torch.rand(3), expected)
     assert not is_sparse(model)
     assert [type(part) for part in model.modules()] == classes
@@ -80,7 +80,7 @@ def test_a_bidirectional_model_is_not_asked_to_be_causal():
 
 def test_refusals_are_reported_in_the_words_of_sparsify():
     torch.manual_seed(0)
-    found = doctor(BigBirdForMaskedLM(BigBirdConfig(vocab_size=23, **TOKENS, **DECODER)), head="entmax15")
+    found = doctor(BigBirdForMaskedLM(BigBirdConfig(vocab_size=23, **TOKENS, **DECODER)), "entmax15", "entmax15")
     assert not found.sound
     assert "BigBirdBlockSparseAttention" in found.refused[0]
     assert 'attention_type="original_full"' in str(found)
@@ -112,8 +112,6 @@ def test_an_example_replaces_made_up_input():
 def test_what_cannot_be_examined_is_refused():
     with pytest.raises(ValueError, match="sparse already"):
         doctor(sparsify(tiny_model("llama"), attn="entmax15"))
-    with pytest.raises(ValueError, match="give attn, head or both"):
-        doctor(tiny_model("llama"), attn=None)
     with pytest.raises(TypeError, match="a Transformers model"):
         doctor(torch.nn.Linear(2, 2))
 
@@ -128,19 +126,19 @@ def untrained(std):
 
 def test_an_untrained_head_that_starts_without_its_targets_is_told_the_cure():
     model = untrained(0.5)
-    found = doctor(model, attn=None, head="sparsemax")
+    found = doctor(model, head="sparsemax")
     advice = found.checks["targets in the support"]
     assert re.match(r"9\d% of the targets have probability zero", advice)
     assert f'"temperature": "auto" ({500**0.5:.3g} here, it has 1)' in advice
     assert found.sound
-    cured = doctor(model, attn=None, head={"name": "entmax15", "temperature": "auto"})
+    cured = doctor(model, head={"name": "entmax15", "temperature": "auto"})
     assert cured.checks["targets in the support"] == "yes"
-    sparser = doctor(model, attn=None, head={"name": "sparsemax", "temperature": "auto"})
+    sparser = doctor(model, head={"name": "sparsemax", "temperature": "auto"})
     assert re.fullmatch(r"\d+% of them, until training brings in more", sparser.checks["targets in the support"])
 
 
 def test_a_trained_head_is_meant_to_have_a_small_support():
-    found = doctor(untrained(20.0), attn=None, head="sparsemax")
+    found = doctor(untrained(20.0), head="sparsemax")
     assert found.checks["targets in the support"] == "not all, as it should be in a trained model"
 
 

@@ -9,9 +9,10 @@ import transformers
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 
-from hf_sparse import SparseTrainer, save_pretrained, sparse_config, sparsify, unsparsify
+from hf_sparse import SparseTrainer, calibrate, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.config import SparseConfig
 from hf_sparse.model.model_card import sparsity_section, update_card
+from tests.conversion.data import loader
 from tests.tiny_models import tiny_model
 from tests.training.test_trainer import arguments, rows_of_uneven_length
 
@@ -92,6 +93,20 @@ def test_figures_are_those_of_the_last_evaluation_or_the_users_and_never_invente
     text = card_in(tmp_path / "model").text
     assert "- classes of exactly zero probability: 50.0%\n- my_measure: 3\n" in text
     assert f"{support:.4g}" not in text
+
+
+def test_what_calibration_promised_stays_until_training(tmp_path):
+    model = sparsify(tiny_model("gpt2"), head="entmax15")
+    calibrate(model, loader(model), coverage=0.9, progress=False)
+    data = rows_of_uneven_length()
+    trainer = SparseTrainer(model, arguments(tmp_path), train_dataset=data, eval_dataset=data)
+    trainer.evaluate()
+    section = sparsity_section(sparse_config(model), model._sparse_state.figures)
+    assert "with those of the calibration: 90.0%" in section
+    assert "classes of exactly zero probability" in section
+    trainer.train()
+    trainer.evaluate()
+    assert "calibration" not in sparsity_section(sparse_config(model), model._sparse_state.figures)
 
 
 def test_a_pushed_card_names_its_repository(tmp_path, monkeypatch):

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from hf_sparse import sparsify, unsparsify
 from hf_sparse.attention.find import named_attention
-from hf_sparse.attention.site import attention_sites, trial
+from hf_sparse.attention.observer import AttentionObserver
+from hf_sparse.attention.site import attention_sites, observing, trial
 from hf_sparse.config import SparseConfig
 from hf_sparse.functional import get_map
 from hf_sparse.model.doctor import cache_difference, causality, difference, logits_of
@@ -32,8 +33,8 @@ class CheckFailed(AssertionError):
     """A check that the dense model passes and the sparse one does not."""
 
 
-class Rows:
-    """Stands in for ``SupportCount`` and keeps what the checks ask about the weights of a site."""
+class Rows(AttentionObserver):
+    """What the checks ask about the weights of a site."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -42,7 +43,7 @@ class Rows:
         self.most = 0.0
         self.least = 1.0
 
-    def add(self, weights: Tensor, scores: Tensor) -> None:
+    def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         self.calls += 1
         mass = weights.double().sum(-1)
         self.zeros += int((weights == 0).sum())
@@ -56,14 +57,10 @@ class Rows:
 
 @contextmanager
 def watching(model: nn.Module):
-    rows = {}
-    for _, site in attention_sites(model):
-        site.counts = rows[site.path] = Rows()
-    try:
+    sites = [site for _, site in attention_sites(model)]
+    rows = {site.path: Rows() for site in sites}
+    with observing((site, rows[site.path]) for site in sites):
         yield rows
-    finally:
-        for _, site in attention_sites(model):
-            site.counts = None
 
 
 def run(model: nn.Module, inputs: dict[str, Tensor], **more: Any) -> Tensor:

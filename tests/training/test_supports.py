@@ -252,6 +252,16 @@ def test_draws_of_a_small_support_are_all_of_it():
     assert torch.equal(q > 0, p > 0)
 
 
+def test_a_teacher_runs_once_for_each_batch():
+    teacher, calls = tiny_model("gpt2"), []  # whose class does not tell whether it shifts labels
+    teacher.register_forward_hook(lambda *_: calls.append(1))
+    store_supports(teacher, rows_of_uneven_length().select(range(4)), draws=2, batch_size=2)
+    few = len(calls)
+    calls.clear()
+    store_supports(teacher, rows_of_uneven_length().select(range(8)), draws=2, batch_size=2)
+    assert len(calls) == few + 2
+
+
 def test_the_seed_draws_and_the_batch_size_does_not():
     def ids(**options):
         return store_supports(tiny_model("llama"), rows_of_uneven_length(), draws=5, **options)[IDS]

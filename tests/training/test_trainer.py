@@ -16,6 +16,8 @@ from hf_sparse import (
     raw_scores,
     sparsify,
 )
+from hf_sparse.model import lazy_logits
+from hf_sparse.model.lazy_logits import LinearLogits
 from tests.tiny_models import tiny_model, tokens
 
 ROWS = 8
@@ -106,6 +108,26 @@ def test_logs_tell_supports_of_head_and_attention(tmp_path):
     assert {"eval_head_support", "eval_attention_zero_rate"} <= set(metrics)
     _, quiet = trained(SparseTrainer, "t5", tmp_path, settings, log_sparsity=False)
     assert "head_support" not in quiet.state.log_history[0]
+
+
+def test_logs_of_a_fused_loss_hold_few_logits_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(lazy_logits, "LOGITS_AT_A_TIME", 3 * tiny_model("llama").config.vocab_size)
+    compute, computed, logs = LinearLogits.compute, [], []
+
+    def counted(z):
+        computed.append(len(z.hidden))
+        return compute(z)
+
+    monkeypatch.setattr(LinearLogits, "compute", counted)
+    for fused in (False, True):
+        model = sparsify(tiny_model("llama"), head="entmax15", fused_loss=fused)
+        trainer = SparseTrainer(model, arguments(tmp_path), train_dataset=rows_of_uneven_length())
+        trainer.train()
+        logs.append({name: value for name, value in trainer.state.log_history[0].items() if name.startswith("head")})
+    assert logs[0] == pytest.approx(logs[1], rel=1e-6)
+    assert len(logs[0]) == 3
+    assert len(computed) > 1
+    assert max(computed) == 3
 
 
 def test_causal_positions_are_those_that_are_scored(tmp_path):

@@ -174,7 +174,7 @@ def _call_problem(site: AttentionSite, call: AttentionCall) -> str | None:
     """The reason why no backend without weights can serve a call, whatever the map, or None."""
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
-    if call.wants_weights or any(each is not None for each in (site.counts, site.watch, site.edges)):
+    if call.wants_weights or site.observers or site.watch is not None:
         return "does not return weights, which were asked for (output_attentions, observe, training or calibration)"
     if call.query_sinks is not None:
         return "takes a sink for each head, and a sink for each query was given"

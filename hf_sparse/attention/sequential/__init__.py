@@ -41,7 +41,7 @@ def sequential_weights(module: nn.Module, call: AttentionCall, scores: Tensor) -
             coverage where scores are capped.
     """
     site: AttentionSite = module.__dict__[SITE]
-    if site.counts is not None:
-        site.counts.received |= received_names(call)
+    for observer in site.observers:
+        observer.receive(received_names(call))
     weights = constrained_weights if site.is_constrained else covered_weights
     return weights(module, call, scores)

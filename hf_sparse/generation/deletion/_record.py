@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...attention import AttentionSite, SupportCount, attention_sites
-from ...attention.site import trial, weights_under
+from ...attention import AttentionSite, attention_sites
+from ...attention.observer import AttentionObserver
+from ...attention.site import observing, trial, weights_under
 
 # Weights of other keys than those of weight zero may move by this much in float64 when the latter are masked.
 _ROUNDING = 1e-6
@@ -35,20 +36,18 @@ class SiteCall(NamedTuple):
 
 
 @dataclass
-class _Recorder(SupportCount):
+class _Recorder(AttentionObserver):
     """Records the supports of one site."""
 
-    site: AttentionSite | None = None
-    into: list[SiteCall] = field(default_factory=list)
-    name: str = ""
+    site: AttentionSite
+    into: list[SiteCall]
 
-    def add(self, weights: Tensor, scores: Tensor) -> None:
+    def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """Record the supports of ``weights`` (rows, heads, queries, keys), and which ``scores`` are not -inf."""
-        assert self.site is not None
-        visible = scores > -torch.inf
+        name, visible = _name(self.site, module), scores > -torch.inf
         if not torch.equal(visible.any(1), visible.all(1)):
-            raise ValueError(f"{self.name} hides other keys from each head: no certificate")
-        self.into.append(SiteCall(self.site.kind, self.name, (weights != 0).any(1), visible.any(1)))
+            raise ValueError(f"{name} hides other keys from each head: no certificate")
+        self.into.append(SiteCall(self.site.kind, name, (weights != 0).any(1), visible.any(1)))
 
 
 @contextmanager
@@ -61,28 +60,20 @@ def recorded_calls(model: PreTrainedModel) -> Iterator[list[SiteCall]]:
     """
     calls: list[SiteCall] = []
     sites = [site for _, site in attention_sites(model)]
-    recorders = {site.path: _Recorder(site=site, into=calls) for site in sites}
-
-    def look(site: AttentionSite, module: nn.Module, scores: Tensor) -> None:
-        name = recorders[site.path].name = f"{type(module).__name__} at {site.path!r}"
-        _check_scores(name, site, module, scores)
-
-    before = [site.counts for site in sites]
-    for site in sites:
-        site.counts = recorders[site.path]
-    try:
-        with trial(model, {}, look):
-            yield calls
-    finally:
-        for site, counts in zip(sites, before):
-            site.counts = counts
+    with observing((site, _Recorder(site, calls)) for site in sites), trial(model, {}, _check_scores):
+        yield calls
 
 
-def _check_scores(name: str, site: AttentionSite, module: nn.Module, scores: Tensor) -> None:
+def _name(site: AttentionSite, module: nn.Module) -> str:
+    return f"{type(module).__name__} at {site.path!r}"
+
+
+def _check_scores(site: AttentionSite, module: nn.Module, scores: Tensor) -> None:
     """Refuse scores of another shape, and maps under which keys of weight zero count.
 
     The second is tried on the scores at hand: with these keys masked the weights must stay as they are.
     """
+    name = _name(site, module)
     if scores.dim() != 4:
         raise ValueError(f"{name} has scores {tuple(scores.shape)}, not (rows, heads, queries, keys): no certificate")
     exact = scores.double()
