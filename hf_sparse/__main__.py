@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,11 @@ def _map(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"not JSON ({error.msg}): {text}") from error
 
 
+def _default(api: Callable[..., Any], name: str) -> Any:
+    """The default of an argument of the API, which the command line has too."""
+    return inspect.signature(api).parameters[name].default
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hf_sparse", description="Make Transformers models sparse.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -155,19 +161,26 @@ def _parser() -> argparse.ArgumentParser:
         own.add_argument("--head", type=_map, help=_MAP)
         return own
 
-    def with_data(own: argparse.ArgumentParser, max_batches: int) -> None:
+    def with_data(own: argparse.ArgumentParser, api: Callable[..., Any]) -> None:
         own.add_argument(
             "--data", type=Path, required=True, help="text, one example a line; SOURCE<tab>TARGET in pairs"
         )
-        own.add_argument("--batch-size", type=int, default=8)
-        own.add_argument("--max-length", type=int, default=512, help="tokens kept of a text")
-        own.add_argument("--max-batches", type=int, default=max_batches)
+        own.add_argument("--batch-size", type=int, default=_default(text_batches, "batch_size"))
+        own.add_argument(
+            "--max-length", type=int, default=_default(text_batches, "max_length"), help="tokens kept of a text"
+        )
+        own.add_argument("--max-batches", type=int, default=_default(api, "max_batches"))
 
     command("convert", _convert, "make a model sparse and save it").add_argument("out", help="the folder to write")
     command("doctor", _doctor, "try sparsify on a model and report; status 1 where it is not sound")
     comparing = command("compare", _compare, "measure what sparsity would cost, head by head")
-    with_data(comparing, 4)
-    comparing.add_argument("--budget", type=float, default=0.01, help="KL in nats a target that attention may cost")
+    with_data(comparing, compare)
+    comparing.add_argument(
+        "--budget",
+        type=float,
+        default=_default(compare, "budget"),
+        help="largest divergence from the dense output: nats a position, or a share of the variance (%(default)s)",
+    )
     calibrating = command(
         "calibrate", _calibrate, "fit temperatures and thresholds to data, and save the sparse model"
     )
@@ -183,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     goals.add_argument(
         "--classes", type=float, metavar="N", help="mean number of tokens that the head leaves possible"
     )
-    with_data(calibrating, 32)
+    with_data(calibrating, calibrate)
     showing = commands.add_parser("demo", help="a page to play with a model", description="A page to play with.")
     showing.set_defaults(run=_demo)
     showing.add_argument("--model", default=DEMO_MODEL, help="a folder or a Hub id (default: %(default)s)")

@@ -142,6 +142,11 @@ class MapConfig:
         name, settings = underlying(self.name, self.map_settings)
         return MapConfig(name).with_settings(**settings, **{k: v for k, v in self.settings if k in ON_SCORES})
 
+    @property
+    def is_entmax(self) -> bool:
+        """Whether the map is of the entmax family, softmax and sparsemax included."""
+        return self.spelled_out.name == "entmax"
+
     def with_settings(self, **settings: SettingValue | Plain | tuple[float, ...]) -> MapConfig:
         """The same map with some settings replaced; numbers, words and lists stand for themselves."""
         merged = {**dict(self.settings), **{name: as_value(value) for name, value in settings.items()}}

@@ -18,7 +18,9 @@ from .model.patch import ON_IMPORT, Patch, Registration
 from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
 from .model.trainer_guard import LATE, install_late
-from .model.trl_guard import PATCHES as OF_TRL
+from .model.trl_guard import OF_TRL
+
+__all__ = ["PATCHES", "install", "uninstall"]
 
 
 def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:

@@ -25,7 +25,7 @@ from .model.model_card import update_card
 from .model.saved_config import ADAPTER_SETTINGS, block_of, marked_part, save_adapter_settings
 from .model.sparse_model import SparseModel
 from .model.sparsify import kind_problems, layer_problems, sparsify
-from .model.state import is_sparse, sparse_config, sparse_state, state_of, transformers_model
+from .model.state import described, is_sparse, sparse_config, sparse_state, state_of, transformers_model
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -136,15 +136,14 @@ def _stale_weights(folder: Path, written: set[str]) -> list[Path]:
 
 
 def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> Any:
-    saved = cached_file(path, ADAPTER_SETTINGS, **_absent_is_none(kwargs))
-    if saved is None:
+    config = _adapter_settings(path, kwargs)
+    if config is None:
         raise ValueError(
             f"{path} holds an adapter without {ADAPTER_SETTINGS}, so its base's maps are not known: save it with "
             "hf_sparse.save_pretrained(model, path), or make the base sparse yourself and load it with PEFT"
         )
     from peft import PeftConfig, PeftModel
 
-    config = SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
     base_path = PeftConfig.from_pretrained(path, **_where(kwargs)).base_model_name_or_path
     base_config = AutoConfig.from_pretrained(base_path)
     if config.attn and block_of(base_config) is not None:
@@ -166,6 +165,12 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     return PeftModel.from_pretrained(base, path, **_where(kwargs))
 
 
+def _adapter_settings(path: str | Path, where: dict[str, Any]) -> SparseConfig | None:
+    """The settings that an adapter was saved with; None where it was trained in a dense model."""
+    saved = cached_file(path, ADAPTER_SETTINGS, **_absent_is_none(where))
+    return None if saved is None else SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
+
+
 def check_adapter(model: PreTrainedModel, path: str | Path | None, **where: Any) -> None:
     """Refuse an adapter that was trained in a sparse model for another, dense or sparse.
 
@@ -177,16 +182,12 @@ def check_adapter(model: PreTrainedModel, path: str | Path | None, **where: Any)
     Raises:
         ValueError: the adapter's folder holds other settings than the model's.
     """
-    saved = None if path is None else cached_file(path, ADAPTER_SETTINGS, **_absent_is_none(where))
-    if saved is None:
-        return
-    config = SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
-    state = state_of(model)
-    if state is None or state.config != config:
-        found = "is dense" if state is None else f"has {state.config.to_dict()}"
+    config, state = None if path is None else _adapter_settings(path, where), state_of(model)
+    if config is not None and (state is None or state.config != config):
         raise ValueError(
             f"the adapter {path} was trained in a model with {config.to_dict()}, and this {type(model).__name__} "
-            f"{found}: load the adapter with hf_sparse.from_pretrained, or call sparsify with these settings first"
+            f"{described(state)}: load the adapter with hf_sparse.from_pretrained, or call sparsify with these "
+            "settings first"
         )
 
 

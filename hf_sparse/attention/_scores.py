@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from ..functional.rows import lowest_visible
 from ._call import AttentionCall
 
 
@@ -58,8 +59,7 @@ def biased_scores(
         return scores
     if attention_mask.dtype == torch.bool:
         return scores.masked_fill(~attention_mask, -torch.inf)
-    lowest = torch.finfo(attention_mask.dtype).min
-    return torch.where(attention_mask > lowest / 2, scores + attention_mask, -torch.inf)
+    return torch.where(attention_mask > lowest_visible(attention_mask.dtype), scores + attention_mask, -torch.inf)
 
 
 def grouped(call: AttentionCall) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..functional.rows import lowest_visible
 from ._scores import attention_scores
 from .find import cached, calls_softmax
 from .site import SITE, AttentionSite, attention_sites, weigh
@@ -90,11 +91,8 @@ class DivertedSoftmax(TorchFunctionMode):
 
 
 def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor:
-    """Replacement for ``softmax(input, dim=-1, dtype=dtype)`` in ``module``.
-
-    Scores in the lower half of their dtype's range count as masked: models write the smallest finite number there.
-    """
-    scores = input.masked_fill(input <= torch.finfo(input.dtype).min / 2, -torch.inf)
+    """Replacement for ``softmax(input, dim=-1, dtype=dtype)`` in ``module``."""
+    scores = input.masked_fill(input <= lowest_visible(input.dtype), -torch.inf)
     p = weigh(module, scores if dtype is None else scores.to(dtype))
     site: AttentionSite = module.__dict__[SITE]
     for observer in site.observers:

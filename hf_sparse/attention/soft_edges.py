@@ -94,7 +94,7 @@ def _edges(weights: Tensor, visible: Tensor, power: Tensor | float) -> tuple[Ten
 def _power(module: nn.Module, scores: Tensor) -> Tensor | float:
     """``alpha - 1`` of the map of a site, for each head if they differ, without a gradient; 1 for other maps."""
     site: AttentionSite = module.__dict__[SITE]
-    if site.map_config is None or site.map_config.spelled_out.name != "entmax":
+    if site.map_config is None or not site.map_config.is_entmax:
         return 1.0
     by_head = settings_by_head(site.map_config, module, scores).get("alpha")
     if by_head is not None:

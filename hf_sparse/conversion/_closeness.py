@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-import torch
 from torch import Tensor
+
+from ..metrics import jensen_shannon
 
 # Share of the uniform distribution that is mixed in where zeros would cost without end.
 UNIFORM = 1e-4
@@ -32,24 +34,11 @@ def eps_kl(q: Tensor, p: Tensor) -> Tensor:
     return (p * (p / q).log()).sum(-1)
 
 
-def js(q: Tensor, p: Tensor) -> Tensor:
-    """The Jensen-Shannon divergence ``KL(q || m) / 2 + KL(p || m) / 2``, ``m = (q + p) / 2``: at most log 2 nats.
-
-    Args:
-        q: distributions (..., V).
-        p: dense distributions (..., V).
-
-    Returns:
-        Divergences (...).
-
-    >>> js(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))  # log 2
-    tensor(0.6931)
-    """
-    m = (q + p) / 2
-    return ((torch.xlogy(q, q) + torch.xlogy(p, p)) / 2 - torch.xlogy(m, m)).sum(-1)
-
-
-DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"eps_kl": eps_kl, "js": js}
+# Of distributions (..., V) from dense ones, in nats.
+DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "eps_kl": eps_kl,
+    "js": partial(jensen_shannon, reduction="none"),
+}
 MEASURES = ("auto", *DIVERGENCES, "states")
 
 

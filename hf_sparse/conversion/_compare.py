@@ -157,7 +157,7 @@ def _tried(scores: SiteScores, asked: float) -> Iterator[SparseHead]:
 
 def _alpha(path: str, map_config: Any) -> float:
     alpha = map_config.spelled_out.map_settings.get("alpha")
-    if map_config.spelled_out.name != "entmax" or not isinstance(alpha, float):
+    if not map_config.is_entmax or not isinstance(alpha, float):
         raise ValueError(
             f"{path}: compare chooses an alpha for each head; give attn a map of the entmax family with one number, "
             f"was {map_config.to_dict()}"

@@ -68,7 +68,7 @@ def alpha_of(map_config: MapConfig) -> float | None:
     """The alpha of a map of the entmax family, where it is one number that may be changed for another."""
     spelled_out = map_config.spelled_out
     value = dict(spelled_out.settings).get("alpha")
-    adjustable = spelled_out.name == "entmax" and not map_config.scaled_by_length
+    adjustable = map_config.is_entmax and not map_config.scaled_by_length
     return value.value if adjustable and isinstance(value, Fixed) and isinstance(value.value, float) else None
 
 

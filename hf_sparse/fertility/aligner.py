@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..functional.arguments import check_count
 from ._expectation import TENSIONS, Dictionary, best_tension, expectation
 from ._links import CandidateLinks
 
@@ -85,7 +86,7 @@ class WordAligner:
 
         Raises:
             ValueError: sentences that do not pair up, none at all, or a setting out of range.
-            TypeError: a sentence that is a string.
+            TypeError: a sentence that is a string, or ``iterations`` that is no whole number.
 
         Cost: per iteration linear in the number of word pairs that share a sentence pair; about 200 bytes per pair.
         """
@@ -194,8 +195,7 @@ def _check_sentences(sources: Sequence[Sequence[Word]], targets: Sequence[Sequen
 
 
 def _check_settings(iterations: int, null: float, tension: float, concentration: float) -> None:
-    if iterations < 1:
-        raise ValueError(f"iterations must be at least 1, was {iterations}")
+    check_count("iterations", iterations)
     if not 0 < null < 1:
         raise ValueError(f"null must be in (0, 1), was {null}")
     if not TENSIONS[0] <= tension <= TENSIONS[1]:

@@ -37,5 +37,12 @@ def fertility_counts(links: Sequence[Links], lengths: Sequence[int]) -> list[lis
 
 def check_counts(input_ids: Sequence[Sequence[int]], counts: Sequence[Sequence[int]]) -> None:
     """Raise ValueError unless there is one count for each token of each sentence."""
-    if [len(row) for row in input_ids] != [len(row) for row in counts]:
-        raise ValueError("input_ids and counts must have one count for each token")
+    tokens, counted = [len(row) for row in input_ids], [len(row) for row in counts]
+    if len(tokens) != len(counted):
+        raise ValueError(f"input_ids and counts must pair up, were {len(tokens)} and {len(counted)} sentences")
+    for number, (wanted, given) in enumerate(zip(tokens, counted)):
+        if wanted != given:
+            raise ValueError(
+                f"input_ids and counts must have one count for each token, but sentence {number} has {wanted} tokens "
+                f"and {given} counts"
+            )

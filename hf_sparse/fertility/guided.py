@@ -46,7 +46,7 @@ class GuidedFertility(nn.Module):
         if table.dim() != 1 or len(table) == 0:
             raise ValueError(f"table must be (vocabulary,), was {tuple(table.shape)}")
         if not (table.isfinite() & (table >= 1)).all():
-            raise ValueError("table must hold finite bounds of at least 1")
+            raise ValueError(f"table must hold finite bounds of at least 1, was {float(table.min()):g} at least")
         self.register_buffer("table", table.float())
 
     @classmethod

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
 
+from ..functional.arguments import check_count
 from .counts import check_counts
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ def fertility_dataset(
     Raises:
         ValueError: ids and counts that do not pair up, or ``max_fertility`` below 1.
     """
-    if max_fertility < 1:
-        raise ValueError(f"max_fertility must be at least 1, was {max_fertility}")
+    check_count("max_fertility", max_fertility)
     check_counts(input_ids, counts)
     from datasets import Dataset
 

@@ -18,6 +18,15 @@ def upcast(x: Tensor) -> Tensor:
     return x.to(accumulation_dtype(x))
 
 
+def lowest_visible(dtype: torch.dtype) -> float:
+    """The number above which a score, or what a mask adds to it, is visible.
+
+    At or below it, in the lower half of the range of ``dtype``, it counts as masked: models write the smallest finite
+    number where they hide a key.
+    """
+    return float(torch.finfo(dtype).min / 2)
+
+
 def check_scores(z: Tensor, dim: int) -> None:
     """Raise unless ``z`` is a tensor of scores with at least one entry along ``dim``.
 

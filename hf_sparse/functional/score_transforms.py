@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .rows import accumulation_dtype, upcast
+from .rows import accumulation_dtype, lowest_visible, upcast
 
 
 def length_scale(z: Tensor, delta: float | Tensor, beta: float | Tensor, gamma: float | Tensor) -> Tensor:
@@ -50,6 +50,6 @@ def centered(z: Tensor) -> Tensor:
     >>> centered(torch.tensor([3.0, 1.0, -torch.inf]))
     tensor([ 1., -1., -inf])
     """
-    visible = z > torch.finfo(z.dtype).min / 2
+    visible = z > lowest_visible(z.dtype)
     z = upcast(z)
     return z - z.masked_fill(~visible, 0.0).sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp(min=1)

@@ -12,6 +12,7 @@ from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..fertility.source import source_bounds
+from ..functional.arguments import check_count
 from ..model.state import probabilities
 from .forced import beginning
 from .inputs import check_logits, check_one_sentence, encode, end_tokens, head_map
@@ -90,6 +91,7 @@ def suggest(
     Raises:
         ValueError: a dense head, an unknown unit, a budget below 1, a source that is missing or out of place, an
             empty prompt, or NaN in the logits.
+        TypeError: a budget that is no whole number.
 
     Source: Peters et al. 2019, Figure 2.
     Cost: one forward pass over the open candidates per token, with a cache.
@@ -107,10 +109,9 @@ def suggest(
 
 def _check_options(unit: str, **budgets: int) -> None:
     if unit not in UNITS:
-        raise ValueError(f"unknown unit {unit!r}; choose one of {', '.join(map(repr, UNITS))}")
+        raise ValueError(f"unit must be one of {', '.join(map(repr, UNITS))}, was {unit!r}")
     for name, budget in budgets.items():
-        if budget < 1:
-            raise ValueError(f"{name} must be at least 1, was {budget}")
+        check_count(name, budget)
 
 
 def _grow_candidates(

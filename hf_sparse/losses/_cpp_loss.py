@@ -9,6 +9,7 @@ from ..functional import alpha_relu, entmax
 from ..functional.newton import exponent_of
 from ..functional.rows import upcast
 from ..kernels import ReluSupports, Supports, write_crowded, write_rows
+from ._targets import score_gradient
 
 
 class _CppLoss(torch.autograd.Function):
@@ -29,9 +30,7 @@ class _CppLoss(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
             x = upcast(z)
             p = entmax(x, ctx.alpha) if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
-            residual = p - y if soft else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
-            of_z = torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual)
-            return of_z.to(z.dtype), None, None, None, None, None
+            return score_gradient(p, y, grad).to(z.dtype), None, None, None, None, None
         target = None if soft else y
         dtype = torch.float32 if soft else z.dtype
         out = write_rows(columns, p, z.shape[1], dtype, target, grad, crowded)

@@ -10,6 +10,7 @@ from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import dtype_for, exponent_of, near_softmax, power, solve_crowded
 from ..functional.rows import accumulation_dtype, upcast
 from ._alpha_relu_support import relu_loss
+from ._targets import score_gradient
 
 # Entries of a few rows for each thread: a megabyte of them.
 _FEW = 1 << 18
@@ -39,9 +40,7 @@ class _DenseRows(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
             x = upcast(z)
             p = entmax(x, ctx.alpha) if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
-            residual = p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
-            of_z = torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual)
-            return of_z.to(z.dtype), None, None, None
+            return score_gradient(p, y, grad).to(z.dtype), None, None, None
         factor = grad[:, None]
         of_z = (p * factor).to(z.dtype)
         of_z.scatter_(-1, y[:, None], ((p.gather(-1, y[:, None]) - 1) * factor).to(z.dtype))

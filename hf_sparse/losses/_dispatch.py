@@ -23,6 +23,8 @@ from ._learned_alpha import tsallis_negentropy_in_alpha
 from ._targets import MapSettings
 from ._triton_rows import triton_rows_loss
 
+_WITH_KERNELS = ("alpha_relu", "entmax")
+
 
 def checked_settings(name: str, settings: MapSettings) -> dict[str, float | Tensor]:
     """All settings of the map: the given ones, checked, and the defaults of the rest.
@@ -58,11 +60,11 @@ def chosen_for(name: str, settings: MapSettings, z: Tensor, impl: str) -> str:
         ValueError, KernelUnavailable: see ``kernels.chosen``; ValueError too for a kernel that does not know the map.
     """
     base, base_settings = underlying(name, settings)
-    if base in ("alpha_relu", "entmax"):
+    if base in _WITH_KERNELS:
         return chosen(impl, z, base_settings["alpha"])
     if impl in ("cpp", "triton"):
         bases = {known: underlying(known, {})[0] for known in MAPS if known != "softmax"}
-        known = ", ".join(repr(name) for name, base in sorted(bases.items()) if base in ("alpha_relu", "entmax"))
+        known = ", ".join(repr(name) for name, base in sorted(bases.items()) if base in _WITH_KERNELS)
         raise ValueError(f'impl="{impl}" knows {known}, not {name!r}; use impl="auto" or impl="torch"')
     return chosen("torch" if impl == "auto" else impl, z)
 

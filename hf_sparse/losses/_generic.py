@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..functional import SparseMap
 from ..functional.rows import upcast
-from ._targets import MapSettings
+from ._targets import MapSettings, score_gradient
 
 
 def _distributions(y: Tensor, p: Tensor) -> Tensor:
@@ -48,10 +48,8 @@ class _GenericLoss(torch.autograd.Function):
         learned = dict(zip((name for name in ctx.names if name not in ctx.numbers), tensors))
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
             p = ctx.sparse_map.function(z, **ctx.numbers, **learned)
-        residual = p - y if y.is_floating_point() else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
-        of_z = torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual)
         of_settings = _setting_gradients(ctx.sparse_map, ctx.numbers, learned, p, y, grad)
-        return of_z, None, None, None, *(of_settings.get(name) for name in ctx.names)
+        return score_gradient(p, y, grad), None, None, None, *(of_settings.get(name) for name in ctx.names)
 
 
 def _setting_gradients(

@@ -183,3 +183,15 @@ def reduce_rows(
         return loss.sum() / items_divisor(num_items, row_weight != 0, loss.dtype)
     total = row_weight.sum()
     return loss.sum() / torch.where(total == 0, 1.0, total)
+
+
+def score_gradient(p: Tensor, y: Tensor, grad: Tensor) -> Tensor:
+    """``grad (p - y)``, the gradient of losses in their scores, with the graph of p.
+
+    Args:
+        p: weights (N, V).
+        y: classes (N,), int64, or distributions (N, V).
+        grad: of the losses (N,); rows where it is 0 may hold anything, and get 0.
+    """
+    residual = p - y if y.is_floating_point() else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
+    return torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual)

@@ -14,6 +14,7 @@ from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of
 from ..kernels import triton_loss_gradients, triton_solve
 from ._alpha_relu_support import relu_loss_from_mass
+from ._targets import score_gradient
 
 
 class _TritonLoss(torch.autograd.Function):
@@ -39,8 +40,7 @@ class _TritonLoss(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
             x = z.float()
             p = entmax(x, ctx.alpha, impl="triton") if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
-            residual = p - y if soft else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
-            return torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual).to(z.dtype), None, None, None
+            return score_gradient(p, y, grad).to(z.dtype), None, None, None
         of_z = triton_loss_gradients(z, *solved, grad, None if soft else y, ctx.alpha, exponent_of(ctx.alpha))
         if soft:
             of_z = (of_z - grad[:, None] * y).to(z.dtype)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ..functional.arguments import check_count
+
 
 def rep_score(
     predictions: Sequence[Sequence[str]],
@@ -34,15 +36,14 @@ def rep_score(
 
     Raises:
         ValueError: sentences that do not pair up, no reference words (``strict``), or n below 1.
-        TypeError: a sentence that is one string.
+        TypeError: a sentence that is one string, or n that is no whole number.
 
     Source: Malaviya et al. 2018, Section 5, REP-score.
 
     >>> rep_score(["the the the cat sat".split()], ["the cat sat".split()])
     200.0
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1, was {n}")
+    check_count("n", n)
     _check_corpora(predictions, references)
     words = sum(map(len, references))
     if words == 0 and strict:

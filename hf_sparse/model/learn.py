@@ -76,7 +76,7 @@ def _learned(rule: AttentionRule, names: tuple[str, ...]) -> MapConfig | None:
     map_config = rule.map
     if map_config is None or map_config.name == "softmax":
         return map_config
-    found = map_config.spelled_out if "alpha" in names and map_config.spelled_out.name == "entmax" else map_config
+    found = map_config.spelled_out if "alpha" in names and map_config.is_entmax else map_config
     for name in names:
         if name in found.map.settings or name == "temperature":
             found = _with_learned(found, name, rule.role)

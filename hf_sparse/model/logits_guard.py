@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,10 +51,3 @@ OF_HARNESS = (
         trigger="the harness ties the weights of a sparse model, as it does with every model before it scores",
     ),
 )
-
-
-def install_where_imported() -> None:
-    """Install the patch if lm-evaluation-harness was imported."""
-    if _LM_EVAL in sys.modules:
-        for patch in OF_HARNESS:
-            patch.install()

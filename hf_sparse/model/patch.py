@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -89,6 +89,13 @@ class Registration:
     def uninstall(self) -> None:
         """Take the entry away, if it is there."""
         _found(self.owner)._global_mapping.pop(self.name, None)
+
+
+def install_where_imported(patches: Iterable[Patch]) -> None:
+    """Install those patches whose owner's module was imported."""
+    for patch in patches:
+        if patch.owner.partition(":")[0] in sys.modules:
+            patch.install()
 
 
 def _found(place: str) -> Any:

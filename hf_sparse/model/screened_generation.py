@@ -42,7 +42,7 @@ def check_screened(model: PreTrainedModel, kwargs: Mapping[str, object]) -> None
 def _site_problem(site: AttentionSite) -> str | None:
     if site.inline:
         return f"{site.path!r} computes its scores itself"
-    if site.map_config is None or site.map_config.spelled_out.name != "entmax":
+    if site.map_config is None or not site.map_config.is_entmax:
         map_name = "softmax" if site.map_config is None else site.map_config.name
         return f"{site.path!r} has {map_name}"
     return f"{site.path!r} is sequential" if site.is_sequential else None

@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 
 from ..functional.arguments import check_flag, check_items, check_number
 from ..functional.rows import in_graph
-from . import logits_guard, trl_guard
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
 from .distribution import log_distribution
@@ -28,10 +27,13 @@ from .forward_guard import leads_to
 from .head_loss import HeadLoss, check_asked
 from .label_scores import in_place_of_fused_head
 from .lazy_logits import LinearLogits
+from .logits_guard import OF_HARNESS
 from .model_card import update_card
+from .patch import install_where_imported
 from .saved_config import save_adapter_settings
 from .state import DENSE_AGAIN, SparseState, needs_forward, sparse_state
 from .trainer_guard import install_late
+from .trl_guard import OF_TRL
 from .visible_loss import visible_methods, with_visible_loss
 
 _ANOTHER_FORWARD = (
@@ -84,7 +86,7 @@ class SparseModel:
     def __setattr__(self, name: str, value: Any) -> None:
         """Allow wrapping ``forward``, TRL's fused head, and where attention alone is sparse any other forward."""
         if name == "forward":
-            trl_guard.install_where_imported()
+            install_where_imported(OF_TRL)
             value = in_place_of_fused_head(self, value)
             if needs_forward(self) and not leads_to(value, type(self).forward):  # type: ignore[attr-defined]
                 raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
@@ -92,7 +94,7 @@ class SparseModel:
 
     def tie_weights(self, *args: object, **kwargs: object) -> None:
         """The model's own; the moment to guard lm-evaluation-harness too, see ``hf_sparse.hooks``."""
-        logits_guard.install_where_imported()
+        install_where_imported(OF_HARNESS)
         cast(Any, super()).tie_weights(*args, **kwargs)
 
     def set_attn_implementation(self, attn_implementation: object, *args: object, **kwargs: object) -> None:

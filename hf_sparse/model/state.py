@@ -179,6 +179,11 @@ def state_of(model: object) -> SparseState | None:
     return getattr(inside_peft(model), "__dict__", {}).get(_STATE)
 
 
+def described(state: SparseState | None) -> str:
+    """What a model is, for messages: "is dense", or "has ..." with its settings."""
+    return "is dense" if state is None else f"has {state.config.to_dict()}"
+
+
 def set_state(model: nn.Module, state: SparseState | None) -> None:
     """Give a model its state; None takes it away."""
     vars(model).pop(_STATE, None)

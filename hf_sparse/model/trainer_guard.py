@@ -14,7 +14,7 @@ from ..config import SparseConfig
 from .logits_guard import prediction_step
 from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, BLOCK
-from .state import check_parts, inside_peft, state_of
+from .state import check_parts, described, inside_peft, state_of
 
 _TRIGGER = (
     "a Trainer first asks a sparse model whether it accepts loss keywords, or any model is built after "
@@ -48,10 +48,10 @@ def _check_reference(trainer: Any) -> None:
         return
     of_reference = state_of(trainer.accelerator.unwrap_model(reference))
     if of_reference is None or of_reference.config != state.config:
-        found = "is dense" if of_reference is None else f"has {of_reference.config.to_dict()}"
         raise ValueError(
-            f"the reference model {found}, and this {type(trainer.model).__name__} has {state.config.to_dict()}: "
-            "references are loaded from where the model was; save the sparse model, and give the trainer that path"
+            f"the reference model {described(of_reference)}, and this {type(trainer.model).__name__} "
+            f"{described(state)}: references are loaded from where the model was; save the sparse model, and give the "
+            "trainer that path"
         )
 
 
@@ -65,10 +65,9 @@ def _load_from_checkpoint(
     trained = _trained_settings(Path(resume_from_checkpoint))
     state = state_of(self.model)
     if trained is not None and not _changes_maps(self) and (state is None or state.config != trained):
-        found = "is dense" if state is None else f"has {state.config.to_dict()}"
         raise ValueError(
             f"{resume_from_checkpoint} was trained with {trained.to_dict()}, and this {type(self.model).__name__} "
-            f"{found}: give the trainer hf_sparse.from_pretrained(checkpoint), or begin a new run"
+            f"{described(state)}: give the trainer hf_sparse.from_pretrained(checkpoint), or begin a new run"
         )
     original(self, resume_from_checkpoint, *args, **kwargs)
 

@@ -6,7 +6,6 @@ too. A label outside the support has none: only the map's own loss has a gradien
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +31,7 @@ def _compute_loss(original: Callable[..., Any], self: Any, *args: object, **kwar
         state.scored_by_loss = False
 
 
-PATCHES = (
+OF_TRL = (
     Patch(
         f"{_MODULE}:SFTTrainer",
         "compute_loss",
@@ -41,10 +40,3 @@ PATCHES = (
         trigger="TRL puts a fused head on a sparse model, and has imported SFTTrainer",
     ),
 )
-
-
-def install_where_imported() -> None:
-    """Install the patch if ``SFTTrainer`` was imported."""
-    if _MODULE in sys.modules:
-        for patch in PATCHES:
-            patch.install()

@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from ..config import MapConfig, SparseConfig
+from ..functional.arguments import check_count
 from ..model.attach import change_settings
 from ..model.state import sparse_config
 from ..settings import SettingValue
@@ -71,8 +72,7 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         _check_over(over)
         if not isinstance(schedule, str) or schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, was {schedule!r}")
-        if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
-            raise ValueError(f"stages must be a whole number >= 1, was {stages!r}")
+        check_count("stages", stages)
         _check_starts("attn", attn)
         _check_starts("head", head)
         self.over = over

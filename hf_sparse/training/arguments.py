@@ -11,8 +11,6 @@ from transformers import PreTrainedModel, Seq2SeqTrainingArguments
 
 from ..functional.arguments import check_flag, check_number
 
-_SHARES = ("sparse_label_smoothing", "distillation_weight")
-
 
 @dataclass
 class SparseTrainingArguments(Seq2SeqTrainingArguments):
@@ -48,14 +46,18 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        for name in _SHARES:
-            check_number(name, getattr(self, name), "in [0, 1]", lambda share: 0 <= share <= 1)
-        for name in ("max_loss_increase", "settings_learning_rate"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), "> 0, or None", lambda number: 0 < number < math.inf)
-        check_number("suppression_weight", self.suppression_weight, ">= 0", lambda weight: 0 <= weight < math.inf)
-        check_flag("log_sparsity", self.log_sparsity)
+        _check_values(self)
         super().__post_init__()
+
+
+def _check_values(args: SparseTrainingArguments) -> None:
+    for name in ("sparse_label_smoothing", "distillation_weight"):
+        check_number(name, getattr(args, name), "in [0, 1]", lambda share: 0 <= share <= 1)
+    for name in ("max_loss_increase", "settings_learning_rate"):
+        if getattr(args, name) is not None:
+            check_number(name, getattr(args, name), "> 0, or None", lambda number: 0 < number < math.inf)
+    check_number("suppression_weight", args.suppression_weight, ">= 0", lambda weight: 0 <= weight < math.inf)
+    check_flag("log_sparsity", args.log_sparsity)
 
 
 def check_arguments(args: Any, teacher: PreTrainedModel | None) -> None:
@@ -67,7 +69,8 @@ def check_arguments(args: Any, teacher: PreTrainedModel | None) -> None:
     """
     if not isinstance(args, SparseTrainingArguments):
         raise TypeError(f"args must be SparseTrainingArguments, was {type(args).__name__}")
-    for problem in (*_bypasses(args), *_out_of_range(args), *_teacher_problems(args, teacher)):
+    _check_values(args)  # again: arguments can be changed
+    for problem in (*_bypasses(args), *_teacher_problems(args, teacher)):
         raise ValueError(problem)
 
 
@@ -82,12 +85,6 @@ def _bypasses(args: SparseTrainingArguments) -> Iterator[str]:
             "use_liger_kernel=True would train with dense cross-entropy; leave it False, or pass "
             'liger_kernel_config={"fused_linear_cross_entropy": False, "cross_entropy": False}'
         )
-
-
-def _out_of_range(args: SparseTrainingArguments) -> Iterator[str]:
-    for name in _SHARES:
-        if not 0 <= getattr(args, name) <= 1:
-            yield f"{name} must be in [0, 1], was {getattr(args, name)}"
 
 
 def _teacher_problems(args: SparseTrainingArguments, teacher: PreTrainedModel | None) -> Iterator[str]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+__all__ = ["DrawnSupport", "drawn_support"]
+
 
 class DrawnSupport(NamedTuple):
     """Estimates q of N distributions p, with at most K classes each.

@@ -373,15 +373,13 @@ def pretrained_first() -> str:
     found, settings = further["figures"], further["settings"]
     calibrated = f"{figures['calibrated']:.3f} ({figures['increase']:+.1%})"
     trained = f"{found['trained']:.3f} ({found['increase']:+.1%})"
-    how = (
-        f"`calibrate` to {settings['edges']:.0%} and {settings['steps']} steps of `max_loss_increase`, weights frozen"
-    )
+    how = f"`calibrate` to {settings['edges']:.0%}, and {settings['steps']} steps of training these settings alone"
     return "\n".join(
         [
-            "| attention of SmolLM2-135M-Instruct | loss on running text | zeros |",
+            "| attention of SmolLM2-135M-Instruct | loss on running text | attention weights that are zero |",
             "|---|---|---|",
             f"| softmax | {figures['dense']:.3f} | 0% |",
-            f"| entmax15 in its place, nothing else | {figures['swapped']:.3f} | |",
+            f"| entmax15 in its place, nothing else | {figures['swapped']:.3f} | not counted |",
             f"| after `calibrate` | {calibrated} | {1 - figures['edges']:.0%} |",
             f"| after {how} | {trained} | {1 - found['edges']:.0%} |",
         ]

@@ -8,7 +8,7 @@ import torch
 import hf_sparse.functional as F
 from hf_sparse import calibrate, probabilities, sparse_config, sparsify
 from hf_sparse.conversion._batches import Answer
-from hf_sparse.conversion._closeness import eps_kl, js, lost_variance
+from hf_sparse.conversion._closeness import DIVERGENCES, eps_kl, lost_variance
 from hf_sparse.conversion._fit_head import entmax_head, for_classes, for_coverage, mean_classes
 from hf_sparse.conversion._head_rows import HeadRows, entry_temperature
 from tests.conversion.data import loader
@@ -140,7 +140,7 @@ def test_divergences_equal_their_sums():
         + sum(float(b * (b / c).log()) / 2 for b, c in zip(y, m_row))
         for x, y, m_row in zip(q, p, m)
     ]
-    torch.testing.assert_close(js(q, p), torch.tensor(by_hand, dtype=torch.float64))
+    torch.testing.assert_close(DIVERGENCES["js"](q, p), torch.tensor(by_hand, dtype=torch.float64))
     h = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
     lost, variance = lost_variance(h + torch.tensor([[0.5, 0.0], [0.0, 0.0]]), h)
     assert (float(lost), float(variance)) == (0.25, 10.0)

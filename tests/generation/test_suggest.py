@@ -180,7 +180,7 @@ def test_a_word_does_not_end_within_a_character():
 def test_bad_input_is_refused():
     llama, _, arguments = model_and_arguments("llama", "entmax15")
     bart = model_and_arguments("bart", "entmax15")[0]
-    with pytest.raises(ValueError, match="unknown unit 'sentence'; choose one of 'token', 'word'"):
+    with pytest.raises(ValueError, match="unit must be one of 'token', 'word', was 'sentence'"):
         suggest(llama, tokenizer=TOKENIZER, unit="sentence", **arguments)
     for budget in ("max_candidates", "max_tokens", "max_open"):
         with pytest.raises(ValueError, match=f"{budget} must be at least 1, was 0"):

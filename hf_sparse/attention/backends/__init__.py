@@ -16,11 +16,10 @@ from ..screened_cache import ScreenedLayer, layer_of
 from ..site import SITE, AttentionSite, attention_sites, settings_by_head
 from ._adasplash import adasplash_output, adasplash_problem
 from ._cpp import cpp_is_automatic, cpp_output, cpp_problem, fills_tiles
-from ._flex import flex_entmax_attention, flex_output, flex_problem
+from ._flex import flex_entmax_attention as flex_entmax_attention
+from ._flex import flex_output, flex_problem
 from ._screened import screened_output
 from ._triton import triton_output, triton_problem
-
-__all__ = ["ATTENTION_IMPLS", "BACKENDS", "Backend", "flex_entmax_attention", "output_without_weights", "set_impl"]
 
 Alpha: TypeAlias = "float | Tensor"
 
@@ -143,7 +142,7 @@ def _autocast(call: AttentionCall) -> AttentionCall:
 def _setting(module: nn.Module, call: AttentionCall, name: str) -> float | Tensor | None:
     """A setting of the module's entmax: a number, or (heads,); None where its map is not of the entmax family."""
     map_config = module.__dict__[SITE].map_config
-    if map_config is None or map_config.spelled_out.name != "entmax":
+    if map_config is None or not map_config.is_entmax:
         return None
     for_all = {**map_config.spelled_out.map_settings, "temperature": map_config.temperature}
     return settings_by_head(map_config, module, call.query).get(name, for_all[name])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from ...functional.rows import lowest_visible
 from .._call import AttentionCall
 
 _HEAD_DIMS = (16, 32, 64, 128, 256)
@@ -108,7 +109,7 @@ def _visible(mask: Tensor) -> Tensor | None:
     """The mask as a boolean one, True where visible; None where it adds to scores."""
     if mask.dtype == torch.bool:
         return mask
-    visible = mask > torch.finfo(mask.dtype).min / 2
+    visible = mask > lowest_visible(mask.dtype)
     return None if bool((mask * visible).any()) else visible
 
 

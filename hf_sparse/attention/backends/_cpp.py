@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from ...functional import entmax
-from ...functional.rows import in_graph
+from ...functional.rows import in_graph, lowest_visible
 from ...kernels import (
     BUILD_FROM,
     HIGHEST_ALPHA,
@@ -82,7 +82,7 @@ def _hidden(mask: Tensor | BlockMask | None) -> Tensor | None:
     if mask is None or mask.dtype == torch.bool:
         return mask
     mask = mask.detach()
-    return torch.where(mask > torch.finfo(mask.dtype).min / 2, mask, -torch.inf)
+    return torch.where(mask > lowest_visible(mask.dtype), mask, -torch.inf)
 
 
 class _Numbers(NamedTuple):

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from ...functional.newton import exponent_of
-from ...functional.rows import accumulation_dtype
+from ...functional.rows import accumulation_dtype, lowest_visible
 from ...kernels import HIGHEST_ALPHA, LOWEST_ALPHA
 from .._call import AttentionCall
 
@@ -181,7 +181,7 @@ def flex_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     elif call.mask is not None:
         visible = call.mask
         if visible.dtype != torch.bool:
-            visible = call.mask > torch.finfo(call.mask.dtype).min / 2
+            visible = call.mask > lowest_visible(call.mask.dtype)
             added.append(call.mask.masked_fill(~visible, 0.0).expand(shape))
         visible = visible.expand(batch, -1, queries, -1)
     if call.causal or visible is not None:

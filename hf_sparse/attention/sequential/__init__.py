@@ -6,21 +6,14 @@ from torch import Tensor, nn
 
 from .._call import AttentionCall
 from ..site import SITE, AttentionSite
-from ._constrained import constrained_attention
+from ._constrained import constrained_attention as constrained_attention
 from ._coverage import covered_weights
-from ._credit import check_fertility, constrained_weights
-from ._refusal import sequential_refusal
-from ._spent import SpentLayer
-from ._steps import follow_cache, received_names
-
-__all__ = [
-    "SpentLayer",
-    "check_fertility",
-    "constrained_attention",
-    "follow_cache",
-    "sequential_refusal",
-    "sequential_weights",
-]
+from ._credit import check_fertility as check_fertility
+from ._credit import constrained_weights
+from ._refusal import sequential_refusal as sequential_refusal
+from ._spent import SpentLayer as SpentLayer
+from ._steps import follow_cache as follow_cache
+from ._steps import received_names
 
 
 def sequential_weights(module: nn.Module, call: AttentionCall, scores: Tensor) -> Tensor:

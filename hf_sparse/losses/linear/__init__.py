@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,27 +19,30 @@ from ._function import RowLosses, fused_losses, tiled_rows
 from ._options import check_layer, check_linear_options
 from ._tiles import TiledMap
 from ._triton import triton_tiles
-from .divided import divided_rows, is_divided, local_part
+from .divided import DividedMap, divided_alpha_relu, divided_entmax, divided_rows, is_divided, local_part
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._options import LinearOptions
 
-__all__ = [
-    "fused_maps",
-    "linear_alpha_relu_loss",
-    "linear_entmax_loss",
-    "linear_fenchel_young_loss",
-    "linear_sparsemax_loss",
-]
 
-_TILED_MAPS: dict[str, Callable[..., TiledMap]] = {"alpha_relu": alpha_relu_tiles, "entmax": entmax_tiles}
+class _FusedMap(NamedTuple):
+    """What makes the losses of a map from its settings: by tiles, and by processes that share the classes."""
+
+    tiles: Callable[..., TiledMap]
+    divided: Callable[..., DividedMap]
+
+
+_FUSED_MAPS = {
+    "alpha_relu": _FusedMap(alpha_relu_tiles, divided_alpha_relu),
+    "entmax": _FusedMap(entmax_tiles, divided_entmax),
+}
 
 
 def fused_maps() -> list[str]:
     """The names of all maps with a fused loss."""
-    return sorted(name for name in MAPS if underlying(name, {})[0] in _TILED_MAPS)
+    return sorted(name for name in MAPS if underlying(name, {})[0] in _FUSED_MAPS)
 
 
 def linear_fenchel_young_loss(
@@ -114,7 +117,7 @@ def linear_fenchel_young_loss(
     tensor(0.6667)
     """
     base, base_settings = underlying(name, checked_settings(name, settings))
-    if base not in _TILED_MAPS:
+    if base not in _FUSED_MAPS:
         raise ValueError(
             f"{name!r} has no fused loss; the maps that have one are {', '.join(map(repr, fused_maps()))}"
         )
@@ -151,8 +154,8 @@ def linear_fenchel_young_loss(
 def _row_losses(weight: Tensor, base: str, settings: dict[str, float], impl: str, chunk_size: int | None) -> RowLosses:
     """The losses of rows by the implementation that was chosen, or by all processes that share the classes."""
     if is_divided(weight):
-        return divided_rows(weight, base, settings, chunk_size)
-    tiles = triton_tiles(**settings) if impl == "triton" else _TILED_MAPS[base](**settings, impl=impl)
+        return divided_rows(weight, _FUSED_MAPS[base].divided(**settings), chunk_size)
+    tiles = triton_tiles(**settings) if impl == "triton" else _FUSED_MAPS[base].tiles(**settings, impl=impl)
     return tiled_rows(tiles, chunk_size)
 
 

@@ -138,9 +138,6 @@ def divided_alpha_relu(alpha: float, tau: float) -> DividedMap:
     return DividedMap(losses, lambda z, kept: alpha_relu(z, alpha, tau))
 
 
-DIVIDED_MAPS: dict[str, Callable[..., DividedMap]] = {"alpha_relu": divided_alpha_relu, "entmax": divided_entmax}
-
-
 def _top(z: Tensor, shard: ClassShard) -> Tensor:
     """The largest logit of each row (n, 1) over all processes; 0 where all are masked."""
     own = z.amax(-1, keepdim=True) if z.shape[1] else z.new_full((len(z), 1), -torch.inf)
@@ -260,20 +257,18 @@ def _own_targets(y: Tensor, shard: ClassShard) -> tuple[Tensor, Tensor]:
     return own, y[own] - shard.start
 
 
-def divided_rows(weight: Tensor, base: str, settings: dict[str, Any], chunk_size: int | None) -> RowLosses:
+def divided_rows(weight: Tensor, divided_map: DividedMap, chunk_size: int | None) -> RowLosses:
     """The losses of rows from this process's part of W, by all processes that share the classes.
 
     Args:
         weight: W (V, D), a ``DTensor``.
-        base: ``"entmax"`` or ``"alpha_relu"``.
-        settings: of that map.
+        divided_map: the map with its settings.
         chunk_size: rows whose logits are held at a time, or None.
 
     Raises:
-        ValueError: a weight that is divided otherwise than by rows, or a setting that needs whole rows; later, targets
-            that differ between the processes.
+        ValueError: a weight that is divided otherwise than by rows; later, targets that differ between the processes.
     """
-    shard, divided_map = ClassShard.of(weight), DIVIDED_MAPS[base](**settings)
+    shard = ClassShard.of(weight)
 
     def losses(hidden: Tensor, part: Tensor, bias: Tensor | None, y: Tensor, *options: Any) -> Tensor:
         shard.check_rows(y)
