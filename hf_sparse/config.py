@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .functional import MAPS, Setting, SparseMap, get_map
+from .functional.arguments import check_flag
 from .functional.registry import underlying
 from .functional.rows import upcast
 from .functional.score_transforms import centered, length_scale
@@ -389,8 +390,7 @@ class SparseConfig:
                 cannot weigh attention.
             TypeError: a value of the wrong type.
         """
-        if not isinstance(fused_loss, bool):
-            raise TypeError(f"fused_loss must be True or False, was {fused_loss!r}")
+        check_flag("fused_loss", fused_loss)
         if loss_scale not in LOSS_SCALES:
             raise ValueError(f"loss_scale must be {' or '.join(map(repr, LOSS_SCALES))}, was {loss_scale!r}")
         config = cls(_parse_attention(attn), None if head is None else _parse_head(head), fused_loss, loss_scale)

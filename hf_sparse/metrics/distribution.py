@@ -85,7 +85,7 @@ def logit_norm(logits: Tensor, dim: int = -1, centered: bool = False) -> Tensor:
     return torch.linalg.vector_norm(z, dim=dim)
 
 
-def eps_perplexity(p: Tensor, target: Tensor, eps: float, ignore_index: int = -100) -> Tensor:
+def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int = -100) -> Tensor:
     """``exp(-mean log((p_x + eps) / (1 + eps V)))``: perplexity after smoothing with the uniform distribution.
 
     Args:
@@ -117,7 +117,7 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, ignore_index: int = -1
     return (-_average(((gold + eps) / (1 + eps * p.shape[-1])).log(), counted, "mean")).exp()
 
 
-def sparsemax_score(p: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
+def sparsemax_score(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
     """``1 - ||p - e_x||^2 / 2``, which equals ``p_x + (1 - ||p||^2) / 2``; bounded even where ``p_x = 0``.
 
     Args:
@@ -146,7 +146,7 @@ def sparsemax_score(p: Tensor, target: Tensor, ignore_index: int = -100, reducti
     return _average(gold + (1 - norm) / 2, counted, reduction)
 
 
-def jensen_shannon(p: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
+def jensen_shannon(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
     """``JS(p, q) = (KL(p || m) + KL(q || m)) / 2``, ``m = (p + q) / 2``, in nats; finite for disjoint supports.
 
     Against an observed class, q one-hot, it is ``log 2 - ((1 + p_x) log(1 + p_x) - p_x log p_x) / 2``.

@@ -44,16 +44,16 @@ class EdgePrice(TrainerCallback, ExportableState):
     standing price waits within reach. Both are saved with the trainer's state, and training resumed goes on from them.
 
     Args:
-        price: the standing price.
-        increase: sum of the weighted increases.
+        standing: the standing price.
+        total: sum of the weighted increases.
         weight: sum of the weights.
         excess: at the last step.
 
     Source: proportional and integral control of a Lagrange multiplier as in Stooke, Achiam and Abbeel 2020.
     """
 
-    def __init__(self, price: float = 1.0, increase: float = 0.0, weight: float = 0.0, excess: float = 0.0) -> None:
-        self.standing, self.total, self.weight, self.excess = price, increase, weight, excess
+    def __init__(self, standing: float = 1.0, total: float = 0.0, weight: float = 0.0, excess: float = 0.0) -> None:
+        self.standing, self.total, self.weight, self.excess = standing, total, weight, excess
         self.losses: list[Tensor] = []
 
     @property
@@ -68,7 +68,7 @@ class EdgePrice(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """The part that a checkpoint keeps."""
-        args = {"price": self.standing, "increase": self.total, "weight": self.weight, "excess": self.excess}
+        args = {"standing": self.standing, "total": self.total, "weight": self.weight, "excess": self.excess}
         return {"args": args, "attributes": {}}
 
     def see(self, own: Tensor, dense: Tensor) -> None:

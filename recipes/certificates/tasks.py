@@ -15,7 +15,7 @@ from transformers import MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase
 import hf_sparse
 from hf_sparse.generation.labels import token_labels
 
-from ..lib.batches import Collator
+from ..lib.batches import padding_collator
 from ..lib.records import Figures
 from ..lib.training import train
 from ..pretrained.data import windows
@@ -89,7 +89,7 @@ def _trained(
         tokenizer,
         rows,
         folder / "checkpoints",
-        collator=Collator(tokenizer, model),
+        collator=padding_collator(tokenizer, model),
         steps=settings.steps,
         lr=settings.lr,
         batch_size=settings.batch_size,

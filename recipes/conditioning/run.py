@@ -28,7 +28,7 @@ from hf_sparse import Conditioned, Grammar, Language, Lexicon
 
 from ..inflection.data import read_words
 from ..inflection.model import build_model, build_tokenizer, encode, source_text
-from ..lib.batches import Collator
+from ..lib.batches import padding_collator
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
@@ -122,7 +122,7 @@ def inflection(settings: Conditioning, folder: Path) -> Figures:
         tokenizer,
         encode(words.train, tokenizer),
         folder / "checkpoints",
-        collator=Collator(tokenizer, model),
+        collator=padding_collator(tokenizer, model),
         steps=settings.steps,
         lr=settings.lr,
         batch_size=settings.batch_size,

@@ -29,7 +29,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 import hf_sparse
 from hf_sparse.attention import attention_sites
 
-from ..lib.batches import Collator
+from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_positive, setting
@@ -142,7 +142,7 @@ def perform(settings: Inflection, folder: Path) -> Figures:
         tokenizer,
         encode(words.train, tokenizer),
         folder / "checkpoints",
-        collator=Collator(tokenizer, model),
+        collator=padding_collator(tokenizer, model),
         steps=settings.steps,
         lr=settings.lr,
         batch_size=settings.batch_size,

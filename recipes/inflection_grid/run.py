@@ -24,7 +24,7 @@ from transformers import AutoModelForSeq2SeqLM
 import hf_sparse
 
 from ..inflection.model import build_model, encode
-from ..lib.batches import Collator
+from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
 from ..lib.records import Figures
 from ..lib.settings import Settings, setting
@@ -109,7 +109,7 @@ def perform(settings: Grid, folder: Path) -> Figures:
         task.tokenizer,
         encode(task.train, task.tokenizer),
         folder / "checkpoints",
-        collator=Collator(task.tokenizer, model),
+        collator=padding_collator(task.tokenizer, model),
         steps=settings.steps,
         lr=settings.lr,
         batch_size=settings.batch_size,

@@ -33,7 +33,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 import hf_sparse
 from hf_sparse import CoveragePenalty, FertilityPredictor, GuidedFertility, WordAligner
 
-from ..lib.batches import Collator
+from ..lib.batches import padding_collator
 from ..lib.records import Figures, read_json, sibling, write_json
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
@@ -141,7 +141,7 @@ def trained(
         tokenizer,
         rows,
         folder / "checkpoints",
-        collator=Collator(tokenizer, model),
+        collator=padding_collator(tokenizer, model),
         steps=steps,
         lr=lr,
         batch_size=settings.batch_size,

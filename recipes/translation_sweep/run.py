@@ -23,7 +23,7 @@ from typing import Any
 import hf_sparse
 from hf_sparse.functional import balanced_temperature
 
-from ..lib.batches import Collator
+from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
 from ..lib.records import Figures
 from ..lib.settings import Settings, setting
@@ -151,7 +151,7 @@ def perform(settings: Sweep, folder: Path) -> Figures:
     if settings.head or settings.attention:
         head = tempered(settings.head, settings.temperature, len(tokenizer))
         model = hf_sparse.sparsify(model, attn=settings.attention, head=head)
-    collator, clock = Collator(tokenizer, model), StepSeconds()
+    collator, clock = padding_collator(tokenizer, model), StepSeconds()
     curve = Curve(collator(list(encode(corpus.dev[:CURVE_ROWS], tokenizer))), max(settings.steps // 20, 1))
     log = train(
         model,

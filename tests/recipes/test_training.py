@@ -10,7 +10,7 @@ import torch
 
 import hf_sparse
 from recipes.lib import training
-from recipes.lib.batches import Collator
+from recipes.lib.batches import padding_collator
 from recipes.translation import data as corpus
 from recipes.translation import model
 
@@ -27,7 +27,7 @@ def task() -> SimpleNamespace:
         return model.build_model(tokenizer, 0)
 
     def train(trained, folder, **settings):
-        collator = Collator(tokenizer, trained)
+        collator = padding_collator(tokenizer, trained)
         return training.train(trained, tokenizer, rows, folder, collator=collator, **(SETTINGS | settings))
 
     return SimpleNamespace(build=build, train=train)

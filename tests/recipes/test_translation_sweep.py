@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_sparse
-from recipes.lib.batches import Collator
+from recipes.lib.batches import padding_collator
 from recipes.lib.study import main
 from recipes.translation.data import read_named
 from recipes.translation_sweep import measures
@@ -150,7 +150,7 @@ def test_the_empty_string_is_counted_where_it_is_likelier_than_the_translation(m
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_curves_hold_the_threshold_that_makes_entmax_sum_to_one(made, temperature):
     model = made.build(head={"name": "entmax15", "temperature": temperature})
-    collator = Collator(made.tokenizer, model)
+    collator = padding_collator(made.tokenizer, model)
     state, batch = SimpleNamespace(global_step=0, log_history=[]), collator(list(made.rows.select(range(4))))
     measures.Curve(batch, every=2).on_train_begin(None, state, None, model=model)
     (point,) = state.log_history
