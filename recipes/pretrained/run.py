@@ -39,25 +39,8 @@ from typing import Any
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
-from . import cache, encoders, language, screened_head, trained, trained_head, whisper
+from .parts import PARTS
 from .report import card, report
-
-PARTS = {
-    "attention": language.attention,
-    "cache": cache.decoding,
-    "head": language.head,
-    "screened_head": screened_head.steps,
-    "coverage": language.promises,
-    "paragraphs": encoders.sentences,
-    "captions": encoders.sentences,
-    "reactions": encoders.reactions,
-    "trained": trained.trained,
-    "trained_head": trained_head.trained_head,
-    "speech": whisper.attention,
-    "speech_trained": whisper.trained,
-    "speech_head": whisper.head,
-    "speech_times": whisper.times,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,13 +155,13 @@ QUICK: dict[str, Any] = {
 
 def check(settings: Pretrained) -> None:
     """Refuse a run without its text."""
-    if settings.part != "reactions" and not Path(settings.data).is_file():
+    if PARTS[settings.part].reads_data and not Path(settings.data).is_file():
         raise ValueError(f"--data must be a text file, was {settings.data!r}")
 
 
 def perform(settings: Pretrained, folder: Path) -> Figures:
     """Make one model sparse, and measure it."""
-    return PARTS[settings.part](settings, folder)
+    return PARTS[settings.part].run(settings, folder)
 
 
 STUDY = Study(

@@ -16,6 +16,7 @@ from hf_sparse.model.screening import HeadScreen
 
 from ..lib.records import Figures
 from .data import windows
+from .part import Part
 from .sources import load
 
 # As calibrated for text, and one with more classes.
@@ -72,3 +73,6 @@ def compared(head: nn.Linear, hidden: Tensor, spec: dict[str, Any]) -> Figures:
         "support": support / len(hidden),
         "time": seconds["screened"] / seconds["whole"],
     }
+
+
+PART = Part(name="screened_head", run=steps)

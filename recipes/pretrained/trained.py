@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from hf_sparse.attention.site import learned_parameters
 from hf_sparse.attention.soft_edges import soft_edges
 
 from ..lib.models import config_of, save
-from ..lib.records import Figures
+from ..lib.records import Figures, Record
 from .data import windows
-from .language import rows_of, token_loss
+from .language import OF_ATTENTION, TASK, rows_of, token_loss
+from .part import Cells, Description, Part, Verdict, how
 from .sources import load
 
 LEARNED = ("alpha", "temperature")
@@ -130,3 +132,59 @@ def _loss_and_edges(model: PreTrainedModel, ids: Tensor) -> tuple[float, float]:
     with soft_edges(model) as edges:
         loss = token_loss(model, ids)
     return loss, edges.kept / edges.visible
+
+
+def _cells(settings: dict[str, Any], figures: Figures) -> Cells:
+    trained = f"{figures['trained']:.3f} ({figures['increase']:+.1%}) after {settings['steps']} steps"
+    alike = f" after {2 * settings['steps']} steps" if settings["rank"] else ""
+    weight = settings.get("distillation")  # older runs have none
+    teacher = f", `distillation_weight={weight:g}`" if weight else ""
+    return [
+        "attention",
+        f"{how(settings)}, `max_loss_increase={settings['increase']:g}`{teacher}",
+        f"{1 - figures['edges']:.1%}",
+        f"loss {figures['continued']:.3f}{alike}",
+        f"{figures['swapped']:.3f}",
+        trained,
+    ]
+
+
+def _ways(figures: Figures) -> dict[str, dict[str, Any]]:
+    edges = {
+        "dense": 1.0,
+        "continued": 1.0,
+        "calibrated": figures["calibrated_edges"],
+        "trained": figures["edges"],
+    }
+    return {way: {"loss": figures[way], "zeros": 1 - kept} for way, kept in edges.items()}
+
+
+def _fitted(settings: dict[str, Any], figures: Figures) -> str:
+    learned = "Temperatures and alphas of the heads" + (", and adapters, were" if settings["rank"] else " were")
+    alike = ", which was trained by adapters for as many steps" if settings["rank"] else "; no weight was"
+    return (
+        f"{learned} trained for the fewest edges of attention at a loss at most {settings['increase']:.0%} above the "
+        f"dense model's{alike}."
+    )
+
+
+def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
+    for record in records:
+        figures, settings = record["figures"], record["settings"]
+        learned = "trained by adapters" if settings["rank"] else "no weight trained, only settings"
+        length, edges = settings["length"], 0.12 if settings["length"] <= 256 else 0.05
+        goal = f"loss within 1 %, at most {edges * 100:g} % of the edges of {length} tokens"
+        yield Verdict(
+            f"SmolLM2 attention, {learned}: {goal}",
+            f"{figures['increase']:+.1%} at {figures['edges']:.1%}",
+            figures["increase"] <= 0.01 and figures["edges"] <= edges,
+        )
+
+
+PART = Part(
+    name="trained",
+    run=trained,
+    cells=_cells,
+    description=Description(TASK, OF_ATTENTION, _ways, fitted=_fitted),
+    verdicts=_verdicts,
+)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import hf_sparse
 
 from ..lib.models import config_of, save
-from ..lib.records import Figures
+from ..lib.records import Figures, Record
 from .data import windows
-from .language import logits_of, rows_of
+from .language import OF_HEAD, TASK, logits_of, rows_of
+from .part import Cells, Description, Part, Verdict
 from .sets import Cut, impossible, loss, mean_support
 from .sources import load
 from .trained import adapted, arguments, continued, merged, schedule, training_rows
@@ -57,3 +59,49 @@ def _figures(model: Any, test: Any) -> Figures:
     z, y = logits_of(model, test)
     p = hf_sparse.probabilities(model, z)
     return {"loss": loss(p, y), "found": 1 - impossible(p, y), "support": mean_support(p)}
+
+
+def _cells(settings: dict[str, Any], figures: Figures) -> Cells:
+    after, found = f"after {settings['steps']} steps", figures["trained"]
+    held = f"{found['loss']:.3f}, {found['found']:.1%} of the tokens possible, {after}"
+    return [
+        "head",
+        f'`head="entmax15"`, `calibrate(model, loader, classes={settings["few_classes"]:g})`, `SparseTrainer`',
+        f"{found['support']:,.0f} classes possible",
+        f"loss {figures['continued']['loss']:.3f} {after}",
+        "-",
+        held,
+    ]
+
+
+def _ways(figures: Figures) -> dict[str, dict[str, Any]]:
+    whole = {"found": 1.0, "support": None}
+    dense = {way: {**whole, **figures[way]} for way in ("dense", "continued")}
+    return dense | {way: figures[way] for way in ("calibrated", "trained")}
+
+
+def _fitted(settings: dict[str, Any], figures: Figures) -> str:
+    return (
+        "Alpha and temperature were fitted for a mean number of classes; then adapters were trained by the head's "
+        f"own loss for {settings['steps']} steps, beside a dense model, and the temperature was fitted again."
+    )
+
+
+def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
+    for record in records:
+        figures, classes = record["figures"], record["settings"]["few_classes"]
+        own, cut = (figures[way]["loss"] / figures["continued"]["loss"] - 1 for way in ("trained", "cut"))
+        yield Verdict(
+            f"SmolLM2 head, trained: loss within 2 % of dense trained alike with at most {classes:g} classes",
+            f"{own:+.1%} with {figures['trained']['support']:.0f}; the dense one's best cut {cut:+.1%}",
+            own <= 0.02 and figures["trained"]["support"] <= classes,
+        )
+
+
+PART = Part(
+    name="trained_head",
+    run=trained_head,
+    cells=_cells,
+    description=Description(TASK, OF_HEAD, _ways, place="at its head", fitted=_fitted),
+    verdicts=_verdicts,
+)

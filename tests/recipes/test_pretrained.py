@@ -12,10 +12,13 @@ import torch
 
 import hf_sparse
 from hf_sparse.functional import entmax
-from recipes.pretrained import data, encoders, promises, sets, speech, targets, whisper
+from recipes.lib.blocks import read
+from recipes.pretrained import data, encoders, promises, sentences, sets, speech, whisper
 from recipes.pretrained import run as recipe
-from recipes.pretrained.encoders import masked_batches, recall
-from recipes.pretrained.report import card, table
+from recipes.pretrained.parts import PARTS, part_of
+from recipes.pretrained.reactions import masked_batches
+from recipes.pretrained.report import RESULT, card, table
+from recipes.pretrained.sentences import recall
 from tests.tiny_models import tiny_model
 from tests.word_tokenizer import word_tokenizer
 
@@ -234,7 +237,7 @@ def test_a_head_is_trained_for_few_classes_beside_a_dense_one(tmp_path, language
         assert 0 < figures[way]["found"] < 1
     assert "possible, after 2 steps" in table([run])
     assert card(run, [run]).rows["trained"] == figures["trained"]
-    aim, found, _ = targets.OF_PART["trained_head"](run)
+    ((aim, found, _),) = PARTS["trained_head"].verdicts([run])
     assert "at most 8 classes" in aim
     assert "best cut" in found
 
@@ -254,15 +257,15 @@ def test_an_encoder_is_distilled_from_texts_that_it_is_not_judged_on(part, tmp_p
     assert figures["distilled"]["spearman"] != figures["calibrated"]["spearman"]
     assert "after 20 steps of distillation" in table([run])
     assert card(run, [run]).rows["distilled"] == figures["distilled"]
-    aim, found, _ = targets.OF_PART[part](run)
+    ((aim, found, _),) = PARTS[part].verdicts([run])
     assert "distilled" in aim
     assert f"{figures['distilled']['spearman']:.3f}" in found
 
     settings = recipe.Pretrained(
         part=part, data=str(path), distil=True, steps=100, distil_batch=16, learning_rate=1e-3
     )
-    judged = encoders.PAIRS[part](path, 16)[1::2]
-    texts = encoders.texts_beside(judged, settings)
+    judged = sentences.PAIRS[part](path, 16)[1::2]
+    texts = sentences.texts_beside(judged, settings)
     assert len(texts) == 2 * (40 - len(judged))
     assert not set(texts).intersection(side for pair in judged for side in pair)
     dense = tiny_model("bert").bert.eval()
@@ -270,7 +273,7 @@ def test_an_encoder_is_distilled_from_texts_that_it_is_not_judged_on(part, tmp_p
     model = hf_sparse.sparsify(copy.deepcopy(dense), attn="entmax15", example=batch)
     wanted = encoders.embeddings(dense, [batch])
     before = (encoders.embeddings(model, [batch]) - wanted).square().sum()
-    encoders.distil(model, dense, word_tokenizer(), texts, settings)
+    sentences.distil(model, dense, word_tokenizer(), texts, settings)
     assert (encoders.embeddings(model, [batch]) - wanted).square().sum() < before / 4
 
 
@@ -334,3 +337,14 @@ def test_a_run_without_its_text_is_refused():
         recipe.check(recipe.RUNS["smollm2-head"])
     with pytest.raises(ValueError, match=r"part must be one of attention, .* was 'tail'"):
         recipe.Pretrained(part="tail")
+
+
+@pytest.mark.parametrize("record", read(RESULT)["runs"], ids=lambda record: record["run"])
+def test_what_a_part_says_of_a_committed_run_fills_its_tables(record):
+    part, figures = part_of(record), record["figures"]
+    if part.cells is not None:
+        assert len(part.cells(record["settings"], figures)) == 6
+    assert (part.description is None) == ("config" not in figures)
+    if part.description is not None:
+        for row in part.description.ways(figures).values():
+            assert all(measure.text(row) for measure in part.description.measures)
