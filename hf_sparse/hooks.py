@@ -11,10 +11,12 @@ from transformers import PreTrainedModel
 from .attention.find import through_interface
 from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
-from .hub import attach_as_saved, check_adapter
+from .hub import attach_as_saved
 from .model.beam_record import recorded_beam_search
 from .model.logits_guard import OF_HARNESS
-from .model.patch import ON_IMPORT, Patch, Registration
+from .model.patch import ON_IMPORT, Patch, Registration, install_where_imported
+from .model.peft_guard import OF_PEFT
+from .model.saved_config import check_adapter
 from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
 from .model.trainer_guard import LATE, install_late
@@ -26,6 +28,7 @@ __all__ = ["PATCHES", "install", "uninstall"]
 def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:
     original(self)
     attach_as_saved(self)
+    install_where_imported(OF_PEFT)
     if "transformers.trainer" in sys.modules:
         install_late()
 
@@ -50,7 +53,7 @@ def _load_adapter(
     *args: object,
     **kwargs: Any,
 ) -> Any:
-    check_adapter(self, peft_model_id, **(kwargs.get("adapter_kwargs") or {}))
+    check_adapter(self, peft_model_id, kwargs.get("adapter_kwargs") or {})
     return original(self, peft_model_id, *args, **kwargs)
 
 
@@ -118,6 +121,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "is false.",
     ),
     *LATE,
+    *OF_PEFT,
     *OF_TRL,
     *OF_HARNESS,
 )

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
-from transformers.utils import cached_file
 
 from .attention.find import find_sites, through_interface
 from .attention.interface import NAME
@@ -22,10 +21,17 @@ from .config import SparseConfig
 from .fertility.source import SOURCE_FILES, load_source, saved_source
 from .model.attach import attach, change_settings
 from .model.model_card import update_card
-from .model.saved_config import ADAPTER_SETTINGS, block_of, marked_part, save_adapter_settings
+from .model.saved_config import (
+    ADAPTER_SETTINGS,
+    AdapterSettings,
+    block_of,
+    found_file,
+    marked_part,
+    where_on_hub,
+)
 from .model.sparse_model import SparseModel
 from .model.sparsify import kind_problems, layer_problems, sparsify
-from .model.state import described, is_sparse, sparse_config, sparse_state, state_of, transformers_model
+from .model.state import is_sparse, sparse_config, sparse_state
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -37,7 +43,8 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
         path: a local folder or a Hub id, of a sparse model or of a PEFT adapter saved by ``save_pretrained`` here.
         auto_class: load as this class (``AutoModelForCausalLM``, ``BartModel``, ...); None takes the class named in
             the checkpoint.
-        **kwargs: as for the class's own ``from_pretrained``.
+        **kwargs: as for the class's own ``from_pretrained``; for an adapter also PEFT's ``is_trainable`` and
+            ``adapter_name``.
 
     Returns:
         The sparse model; for an adapter the ``PeftModel`` around its sparse base.
@@ -50,9 +57,9 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
     _check_path(path)
     if kwargs.get("output_attentions"):
         raise ValueError("output_attentions=True goes with a call of the model: model(..., output_attentions=True)")
-    if cached_file(path, "adapter_config.json", **_absent_is_none(kwargs)) is not None:
+    if found_file(path, "adapter_config.json", kwargs) is not None:
         return _adapter_from_pretrained(path, auto_class, **kwargs)
-    config = AutoConfig.from_pretrained(path, **_where(kwargs))
+    config = AutoConfig.from_pretrained(path, **where_on_hub(kwargs))
     block = block_of(config)
     if block is None:
         raise ValueError(f"{path} is not a sparse checkpoint; load it with Transformers and call sparsify(model, ...)")
@@ -94,7 +101,6 @@ def save_pretrained(
             shutil.copy(card, folder)
         model.save_pretrained(folder, **kwargs)
         update_card(folder, config, figures)
-        save_adapter_settings(transformers_model(model), folder)
 
 
 @contextmanager
@@ -136,59 +142,55 @@ def _stale_weights(folder: Path, written: set[str]) -> list[Path]:
 
 
 def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> Any:
-    config = _adapter_settings(path, kwargs)
-    if config is None:
+    saved = found_file(path, ADAPTER_SETTINGS, kwargs)
+    if saved is None:
         raise ValueError(
             f"{path} holds an adapter without {ADAPTER_SETTINGS}, so its base's maps are not known: save it with "
             "hf_sparse.save_pretrained(model, path), or make the base sparse yourself and load it with PEFT"
         )
     from peft import PeftConfig, PeftModel
 
-    base_path = PeftConfig.from_pretrained(path, **_where(kwargs)).base_model_name_or_path
-    base_config = AutoConfig.from_pretrained(base_path)
-    if config.attn and block_of(base_config) is not None:
-        kwargs.setdefault("attn_implementation", NAME)
-    base = loading_class(auto_class, base_config).from_pretrained(base_path, **kwargs)
+    settings, where = AdapterSettings.read(saved), where_on_hub(kwargs)
+    adapter = PeftConfig.from_pretrained(path, **where)
+    base_path = adapter.base_model_name_or_path
+    if not base_path:
+        raise ValueError(
+            f"the adapter {path} does not say where its base is, which had no name when it was put in: save the base "
+            'with save_pretrained, and write its path as "base_model_name_or_path" into adapter_config.json'
+        )
+    options = {name: kwargs.pop(name) for name in ("is_trainable", "adapter_name") if name in kwargs}
+    of_base = {key: value for key, value in kwargs.items() if key not in ("revision", "subfolder")}
+    if adapter.revision:
+        of_base["revision"] = adapter.revision
+    base = _base_of_adapter(base_path, auto_class, settings, of_base)
+    config = settings.config
     if not is_sparse(base):
-        source = load_source(*(cached_file(path, name, **_absent_is_none(kwargs)) for name in SOURCE_FILES))
+        source = load_source(*(found_file(path, name, kwargs) for name in SOURCE_FILES))
         plain = config.to_dict()
-        settings = {role: plain[role] for role in ("attn", "head", "fused_loss")}
+        asked = {role: plain[role] for role in ("attn", "head", "fused_loss")}
         if source is not None:
-            settings |= {"fertility": source.source, "training_fertility": source.while_training}
-        sparsify(base, **settings)
+            asked |= {"fertility": source.source, "training_fertility": source.while_training}
+        sparsify(base, **asked)
         change_settings(base, config)  # the scale of its loss too, which ``sparsify`` does not ask for
     elif sparse_config(base) != config:
         raise ValueError(
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
             f"{sparse_config(base).to_dict()}"
         )
-    return PeftModel.from_pretrained(base, path, **_where(kwargs))
+    return PeftModel.from_pretrained(base, path, **where, **options)
 
 
-def _adapter_settings(path: str | Path, where: dict[str, Any]) -> SparseConfig | None:
-    """The settings that an adapter was saved with; None where it was trained in a dense model."""
-    saved = cached_file(path, ADAPTER_SETTINGS, **_absent_is_none(where))
-    return None if saved is None else SparseConfig.from_dict(json.loads(Path(saved).read_text(encoding="utf-8")))
-
-
-def check_adapter(model: PreTrainedModel, path: str | Path | None, **where: Any) -> None:
-    """Refuse an adapter that was trained in a sparse model for another, dense or sparse.
-
-    Args:
-        model: what the adapter is to be loaded into.
-        path: a local folder or a Hub id of an adapter; None for one that is not read from files.
-        **where: where on the Hub it is (revision, token, ...).
-
-    Raises:
-        ValueError: the adapter's folder holds other settings than the model's.
-    """
-    config, state = None if path is None else _adapter_settings(path, where), state_of(model)
-    if config is not None and (state is None or state.config != config):
-        raise ValueError(
-            f"the adapter {path} was trained in a model with {config.to_dict()}, and this {type(model).__name__} "
-            f"{described(state)}: load the adapter with hf_sparse.from_pretrained, or call sparsify with these "
-            "settings first"
-        )
+def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwargs: dict[str, Any]) -> Any:
+    """The model that an adapter was trained in, of its class and with as many labels, dense or sparse."""
+    config = AutoConfig.from_pretrained(path, **where_on_hub(kwargs))
+    if settings.config.attn and block_of(config) is not None:
+        kwargs.setdefault("attn_implementation", NAME)
+    if auto_class is None and settings.architecture is not None:
+        config.architectures = [settings.architecture]
+    labels = settings.id2label
+    if auto_class is None and labels is not None and not kwargs.keys() & {"num_labels", "id2label"}:
+        kwargs |= {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
+    return loading_class(auto_class, config).from_pretrained(path, **kwargs)
 
 
 def _check_path(path: object) -> None:
@@ -210,16 +212,6 @@ def loading_class(given: Any, config: PreTrainedConfig) -> Any:
     if not isinstance(found, type) or not issubclass(found, PreTrainedModel):
         raise ValueError(f"the checkpoint's class {names} is not one of Transformers'; pass auto_class")
     return found
-
-
-def _where(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that say where on the Hub a file is."""
-    return {key: kwargs[key] for key in ("revision", "token", "cache_dir", "subfolder") if key in kwargs}
-
-
-def _absent_is_none(kwargs: dict[str, Any]) -> dict[str, Any]:
-    quiet = ("_raise_exceptions_for_gated_repo", "_raise_exceptions_for_missing_entries")
-    return {**_where(kwargs), **dict.fromkeys((*quiet, "_raise_exceptions_for_connection_errors"), False)}
 
 
 def _saved_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:

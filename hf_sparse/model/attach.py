@@ -19,6 +19,8 @@ from ..attention.swap_class import change_class
 from ..config import SparseConfig
 from ..fertility.source import SourceFertility, drop_source, keep_source
 from .late_attention import check_late_attention
+from .patch import install_where_imported
+from .peft_guard import OF_PEFT
 from .saved_config import mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
 from .state import PartAttention, SparseState, set_state, sparse_state, state_of, transformers_model
@@ -57,6 +59,7 @@ def attach(
         vars(module)[SITE] = site
         add_learned(module, site)
         follow_cache(module, site)
+    install_where_imported(OF_PEFT)
     divert(model)
     show_losses(model)
     state = SparseState(config)

@@ -11,6 +11,10 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import MethodType
+from typing import Any
+
+from torch import nn
 
 logger = logging.getLogger(__name__)
 
@@ -80,3 +84,17 @@ def check_forward(model: object) -> None:
             f"this {type(model).__name__} has an instance attribute forward, as Liger's kernels set, which would "
             "shadow the forward of another class: call sparsify or unsparsify on the model before it is set"
         )
+
+
+def bind_again(wrapper: nn.Module, model: Any) -> None:
+    """Give modules around a model its forward where they kept the one it had before, as PEFT's adaption prompts do.
+
+    Args:
+        wrapper: what the model is in, or the model itself.
+        model: it has another class now.
+    """
+    own = model.forward
+    for module in wrapper.modules():
+        kept = vars(module).get("forward")
+        if module is not model and isinstance(kept, MethodType) and kept.__self__ is model:
+            vars(module)["forward"] = own

@@ -14,6 +14,11 @@ from ..functional.arguments import items_divisor
 from ..losses.linear.divided import is_divided, local_part
 from .lazy_logits import LinearLogits
 
+HEAD_WITHOUT_ROWS = (
+    "the head is a {}, which has no weight whose rows are the classes; give the model a linear layer for its head, or "
+    "pass head=None"
+)
+
 
 class HeadLoss(TorchFunctionMode):
     """Inside this block, cross-entropy over the head's classes is the loss of the head's map.
@@ -71,8 +76,10 @@ class HeadLoss(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is nn.functional.cross_entropy:
             return self.cross_entropy(*args, **kwargs)
-        if self.fused and func is nn.functional.linear and args[1] is self.head.weight:
-            return LinearLogits(*args, **kwargs)
+        if self.fused and func is nn.functional.linear:
+            layer = _LINEAR.bind(*args, **kwargs)
+            if layer.arguments["weight"] is self.head.weight:
+                return LinearLogits(*layer.args, **layer.kwargs)
         if self.log_softmax is not None and any(arg is self.log_softmax for arg in args):
             return self._after_log_softmax(func, args, kwargs)
         output = func(*args, **kwargs)
@@ -134,8 +141,14 @@ def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -
 
 
 def _num_classes(head: nn.Module) -> int:
-    """The size of the vocabulary of a head, whose ``weight`` is a method where torch quantized it dynamically."""
-    weight: Any = head.weight
+    """The size of the vocabulary of a head, whose ``weight`` is a method where torch quantized it dynamically.
+
+    Raises:
+        NotImplementedError: a head without weights whose rows are the classes.
+    """
+    weight: Any = getattr(head, "weight", None)
+    if weight is None:
+        raise NotImplementedError(HEAD_WITHOUT_ROWS.format(type(head).__name__))
     return len(weight() if callable(weight) else weight)
 
 
@@ -152,4 +165,11 @@ def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tens
 
 
 CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)
+
+
+def _linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> None:
+    """The signature of ``torch.nn.functional.linear``."""
+
+
+_LINEAR = inspect.signature(_linear)
 _LOG_SOFTMAX = (nn.functional.log_softmax, torch.log_softmax, Tensor.log_softmax)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from .patch import Patch
-from .state import log_probabilities, state_of
+from .state import log_probabilities, sparse_models, sparse_state
 
 _LM_EVAL = "lm_eval.models.huggingface"
 
@@ -30,16 +33,16 @@ def prediction_step(
 
 
 def _reading_log_probabilities(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
-    if not _reads_scores(self.model):
-        return original(self, *args, **kwargs)
-    with log_probabilities(self.model):
+    with ExitStack() as readings:
+        for model in filter(_reads_scores, sparse_models(self.model)):
+            readings.enter_context(log_probabilities(model))
         return original(self, *args, **kwargs)
 
 
-def _reads_scores(model: object) -> bool:
+def _reads_scores(model: PreTrainedModel) -> bool:
     """Whether a call with labels has raw scores of a sparse head in its logits, and nobody asked for these."""
-    state = state_of(model)
-    return state is not None and state.config.head is not None and not state.readings
+    state = sparse_state(model)
+    return state.config.head is not None and not state.readings
 
 
 OF_HARNESS = (

@@ -9,18 +9,20 @@ file one more field is sealed, see ``seal``); for an adapter without its base ``
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import cached_file
 
 from ..attention.interface import NAME
 from ..attention.site import AttentionSite, attention_sites
 from ..config import KINDS, AttentionRule, SparseConfig
 from ..fertility.source import save_source
-from .state import sparse_config, state_of
+from .state import described, sparse_config, state_of
 
 BLOCK = "hf_sparse"
 ADAPTER_SETTINGS = "hf_sparse.json"
@@ -76,12 +78,97 @@ def marked_part(config: PreTrainedConfig) -> str | None:
     return next((part.model_type for part in _parts(config) if block_of(part) is not None), None)
 
 
+class AdapterSettings(NamedTuple):
+    """What an adapter needs to know of the sparse model that it was trained in.
+
+    Attributes:
+        config: the maps.
+        architecture: the name of the model's class; None in files that do not say.
+        id2label: the names of its labels by number; None in files that do not say.
+    """
+
+    config: SparseConfig
+    architecture: str | None = None
+    id2label: dict[int, str] | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> AdapterSettings:
+        """Those of a file.
+
+        Raises:
+            ValueError: settings that are not known.
+        """
+        block = json.loads(Path(path).read_text(encoding="utf-8"))
+        architecture, labels = block.pop("architecture", None), block.pop("id2label", None)
+        by_number = None if labels is None else {int(number): label for number, label in labels.items()}
+        return cls(SparseConfig.from_dict(block), architecture, by_number)
+
+
 def save_adapter_settings(model: PreTrainedModel, folder: Path) -> None:
     """Write the settings of a sparse model into ``folder`` if it holds an adapter without its base."""
     if (folder / "adapter_config.json").exists():
-        settings = json.dumps(sparse_config(model).to_dict(), indent=2)
+        of_class = {"architecture": type(model).__name__, "id2label": model.config.id2label}
+        settings = json.dumps(sparse_config(model).to_dict() | of_class, indent=2)
         (folder / ADAPTER_SETTINGS).write_text(settings + "\n", encoding="utf-8")
         save_source(model, folder)
+
+
+def where_on_hub(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that say where on the Hub a file is."""
+    return {key: kwargs[key] for key in ("revision", "token", "cache_dir", "subfolder") if key in kwargs}
+
+
+def found_file(path: str | Path, name: str, kwargs: Mapping[str, Any]) -> str | None:
+    """A file of a folder or of a Hub repository; None where it is not there."""
+    quiet = ("gated_repo", "missing_entries", "connection_errors")
+    where = where_on_hub(kwargs) | {f"_raise_exceptions_for_{name}": False for name in quiet}
+    found: str | None = cached_file(path, name, **where)
+    return found
+
+
+def check_adapter(model: nn.Module, path: str | Path | None, where: Mapping[str, Any]) -> None:
+    """Refuse an adapter that was trained in a sparse model for another, dense or sparse.
+
+    Args:
+        model: what the adapter is to be loaded into.
+        path: a local folder or a Hub id of an adapter; None for one that is not read from files.
+        where: where on the Hub it is (revision, token, ...), perhaps among other arguments.
+
+    Raises:
+        ValueError: the adapter's folder holds other settings than the model's.
+    """
+    saved = None if path is None else found_file(path, ADAPTER_SETTINGS, where)
+    if saved is None:
+        return
+    config, state = AdapterSettings.read(saved).config, state_of(model)
+    if state is None or state.config != config:
+        raise ValueError(
+            f"the adapter {path} was trained in a model with {config.to_dict()}, and this {type(model).__name__} "
+            f"{described(state)}: load the adapter with hf_sparse.from_pretrained, or call sparsify with these "
+            "settings first"
+        )
+
+
+def check_layers(model: PreTrainedModel) -> None:
+    """Refuse to save a model whose layers no longer have the maps that its settings list for their places.
+
+    Raises:
+        ValueError: layers with maps of their own were moved or removed.
+    """
+    config, numbers = sparse_config(model), dict.fromkeys(KINDS, 0)
+    moved = []
+    for _, site in attention_sites(model):
+        rule = config.rule(site.kind, numbers[site.kind])
+        numbers[site.kind] += 1
+        if (rule.map, rule.coverage) != (site.map_config, site.coverage):
+            moved.append(site.kind)
+    removed = [kind for kind in KINDS if config.layers_listed(kind) not in (0, numbers[kind])]
+    for kind in (*moved, *removed):
+        raise ValueError(
+            f"layers of this {type(model).__name__} were moved or removed after it was made sparse, and its {kind} "
+            "attention has a map for each layer, so that another model would be saved; call unsparsify(model), then "
+            "sparsify with the maps in their new order"
+        )
 
 
 def _parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:

@@ -30,7 +30,8 @@ from .lazy_logits import LinearLogits
 from .logits_guard import OF_HARNESS
 from .model_card import update_card
 from .patch import install_where_imported
-from .saved_config import save_adapter_settings
+from .peft_guard import OF_PEFT
+from .saved_config import check_layers, save_adapter_settings
 from .state import DENSE_AGAIN, SparseState, needs_forward, sparse_state
 from .trainer_guard import install_late
 from .trl_guard import OF_TRL
@@ -70,6 +71,12 @@ class SparseModel:
         install_late()
         return self.get_output_embeddings() is not None
 
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        """The model's own. PEFT asks when it wraps a model: the moment to guard it; see ``hf_sparse.hooks``."""
+        install_where_imported(OF_PEFT)
+        return cast(bool, cast(Any, super()).is_gradient_checkpointing)
+
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse a call that a wrapper of ``forward`` answered without the sparse forward."""
         if "forward" not in vars(self):
@@ -104,7 +111,12 @@ class SparseModel:
         cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: object, **kwargs: object) -> None:
-        """The model's own, with a section on sparsity in the model card; adapters with the settings beside them."""
+        """The model's own, with a section on sparsity in the model card; adapters with the settings beside them.
+
+        Raises:
+            ValueError: see ``check_layers``.
+        """
+        check_layers(cast(Any, self))
         cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", args[0] if args else True):
             state = sparse_state(cast(Any, self))

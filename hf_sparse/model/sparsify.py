@@ -22,7 +22,8 @@ from .audit import audit
 from .auto_settings import tau_of_head, temperature_of_head
 from .dry_run import DryRun, input_device
 from .example import first_run
-from .forward_guard import check_forward, mixed_precision_off
+from .forward_guard import bind_again, check_forward, mixed_precision_off
+from .head_loss import HEAD_WITHOUT_ROWS
 from .sparse_model import SparseModel
 from .state import is_sparse, sparse_config, sparse_state, transformers_model
 
@@ -101,6 +102,7 @@ def sparsify(
                 undo.callback(detach, dense)
                 audit(dense, inputs)
                 undo.pop_all()  # all is well: stay sparse
+    bind_again(model, dense)
     return model
 
 
@@ -119,11 +121,15 @@ def unsparsify(model: Model) -> Model:
         raise ValueError(f"this {type(sparse).__name__} is not sparse by itself: there is nothing to undo")
     whole = sparse_state(model).whole
     if whole is not None:
-        raise ValueError(f"this {type(sparse).__name__} is a part of a sparse {whole}: call unsparsify on the whole")
+        raise ValueError(
+            f"this {type(sparse).__name__} is a part of a sparse {whole}: call unsparsify on the whole, or, "
+            "for a copy of the part alone, save it and load it first"
+        )
     with mixed_precision_off(sparse):
         check_forward(sparse)
         own_configs(model)
         detach(sparse)
+    bind_again(model, sparse)
     return model
 
 
@@ -185,6 +191,8 @@ def _head_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
     name, head = type(model).__name__, model.get_output_embeddings()
     if config.head is not None and head is None:
         yield f"{name} has no language-model head to make sparse; pass head=None"
+    elif config.head is not None and not hasattr(head, "weight"):
+        yield f"{name}: {HEAD_WITHOUT_ROWS.format(type(head).__name__)}"
     if not config.fused_loss:
         return
     if config.head is None or config.head.name not in fused_maps():

@@ -179,6 +179,13 @@ def state_of(model: object) -> SparseState | None:
     return getattr(inside_peft(model), "__dict__", {}).get(_STATE)
 
 
+def sparse_models(model: nn.Module) -> list[PreTrainedModel]:
+    """The sparse models in a module, outermost ones alone: itself, the one that it wraps, or its parts'."""
+    if state_of(model) is not None:
+        return [transformers_model(model)]
+    return [found for child in model.children() for found in sparse_models(child)]
+
+
 def described(state: SparseState | None) -> str:
     """What a model is, for messages: "is dense", or "has ..." with its settings."""
     return "is dense" if state is None else f"has {state.config.to_dict()}"

@@ -13,8 +13,8 @@ from transformers.utils import CONFIG_NAME
 from ..config import SparseConfig
 from .logits_guard import prediction_step
 from .patch import Patch
-from .saved_config import ADAPTER_SETTINGS, BLOCK
-from .state import check_parts, described, inside_peft, state_of
+from .saved_config import ADAPTER_SETTINGS, BLOCK, AdapterSettings
+from .state import check_parts, described, inside_peft, sparse_models, sparse_state, state_of
 
 _TRIGGER = (
     "a Trainer first asks a sparse model whether it accepts loss keywords, or any model is built after "
@@ -23,8 +23,8 @@ _TRIGGER = (
 
 
 def _evaluation_loop(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:
-    states = [state_of(module) for module in self.model.modules()]
-    if self.label_smoother is not None and any(state is not None and state.config.head for state in states):
+    heads = [sparse_state(model).config.head for model in sparse_models(self.model)]
+    if self.label_smoother is not None and any(heads):
         raise ValueError(
             f"label_smoothing_factor={self.args.label_smoothing_factor} would report a dense loss for a sparse "
             "head; leave it 0 where you evaluate, and train with SparseTrainer and sparse_label_smoothing"
@@ -67,7 +67,8 @@ def _load_from_checkpoint(
     if trained is not None and not _changes_maps(self) and (state is None or state.config != trained):
         raise ValueError(
             f"{resume_from_checkpoint} was trained with {trained.to_dict()}, and this {type(self.model).__name__} "
-            f"{described(state)}: give the trainer hf_sparse.from_pretrained(checkpoint), or begin a new run"
+            f"{described(state)}: give the trainer hf_sparse.from_pretrained(checkpoint), with is_trainable=True "
+            "for an adapter, or begin a new run"
         )
     original(self, resume_from_checkpoint, *args, **kwargs)
 
@@ -76,9 +77,9 @@ def _trained_settings(checkpoint: Path) -> SparseConfig | None:
     """The settings of the model that a checkpoint was saved from; None where it was dense, or says nothing."""
     config, adapter = checkpoint / CONFIG_NAME, checkpoint / ADAPTER_SETTINGS
     block = json.loads(config.read_text(encoding="utf-8")).get(BLOCK) if config.exists() else None
-    if block is None and adapter.exists():
-        block = json.loads(adapter.read_text(encoding="utf-8"))
-    return None if block is None else SparseConfig.from_dict(block)
+    if block is None:
+        return AdapterSettings.read(adapter).config if adapter.exists() else None
+    return SparseConfig.from_dict(block)
 
 
 LATE = (

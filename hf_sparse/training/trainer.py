@@ -93,38 +93,59 @@ class SparseTrainer(BucketedTrainer):
         args = SparseTrainingArguments("trainer_output") if args is None else args
         check_arguments(args, teacher)
         super().__init__(model, args, *rest, **kwargs)
-        self._check_model(args)
-        # Trainer itself goes by the name of the class, which says nothing for GPT-2.
-        self._loss_shifts_labels = shifts_labels(self.model)
+        if self.compute_loss_func is not None:
+            raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")
+        if args.settings_learning_rate is not None and self.optimizer:
+            raise ValueError(
+                "settings_learning_rate is for learned settings, and an optimizer is given; give it a group for them, "
+                "or set it to None"
+            )
         self._sparsity = _Sparsity()
+        self._teacher = teacher
+        if args.max_loss_increase is not None:
+            self.add_callback(EdgePrice())
+        if args.distillation_weight and has_supports(self.train_dataset):
+            self.data_collator: Any = SupportCollator(self.data_collator)
+        self._prepare(self.model)
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """``Trainer``'s own, which gives every run a new model."""
+        model = super().call_model_init(trial)
+        if hasattr(self, "_sparsity"):  # else it is the first, and the trainer not complete
+            self._prepare(model)
+        return model
+
+    def _prepare(self, model: Any) -> None:
+        """Check a model that is to be trained, and make what adds to its loss.
+
+        Raises:
+            ValueError: see the class.
+        """
+        args: SparseTrainingArguments = self.args
+        self._check_model(model, args)
+        # Trainer itself goes by the name of the class, which says nothing for GPT-2.
+        shifts = self._loss_shifts_labels = shifts_labels(model)
         self._distillation: Distillation | None = None
         self._suppression: Suppression | None = None
         self._budget: EdgeBudget | None = None
         stored, weight = has_supports(self.train_dataset), args.distillation_weight
         if args.max_loss_increase is not None:
-            self._budget = EdgeBudget(self.model, self._placed(teacher), self._loss_shifts_labels, weight)
-            self.add_callback(EdgePrice())
+            self._budget = EdgeBudget(model, self._placed(self._teacher), shifts, weight)
         elif weight:
-            self._distillation = Distillation(
-                self.model, self._placed(teacher), weight, self._loss_shifts_labels, stored
-            )
-            self.data_collator: Any = SupportCollator(self.data_collator) if stored else self.data_collator
+            self._distillation = Distillation(model, self._placed(self._teacher), weight, shifts, stored)
         elif args.suppression_weight:
-            self._suppression = Suppression(self.model, args.suppression_weight, self._loss_shifts_labels)
+            self._suppression = Suppression(model, args.suppression_weight, shifts)
 
-    def _check_model(self, args: SparseTrainingArguments) -> None:
-        """Refuse a model, data or parts of the trainer that do not go with sparse training.
+    def _check_model(self, model: Any, args: SparseTrainingArguments) -> None:
+        """Refuse a model or data that do not go with sparse training.
 
         Raises:
             ValueError: see the class.
         """
-        if self.compute_loss_func is not None:
-            raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")
-        if not is_sparse(self.model):
-            raise ValueError(f"{type(self.model).__name__} is dense; call sparsify(model, ...) before training it")
-        if args.settings_learning_rate is not None and (self.optimizer or not learned_parameters(self.model)):
-            reason = "an optimizer is given; give it a group for them" if self.optimizer else "none is learned"
-            raise ValueError(f"settings_learning_rate is for learned settings, and {reason}, or set it to None")
+        if not is_sparse(model):
+            raise ValueError(f"{type(model).__name__} is dense; call sparsify(model, ...) before training it")
+        if args.settings_learning_rate is not None and not learned_parameters(model):
+            raise ValueError("settings_learning_rate is for learned settings, and none is learned; set it to None")
         if has_supports(self.train_dataset) and args.max_loss_increase is not None:
             raise ValueError(
                 "max_loss_increase runs the dense model itself and reads no stored supports; remove the columns "

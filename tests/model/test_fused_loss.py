@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from hf_sparse import from_pretrained, is_sparse, sparse_config, sparsify
@@ -118,3 +119,28 @@ def test_every_step_gives_what_the_logits_would(step):
 @pytest.mark.parametrize("step", ["view", "slice with vocabulary", "scale", "bias", "soft cap", "precision"])
 def test_what_models_do_to_logits_keeps_them_uncomputed(step):
     assert isinstance(STEPS[step](LinearLogits(torch.randn(2, 3, 4), torch.randn(5, 4))), LinearLogits)
+
+
+class ByKeyword(nn.Linear):
+    """A linear layer that calls torch's function by keyword."""
+
+    def forward(self, x):
+        return nn.functional.linear(x, weight=self.weight, bias=self.bias)
+
+
+def test_a_head_that_calls_by_keyword_is_put_off():
+    model = tiny_model("llama")
+    model.lm_head = ByKeyword(model.config.hidden_size, model.config.vocab_size, bias=False)
+    sparsify(model, head="entmax15", fused_loss=True)
+    output, _ = loss_and_gradients(model, labelled(model))
+    assert not output.logits.computed
+
+
+def test_a_head_whose_tokens_are_trained_by_peft_has_the_loss_of_its_logits():
+    def trained(fused):
+        model = sparsify(tiny_model("t5"), head="entmax15", fused_loss=fused)
+        config = LoraConfig(target_modules=["q"], trainable_token_indices=[3, 4], init_lora_weights=False)
+        torch.manual_seed(0)
+        return loss_and_gradients(get_peft_model(model, config), labelled(model))[0].loss
+
+    torch.testing.assert_close(trained(True), trained(False), atol=1e-5, rtol=1e-5)

@@ -87,7 +87,9 @@ def test_saved_again_it_has_the_same_settings_and_weights(name, tmp_path):
             assert weights.keys() == found.keys()
             assert all(torch.equal(value, found[key]) for key, value in weights.items())
         elif file.startswith("hf_sparse"):
-            assert json.loads(new.read_text()) == json.loads(old.read_text())
+            now, then = (json.loads(file.read_text()) for file in (new, old))
+            assert {key: now[key] for key in then} == then
+            assert now.keys() - then.keys() <= {"architecture", "id2label"}  # of adapters, which did not note them
         elif file == "config.json":
             assert settings_in(read(new)) == settings_in(read(old))
 

@@ -6,10 +6,11 @@ import pickle
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 import hf_sparse.functional as F
-from hf_sparse import from_pretrained, is_sparse, sparse_config, sparsify, unsparsify
+from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.attention.interface import NAME
 from hf_sparse.attention.site import attention_sites, observe
 from hf_sparse.config import SparseConfig
@@ -422,3 +423,33 @@ def test_two_models_built_from_one_sparse_configuration_do_not_change_each_other
     check_comes_back(b, tmp_path / "b")
     check_comes_back(a, tmp_path / "a")
     check_comes_back(LlamaForCausalLM(config).eval(), tmp_path / "c")
+
+
+@pytest.mark.parametrize("head", ["entmax15", "alpha_relu", {"name": "entmax15", "temperature": "auto"}], ids=str)
+def test_a_head_without_rows_for_the_classes_is_refused(head):
+    model = tiny_model("llama")
+    size = model.config.hidden_size
+    model.lm_head = nn.Sequential(nn.Linear(size, size), nn.Linear(size, model.config.vocab_size))
+    with pytest.raises(ValueError, match="LlamaForCausalLM: the head is a Sequential, which has no weight"):
+        sparsify(model, head=head)
+    late = sparsify(tiny_model("llama"), head="entmax15")
+    late.lm_head = model.lm_head
+    with pytest.raises(NotImplementedError, match="the head is a Sequential, which has no weight"):
+        late(**labelled(late))
+
+
+@pytest.mark.parametrize("change", [lambda layers: layers[::-1], lambda layers: layers[:1]], ids=["moved", "removed"])
+def test_layers_with_maps_of_their_own_are_not_saved_in_other_places(change, tmp_path):
+    attn = {"decoder": [{"name": "entmax", "alpha": 1.2}, {"name": "entmax", "alpha": 1.7}]}
+    model = sparsify(tiny_model("llama"), attn=attn)
+    model.model.layers = nn.ModuleList(change(list(model.model.layers)))
+    model.config.num_hidden_layers = len(model.model.layers)
+    for save in (model.save_pretrained, lambda path: save_pretrained(model, path)):
+        with pytest.raises(ValueError, match="layers of this LlamaForCausalLM were moved or removed after"):
+            save(tmp_path / "model")
+    unsparsify(model).save_pretrained(tmp_path / "model")
+    alike = sparsify(tiny_model("llama"), attn="entmax15")
+    alike.model.layers = nn.ModuleList(change(list(alike.model.layers)))
+    alike.config.num_hidden_layers = len(alike.model.layers)
+    alike.save_pretrained(tmp_path / "alike")
+    assert len(attention_sites(from_pretrained(tmp_path / "alike"))) == len(alike.model.layers)

@@ -3,10 +3,12 @@
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftMixedModel, get_peft_model
+from torch import nn
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Trainer, TrainingArguments
 
 from hf_sparse import (
+    AnnealingCallback,
     SparseSeq2SeqTrainer,
     SparseTrainer,
     SparseTrainingArguments,
@@ -180,6 +182,57 @@ def test_metrics_and_predictions_read_the_sparse_distribution(name, trainer_clas
         trainer.predict(data)
     torch.testing.assert_close(probabilities(model, read[1]), expected.logits.exp(), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(read[0], read[1])
+
+
+class Wrapper(nn.Module):
+    """A user's own module around a language model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, labels=None):
+        output = self.model(input_ids=input_ids, labels=labels)
+        return {"loss": output.loss, "logits": output.logits}
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [Wrapper, lambda model: PeftMixedModel(model, LoraConfig(target_modules=["q_proj"]), adapter_name="first")],
+    ids=["own", "mixed"],
+)
+def test_metrics_of_a_wrapped_model_read_the_sparse_distribution(wrapped, tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15").eval()
+    data, seen = rows_of_uneven_length(), []
+    trainer = Trainer(wrapped(model), arguments(tmp_path), compute_metrics=lambda found: seen.append(found) or {})
+    trainer.evaluate(data)
+    with torch.no_grad():
+        expected = model(torch.tensor(data["input_ids"])).logits
+    torch.testing.assert_close(torch.tensor(seen[0].predictions), expected)
+    assert bool((expected.softmax(-1) == 0).any())
+
+
+@pytest.mark.parametrize("options", [{"distillation_weight": 1.0}, {"suppression_weight": 1.0}], ids=str)
+def test_every_model_of_model_init_has_what_adds_to_its_loss(options, tmp_path):
+    losses = []
+    for way in ("model", "model_init"):
+        build = lambda: sparsify(tiny_model("llama"), head="entmax15")  # noqa: E731
+        given = {way: build() if way == "model" else build}
+        if "distillation_weight" in options:
+            given["teacher"] = tiny_model("llama")
+        data, args = rows_of_uneven_length(), arguments(tmp_path, max_steps=2, **options)
+        trainer = SparseTrainer(**given, args=args, train_dataset=data, callbacks=[AnnealingCallback(2)])
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[0] == losses[1]
+
+
+def test_a_dense_model_of_model_init_is_refused(tmp_path):
+    built = iter([sparsify(tiny_model("llama"), head="entmax15"), tiny_model("llama")])
+    data = rows_of_uneven_length()
+    trainer = SparseTrainer(model_init=lambda: next(built), args=arguments(tmp_path), train_dataset=data)
+    with pytest.raises(ValueError, match="LlamaForCausalLM is dense; call sparsify"):
+        trainer.train()
 
 
 def test_prediction_by_generation_works(tmp_path):

@@ -1,0 +1,112 @@
+"""PEFT's own saving and loading of adapters around sparse models: with their maps, and into no other model."""
+
+import json
+
+import pytest
+import torch
+from peft import AdaptionPromptConfig, LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer
+
+from hf_sparse import SparseTrainer, from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
+from hf_sparse.model.saved_config import ADAPTER_SETTINGS
+from tests.tiny_models import labelled, tiny_model, tokens
+from tests.training.test_trainer import arguments, rows_of_uneven_length
+
+LORA = {"target_modules": ["q_proj"], "init_lora_weights": False}
+
+
+@pytest.fixture
+def base(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def adapted(base, attn="entmax15", **options):
+    model = sparsify(AutoModelForCausalLM.from_pretrained(base), attn=attn)
+    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **LORA), **options).eval()
+
+
+@torch.no_grad()
+def test_what_peft_saves_comes_back_sparse_and_goes_into_no_other_model(base, tmp_path):
+    model = adapted(base)
+    model.save_pretrained(tmp_path / "adapter")
+    loaded = from_pretrained(tmp_path / "adapter")
+    assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+    dense = AutoModelForCausalLM.from_pretrained(base)
+    with pytest.raises(ValueError, match="this LlamaForCausalLM is dense: load the adapter with"):
+        PeftModel.from_pretrained(dense, tmp_path / "adapter")
+    other = get_peft_model(sparsify(dense, attn="sparsemax"), LoraConfig(**LORA))
+    with pytest.raises(ValueError, match=r"was trained in a model with .*entmax15.*, and this .* has .*sparsemax"):
+        other.load_adapter(tmp_path / "adapter", "second")
+    again = PeftModel.from_pretrained(
+        sparsify(AutoModelForCausalLM.from_pretrained(base), "entmax15"), tmp_path / "adapter"
+    )
+    assert torch.equal(again(tokens()).logits, model(tokens()).logits)
+
+
+@pytest.mark.parametrize("trainer_class", [SparseTrainer, Trainer])
+def test_a_run_of_an_adapter_is_not_resumed_under_other_maps(trainer_class, base, tmp_path):
+    def trainer(model):
+        args = arguments(tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
+        return trainer_class(model, args, train_dataset=rows_of_uneven_length())
+
+    trainer(adapted(base).train()).train()
+    assert (tmp_path / "checkpoint-1" / ADAPTER_SETTINGS).exists()
+    with pytest.raises(ValueError, match=r"was trained with .*entmax15.*is_trainable=True for an adapter"):
+        trainer(adapted(base, "sparsemax")).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    trainer(from_pretrained(tmp_path / "checkpoint-1", is_trainable=True)).train()
+
+
+def test_an_adapter_under_its_own_name_has_its_settings_beside_it(base, tmp_path):
+    save_pretrained(adapted(base, adapter_name="mine"), tmp_path / "adapter")
+    loaded = from_pretrained(tmp_path / "adapter" / "mine", adapter_name="other")
+    assert list(loaded.peft_config) == ["other"]
+    assert sparse_config(loaded) == sparse_config(adapted(base))
+    with pytest.raises(ValueError, match="this LlamaForCausalLM is dense"):
+        AutoModelForCausalLM.from_pretrained(base).load_adapter(tmp_path / "adapter" / "mine")
+
+
+def test_an_adapter_may_lie_in_a_folder_of_a_repository(base, tmp_path):
+    save_pretrained(adapted(base), tmp_path / "repository" / "part")
+    assert is_sparse(from_pretrained(tmp_path / "repository", subfolder="part"))
+
+
+@torch.no_grad()
+def test_an_adapter_comes_back_in_the_class_and_with_the_labels_it_was_trained_with(base, tmp_path):
+    names = {0: "bad", 1: "middling", 2: "good"}
+    model = AutoModelForSequenceClassification.from_pretrained(base, id2label=names, label2id={})
+    model = get_peft_model(sparsify(model, attn="entmax15"), LoraConfig(task_type="SEQ_CLS", **LORA)).eval()
+    save_pretrained(model, tmp_path / "adapter")
+    loaded = from_pretrained(tmp_path / "adapter")
+    assert type(loaded.get_base_model()) is type(model.get_base_model())
+    assert loaded.config.id2label == names
+    assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+
+
+def test_an_adapter_saved_before_classes_were_noted_comes_back_as_its_base(base, tmp_path):
+    save_pretrained(adapted(base), tmp_path)
+    block = json.loads((tmp_path / ADAPTER_SETTINGS).read_text())
+    del block["architecture"], block["id2label"]
+    (tmp_path / ADAPTER_SETTINGS).write_text(json.dumps(block))
+    assert type(from_pretrained(tmp_path).get_base_model()).__name__ == "LlamaForCausalLM"
+
+
+def test_an_adapter_of_a_model_from_nowhere_says_so(tmp_path):
+    save_pretrained(get_peft_model(sparsify(tiny_model("llama"), attn="entmax15"), LoraConfig(**LORA)), tmp_path)
+    with pytest.raises(ValueError, match=r"does not say where its base is.*base_model_name_or_path"):
+        from_pretrained(tmp_path)
+
+
+@torch.no_grad()
+def test_adaption_prompts_call_the_sparse_forward_and_after_undoing_the_dense_one():
+    model = get_peft_model(
+        tiny_model("llama"), AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=3, adapter_layers=1)
+    )
+    run = labelled(model.get_base_model())
+    dense = model(**run)
+    sparsify(model, head="sparsemax")
+    assert float(model(**run).loss) != float(dense.loss)
+    assert bool((model(tokens()).logits.softmax(-1) == 0).any())
+    unsparsify(model)
+    assert torch.equal(model(**run).loss, dense.loss)
+    assert torch.equal(model(**run).logits, dense.logits)
