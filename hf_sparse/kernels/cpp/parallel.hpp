@@ -34,13 +34,13 @@ template <class Body> void by_rows(int64_t num_rows, int64_t length, int num_thr
     constexpr int64_t WORTH_A_THREAD = 1 << 17;  // entries; to start a thread takes about ten microseconds
     const int64_t busy = std::min<int64_t>({num_threads, num_rows, num_rows * length / WORTH_A_THREAD});
     if (busy <= 1) {
-        const NoSubnormals mode;
+        [[maybe_unused]] const NoSubnormals mode;
         return body(0, num_rows);
     }
     const int64_t run = std::max<int64_t>(1, num_rows / (8 * busy));
     std::atomic<int64_t> next{0};
     auto work = [&] {
-        const NoSubnormals mode;
+        [[maybe_unused]] const NoSubnormals mode;
         for (int64_t first; (first = next.fetch_add(run)) < num_rows;) body(first, std::min(num_rows, first + run));
     };
     if (team) return team([](void* given) { (*static_cast<decltype(work)*>(given))(); }, &work, num_threads, 0);
