@@ -27,6 +27,7 @@ def eps_kl(q: Tensor, p: Tensor) -> Tensor:
     Returns:
         Divergences (...).
 
+    >>> import torch
     >>> eps_kl(torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.5]))
     tensor(0.)
     """
