@@ -257,7 +257,7 @@ def _prepared(
 ) -> dict[str, Any]:
     """What ``generate`` prepares for a decoder (prompts, mask, positions, images), ``times`` times in a row."""
     check_prompt(model, inputs)
-    once = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "use_cache": False}
+    once = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "use_cache": False, "stop_strings": None}
     prompts, prepared = inside_generate(model, inputs, _as_prepared, **once, **special_tokens)
     check_prompt(model, {**prepared, "input_ids": prompts})
     prompts, prepared = model._expand_inputs_for_generation(expand_size=times, input_ids=prompts, **prepared)

@@ -154,6 +154,14 @@ def test_without_a_mask_padding_is_hidden_as_generate_hides_it(name):
     assert step_supports(model, bare, string) == step_supports(model, hidden, string)
 
 
+def test_settings_of_generate_that_score_nothing_do_not_matter():
+    model, inputs = model_and_inputs("gpt2", "entmax15")
+    sequences = torch.cat([inputs["input_ids"], torch.tensor([[4, EOS]])], dim=1)
+    expected = score_sequences(model, inputs, sequences).normalized
+    model.generation_config.update(stop_strings=["a"], num_beams=3, num_return_sequences=2, max_new_tokens=5)
+    assert torch.equal(score_sequences(model, inputs, sequences).normalized, expected)
+
+
 def test_certificates_without_a_mask_are_those_of_the_run_that_generate_makes():
     model, _ = model_and_inputs("gpt2", None)
     model = sparsify(model, attn={"name": "entmax15", "temperature": 0.2}).double()

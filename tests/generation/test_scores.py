@@ -139,7 +139,7 @@ def test_sequences_must_be_those_of_generate():
     good = torch.cat([inputs["input_ids"], torch.full((2, 2), EOS)], dim=1)
     with pytest.raises(ValueError, match=r"sequences must be \(rows, length\), as generate returns them, was \(6,\)"):
         score_sequences(model, inputs, good[0])
-    with pytest.raises(TypeError, match="sequences must be whole numbers, the ids of strings, was torch.float32"):
+    with pytest.raises(TypeError, match=r"sequences must be whole numbers, the ids of strings, was torch\.float32"):
         score_sequences(model, inputs, good.float())
     for outside in (VOCAB, -1):
         good[1, -1] = outside
