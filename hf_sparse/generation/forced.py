@@ -305,7 +305,8 @@ def _check_unseen(model: PreTrainedModel, alone: Tensor, scores: Tensor) -> None
     Raises:
         ValueError: they differ.
     """
-    rounding = torch.finfo(alone.dtype).eps ** 0.5 * max(1.0, float(alone.abs().amax()))
+    size = torch.where(alone.isfinite(), alone.abs(), 1.0).amax().clamp(min=1)  # some models forbid tokens by -inf
+    rounding = torch.finfo(alone.dtype).eps ** 0.5 * size
     if bool(((alone - scores).abs() > rounding).any()):
         raise ValueError(f"a prompt of {type(model).__name__} sees what follows it, {_STEP_BY_STEP}")
 
