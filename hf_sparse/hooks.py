@@ -12,7 +12,7 @@ from .attention.find import through_interface
 from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
 from .hub import attach_as_saved
-from .model.beam_record import recorded_beam_search
+from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.logits_guard import OF_HARNESS
 from .model.patch import ON_IMPORT, Patch, Registration, install_where_imported
 from .model.peft_guard import OF_PEFT
@@ -119,6 +119,13 @@ PATCHES: tuple[Patch | Registration, ...] = (
         recorded_beam_search,
         reason="Its output does not say which tokens ended a string, without which beam_certificate would prove what "
         "is false.",
+    ),
+    Patch(
+        "transformers:GenerationMixin",
+        "_update_finished_beams",
+        end_possible_strings,
+        reason="With early_stopping=True a beam search over sparse distributions would stop at strings of probability "
+        "zero.",
     ),
     *LATE,
     *OF_PEFT,

@@ -1,4 +1,4 @@
-"""Checks of arguments: counts, numbers, flags and tensors."""
+"""Checks of arguments: counts, numbers, flags, texts and tensors."""
 
 from __future__ import annotations
 
@@ -106,6 +106,16 @@ def check_flag(name: str, value: object) -> None:
     """
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, was {value!r}")
+
+
+def check_text(name: str, value: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a text, was {value!r}")
 
 
 def check_tensor(name: str, value: object) -> None:

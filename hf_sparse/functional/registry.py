@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import torch
@@ -50,13 +51,14 @@ class Setting:
         """
         if isinstance(value, str) and value in self.words:
             return value
-        if isinstance(value, bool) == (self.holds is not None) or not isinstance(value, int | float):
+        if isinstance(value, bool) == (self.holds is not None) or not isinstance(value, Real):
             raise TypeError(f"{name} must be {self._in_words()}, was {value!r}")
         if self.holds is None:
-            return value
-        if not self.holds(value):
+            return bool(value)
+        number = float(value)
+        if not self.holds(number):
             raise ValueError(f"{name} must be {self._in_words()}, was {value}")
-        return float(value)
+        return number
 
     def broadcast(self, name: str, value: float | Tensor, z: Tensor, dim: int) -> float | Tensor:
         """The setting as a number, or as a tensor that broadcasts to scores ``z``, the axis ``dim`` last.

@@ -33,13 +33,15 @@ def check_scores(z: Tensor, dim: int) -> None:
     Raises:
         TypeError: ``z`` is not a floating-point tensor, or ``dim`` no whole number.
         IndexError: ``dim`` is out of range.
-        ValueError: the mapped axis has no entries.
+        ValueError: there is no axis, or the mapped one has no entries.
     """
     if not torch.is_tensor(z) or not z.is_floating_point():
         raise TypeError(f"scores must be a floating-point tensor, was {z.dtype if torch.is_tensor(z) else type(z)}")
     if type(dim) is not int:
         raise TypeError(f"dim must be a whole number, was {dim!r}")
-    if z.dim() == 0 or not -z.dim() <= dim < z.dim():
+    if z.dim() == 0:
+        raise ValueError(f"scores must have an axis to be mapped, was one number, {z}")
+    if not -z.dim() <= dim < z.dim():
         raise IndexError(f"dim must be in [{-z.dim()}, {z.dim() - 1}] for scores of shape {tuple(z.shape)}, was {dim}")
     if z.shape[dim] == 0:
         raise ValueError(

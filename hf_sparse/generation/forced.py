@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -28,6 +27,10 @@ from .inputs import (
     start_token,
 )
 from .inside_generate import inside_generate
+
+_STEP_BY_STEP = (
+    "so that one pass does not score a string; generate and exact_search, which go step by step, give scores"
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
 
     Args:
         model: a model with a sparse head, or an ensemble, in evaluation mode.
-        inputs: keyword inputs of ``model.generate`` for one sentence, (1, length) tensors.
+        inputs: keyword inputs of ``model.generate`` for one sentence, (1, length) tensors, images and the like.
         tokens: the string, without start token and prompt, as in ``SupportSet.sequences``.
 
     Returns:
@@ -64,14 +67,15 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
 
     Raises:
         TypeError: ``inputs`` is not a mapping to tensors.
-        ValueError: a dense head, more than one sentence, no tokens, or NaN in the logits.
+        ValueError: a dense head, more than one sentence, no tokens, inputs that ``score_sequences`` refuses, or NaN in
+            the logits.
 
     Source: Peters et al. 2019, Figure 2.
-    Cost: one forward pass.
+    Cost: one forward pass; for a decoder that may let a prompt see what follows it (images, types of tokens) a second.
     """
     map_config = head_map(model)
     check_one_sentence(inputs)
-    _check_string(tokens, model.config.get_text_config(decoder=True).vocab_size)
+    _check_string("tokens", tokens, model)
     start = beginning(model, inputs, 1)
     string = torch.tensor([list(tokens)], dtype=torch.long, device=start.device)
     _, _, logits = forced_output(model, inputs, torch.cat([start, string], dim=1))
@@ -82,18 +86,24 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
     return steps
 
 
-def _check_string(tokens: Sequence[int], vocab_size: int) -> None:
+def _check_string(name: str, tokens: Sequence[int], model: PreTrainedModel) -> None:
     if not isinstance(tokens, Iterable) or not all(isinstance(token, Integral) for token in tokens):
-        raise TypeError(f"tokens must be whole numbers, the ids of a string, was {tokens!r}")
+        raise TypeError(f"{name} must be whole numbers, the ids of a string, was {tokens!r}")
     if len(tokens) == 0:
-        raise ValueError("tokens must hold at least one more token than the beginning")
+        raise ValueError(f"{name} must hold at least one more token than the beginning")
+    config = model.config.get_text_config(decoder=True)
+    vocab_size = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
     outside = [token for token in tokens if not 0 <= token < vocab_size]
     if outside:
-        raise ValueError(f"tokens must be ids in [0, {vocab_size}), was {outside[0]}")
+        raise ValueError(f"{name} must be ids in [0, {vocab_size}), was {outside[0]}")
 
 
 def forced_output(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences: Tensor, **options: object
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    sequences: Tensor,
+    special_tokens: Mapping[str, Any] | None = None,
+    **options: object,
 ) -> tuple[ModelOutput, Tensor, Tensor]:
     """Run a model once over whole sequences.
 
@@ -102,6 +112,8 @@ def forced_output(
         inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left.
         sequences: token ids (k B, L) as ``model.generate`` returns them, with the start token or the prompt. Rows
             k b to k b + k - 1 belong to input b.
+        special_tokens: ``eos_token_id`` and ``pad_token_id`` where ``generate`` was given others than those of the
+            generation config: a decoder's ``attention_mask`` is inferred from them where ``inputs`` have none.
         **options: for the forward pass.
 
     Returns:
@@ -109,32 +121,27 @@ def forced_output(
         scores (k B, S, V) that predict them.
 
     Raises:
-        TypeError: ``inputs`` is not a mapping to tensors.
+        TypeError: ``inputs`` is not a mapping to tensors, or ``sequences`` are not whole numbers.
         ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
-            the start token or the prompt, no token is left to score, or a logit is NaN.
+            the start token or the prompt, no token is left to score, a token outside of the vocabulary, inputs that
+            cannot be passed on, a model without logits for every token, or a logit is NaN.
     """
-    call, length = forced_call(model, inputs, sequences)
-    output = run_forced(model, call, **options)
-    return output, sequences[:, length:], check_logits(output.logits[:, length - 1 : -1])
+    prepared, start = _checked(model, inputs, sequences, special_tokens or {})
+    length = start.shape[1]
+    output = run_forced(model, _call(model, prepared, sequences), **options)
+    logits = check_logits(_every_logit(model, output, sequences)[:, length - 1 : -1])
+    if not model.config.is_encoder_decoder and _may_look_ahead(model, prepared):
+        _check_unseen(model, run_forced(model, _call(model, prepared, start)).logits[:, -1], logits[:, 0])
+    return output, sequences[:, length:], logits
 
 
 def forced_call(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences: Tensor) -> tuple[dict[str, Any], int]:
     """The keyword arguments of the forward pass over whole sequences, and the length of what is not scored.
 
-    Arguments and errors are those of ``forced_output``.
+    Arguments and errors are those of ``forced_output``, but for what the pass itself shows.
     """
-    rows = num_sentences(inputs)
-    check_tensor("sequences", sequences)
-    if len(sequences) == 0 or len(sequences) % rows:
-        raise ValueError(f"sequences must be a multiple of the {rows} inputs, were {len(sequences)}")
-    rows_of_inputs = repeated(inputs, len(sequences) // rows)
-    start = beginning(model, rows_of_inputs, len(sequences), sequences)
-    length = start.shape[1]
-    if sequences.shape[1] <= length or not torch.equal(sequences[:, :length], start):
-        raise ValueError(
-            f"sequences must be {_expected(model, start)} and at least one more token, as generate returns them"
-        )
-    return _forced_inputs(model, rows_of_inputs, sequences), length
+    prepared, start = _checked(model, inputs, sequences, {})
+    return _call(model, prepared, sequences), start.shape[1]
 
 
 def run_forced(model: PreTrainedModel, call: Mapping[str, Any], **options: object) -> ModelOutput:
@@ -149,6 +156,7 @@ def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int, sequ
     For an encoder-decoder it is ``decoder_input_ids`` where ``inputs`` have them. For Whisper it is the prompt that
     the sequences begin with, or else the one that its own ``generate`` writes, with the language it detects.
     """
+    check_prompt(model, inputs)
     if not model.config.is_encoder_decoder:
         return inputs["input_ids"]
     given = inputs.get("decoder_input_ids")
@@ -192,13 +200,127 @@ def _expected(model: PreTrainedModel, start: Tensor) -> str:
     )
 
 
-def _forced_inputs(model: PreTrainedModel, inputs: dict[str, Any], sequences: Tensor) -> dict[str, Any]:
+def check_prompt(model: PreTrainedModel, inputs: Mapping[str, object]) -> None:
+    """Refuse inputs of a decoder that sequences do not begin with; an encoder-decoder may have any.
+
+    Raises:
+        ValueError: no ``input_ids``, embeddings in their place, or a cache.
+    """
     if model.config.is_encoder_decoder:
-        return {**inputs, "decoder_input_ids": sequences}
-    prompt = inputs["input_ids"]
-    mask = inputs.get("attention_mask", torch.ones_like(prompt))
-    mask = torch.cat([mask, mask.new_ones(len(sequences), sequences.shape[1] - prompt.shape[1])], dim=1)
-    forced = {"input_ids": sequences, "attention_mask": mask}
-    if "position_ids" in inspect.signature(model.forward).parameters:
-        forced["position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
-    return forced
+        return
+    name = type(model).__name__
+    for other in ("inputs_embeds", "past_key_values"):
+        if inputs.get(other) is not None:
+            raise ValueError(
+                f"{name} decodes from {other} (given, or made by its own generate), which sequences do not show; give "
+                "the whole prompt as input_ids, if it can read it so"
+            )
+    if not isinstance(inputs.get("input_ids"), Tensor):
+        raise ValueError(
+            f"inputs of {name} must have input_ids, the prompt that sequences begin with, had {', '.join(inputs)}"
+        )
+
+
+def _checked(
+    model: PreTrainedModel, inputs: Mapping[str, Any], sequences: Tensor, special_tokens: Mapping[str, Any]
+) -> tuple[dict[str, Any], Tensor]:
+    """Inputs with one row per sequence, and what the sequences begin with.
+
+    Those of a decoder are as ``generate`` prepares them. Arguments and errors are those of ``forced_output``.
+    """
+    rows = num_sentences(inputs)
+    check_tensor("sequences", sequences)
+    if sequences.is_floating_point():
+        raise TypeError(f"sequences must be whole numbers, the ids of strings, was {sequences.dtype}")
+    if sequences.dim() != 2:
+        raise ValueError(f"sequences must be (rows, length), as generate returns them, was {tuple(sequences.shape)}")
+    if len(sequences) == 0 or len(sequences) % rows:
+        raise ValueError(f"sequences must be a multiple of the {rows} inputs, were {len(sequences)}")
+    times = len(sequences) // rows
+    if model.config.is_encoder_decoder:
+        prepared = repeated(inputs, times)
+        start = beginning(model, prepared, len(sequences), sequences)
+    else:
+        prepared = _prepared(model, inputs, times, special_tokens)
+        start = prepared["input_ids"]
+    length = start.shape[1]
+    if sequences.shape[1] <= length or not torch.equal(sequences[:, :length], start):
+        raise ValueError(
+            f"sequences must be {_expected(model, start)} and at least one more token, as generate returns them"
+        )
+    _check_string("sequences", sequences[:, length:].flatten().tolist(), model)
+    return prepared, start
+
+
+def _prepared(
+    model: PreTrainedModel, inputs: Mapping[str, Any], times: int, special_tokens: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What ``generate`` prepares for a decoder (prompts, mask, positions, images), ``times`` times in a row."""
+    check_prompt(model, inputs)
+    once = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "use_cache": False, "stop_strings": None}
+    prompts, prepared = inside_generate(model, inputs, _as_prepared, **once, **special_tokens)
+    check_prompt(model, {**prepared, "input_ids": prompts})
+    prompts, prepared = model._expand_inputs_for_generation(expand_size=times, input_ids=prompts, **prepared)
+    prepared.pop("logits_to_keep", None)  # generate asks for those of the last position
+    return {**prepared, "input_ids": prompts}
+
+
+def _as_prepared(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: object,
+    stopping_criteria: object,
+    generation_config: object,
+    **model_kwargs: Any,
+) -> tuple[Tensor, dict[str, Any]]:
+    return input_ids, model_kwargs
+
+
+def _call(model: PreTrainedModel, prepared: Mapping[str, Any], sequences: Tensor) -> dict[str, Any]:
+    """The forward pass over sequences; what a decoder needs for later tokens is added as ``generate`` adds it."""
+    if model.config.is_encoder_decoder:
+        return {**prepared, "decoder_input_ids": sequences}
+    longer = {name: value for name, value in prepared.items() if name != "input_ids"}
+    for _ in range(sequences.shape[1] - prepared["input_ids"].shape[1]):
+        longer = model._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
+    call: dict[str, Any] = model.prepare_inputs_for_generation(sequences, is_first_iteration=True, **longer)
+    return call
+
+
+def _may_look_ahead(model: PreTrainedModel, prepared: Mapping[str, Any]) -> bool:
+    """Whether some of a decoder's attention is not causal, or types of tokens may make it so."""
+    return any(name.endswith("token_type_ids") for name in prepared) or any(
+        getattr(module, "is_causal", True) is False for module in model.modules()
+    )
+
+
+def _check_unseen(model: PreTrainedModel, alone: Tensor, scores: Tensor) -> None:
+    """Refuse a decoder whose prompt sees the tokens after it, which decoding step by step does not show it.
+
+    Args:
+        model: the model.
+        alone: raw scores (rows, V) of the first token, from a pass over the prompt alone.
+        scores: the same from a pass over the whole sequence.
+
+    Raises:
+        ValueError: they differ.
+    """
+    size = torch.where(alone.isfinite(), alone.abs(), 1.0).amax().clamp(min=1)  # some models forbid tokens by -inf
+    rounding = torch.finfo(alone.dtype).eps ** 0.5 * size
+    if bool(((alone - scores).abs() > rounding).any()):
+        raise ValueError(f"a prompt of {type(model).__name__} sees what follows it, {_STEP_BY_STEP}")
+
+
+def _every_logit(model: PreTrainedModel, output: ModelOutput, sequences: Tensor) -> Tensor:
+    """The logits of every position of sequences.
+
+    Raises:
+        ValueError: they are those of other positions.
+    """
+    positions, tokens = output.logits.shape[1], sequences.shape[1]
+    if positions != tokens:
+        raise ValueError(
+            f"{type(model).__name__} gives logits of {positions} positions for {tokens} tokens, {_STEP_BY_STEP}"
+        )
+    logits: Tensor = output.logits
+    return logits

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from ..config import MapConfig
+from ..functional.arguments import check_text
 from ..model.state import sparse_config
 
 
@@ -152,8 +153,11 @@ def encode(
 
     Raises:
         ValueError: an encoder-decoder without ``source``, or a decoder with one.
-        TypeError: a ``source`` that is neither text nor inputs.
+        TypeError: no tokenizer, a ``prefix`` that is no text, or a ``source`` that is neither text nor inputs.
     """
+    if not callable(tokenizer):
+        raise TypeError(f"tokenizer must be that of the model, was {tokenizer!r}")
+    check_text("prefix", prefix)
     name = type(model).__name__
     if model.config.is_encoder_decoder:
         if source is None:

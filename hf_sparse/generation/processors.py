@@ -41,6 +41,8 @@ class SparseLogitsProcessor(LogitsProcessor):
     tensor([[0.7500, 0.2500, 0.0000]])
     """
 
+    has_floor = True  # beam search reads it; see end_possible_strings
+
     def __init__(self, head: str | Mapping[str, object]) -> None:
         map_config = MapConfig.parse(head, "head")
         if map_config.open_settings:

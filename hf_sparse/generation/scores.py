@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ..config import MapConfig
 from ..functional.arguments import check_count, check_number
 from ..model.distribution import distribution
 from ..model.state import is_sparse, sparse_config
-from .forced import beginning, forced_output
+from .forced import beginning, check_prompt, forced_output
 from .inputs import end_tokens, num_sentences
 
 
@@ -46,13 +47,15 @@ def score_sequences(
     eos_token_id: int | list[int] | None = None,
     *,
     eps: float = 0.0,
+    pad_token_id: int | None = None,
 ) -> SequenceScores:
     """Score strings under a model, sparse or dense.
 
     Args:
         model: a model with ``generate``, in evaluation mode.
-        inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left. With
-            ``decoder_input_ids`` where the decoder was given another beginning than the start token.
+        inputs: keyword inputs of ``model.generate``, (B, T) tensors, images and the like; decoder-only prompts padded
+            on the left. With ``decoder_input_ids`` where the decoder was given another beginning than the start token.
+            Without ``attention_mask`` padding in a decoder's prompt is hidden as ``generate`` hides it.
         sequences: token ids (k B, L) as ``model.generate`` returns them: with the start token or the prompt, of any
             language and task (Whisper keeps it with ``return_dict_in_generate=True``); tokens after the end token are
             ignored. Rows k b to k b + k - 1 belong to input b.
@@ -60,21 +63,25 @@ def score_sequences(
         eps: share of the uniform distribution over the vocabulary, in [0, 1], mixed into every step:
             ``(1 - eps) p + eps / V``. With eps > 0 ``normalized`` is finite, as evaluators need it; compare models at
             the same eps only.
+        pad_token_id: the padding token, where ``generate`` was given another than that of the generation config.
 
     Returns:
         ``SequenceScores``, float64.
 
     Raises:
-        TypeError: ``inputs`` is not a mapping to tensors.
+        TypeError: ``inputs`` is not a mapping to tensors, or ``sequences`` are not whole numbers.
         ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
-            the start token or the prompt, no token is left to score, no end token, NaN in the logits, or ``eps``
-            outside [0, 1].
+            the start token or the prompt, no token is left to score, one is outside of the vocabulary, no end token,
+            NaN in the logits, or ``eps`` outside [0, 1]; a decoder's ``inputs_embeds`` or ``past_key_values``, which
+            sequences do not show; a model that one pass over a string does not score as ``generate`` decodes it.
 
     Source: Tezekbayev et al. 2022, Section 4 (self-normalization of alpha-ReLU).
-    Cost: one forward pass.
+    Cost: one forward pass; for a decoder that may let a prompt see what follows it (images, types of tokens) a second.
     """
     check_number("eps", eps, "in [0, 1]", lambda share: 0 <= share <= 1)
-    _, targets, logits = forced_output(model, inputs, sequences)
+    given = {"eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
+    special = {name: token for name, token in given.items() if token is not None}
+    _, targets, logits = forced_output(model, inputs, sequences, special)
     head = sparse_config(model).head if is_sparse(model) else None
     map_config = head or MapConfig("softmax")
     weights = map_config(logits.double())
@@ -140,24 +147,27 @@ def compare_with_empty(
 
     Raises:
         TypeError: ``inputs`` is not a mapping to tensors.
-        ValueError: no end token, NaN in the logits, or less than one beam.
+        ValueError: no end token, NaN in the logits, less than one beam, or inputs that ``score_sequences`` refuses.
 
     Source: Stahlberg and Byrne 2019; Tezekbayev et al. 2022, Section 4.1 and Table 2.
     Cost: a beam search and two forward passes.
     """
     check_count("num_beams", num_beams)
-    ends = end_tokens(model, cast(Any, generate_options.get("eos_token_id")))
+    given: Mapping[str, Any] = generate_options
+    ends = end_tokens(model, given.get("eos_token_id"))
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options, "return_dict_in_generate": True}
     num_sentences(inputs)
+    check_prompt(model, inputs)
     hypotheses = model.generate(**inputs, num_beams=num_beams, **options).sequences
     start = beginning(model, inputs, len(hypotheses), hypotheses)
     end = torch.tensor(ends, device=start.device)
     each_end = torch.cat([start.repeat_interleave(len(ends), dim=0), end.repeat(len(start))[:, None]], dim=1)
-    empty = score_sequences(model, inputs, each_end, ends)
+    score = functools.partial(score_sequences, eos_token_id=ends, pad_token_id=given.get("pad_token_id"))
+    empty = score(model, inputs, each_end)
     return EmptyComparison(
         hypotheses,
         torch.isin(hypotheses[:, start.shape[1]], end),
-        score_sequences(model, inputs, hypotheses, ends),
+        score(model, inputs, hypotheses),
         SequenceScores(
             normalized=empty.normalized.view(-1, len(ends)).logsumexp(-1),
             unnormalized=empty.unnormalized.view(-1, len(ends)).logsumexp(-1),

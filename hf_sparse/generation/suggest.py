@@ -91,7 +91,7 @@ def suggest(
     Raises:
         ValueError: a dense head, an unknown unit, a budget below 1, a source that is missing or out of place, an
             empty prompt, or NaN in the logits.
-        TypeError: a budget that is no whole number.
+        TypeError: a budget that is no whole number, a prefix that is no text, or no tokenizer.
 
     Source: Peters et al. 2019, Figure 2.
     Cost: one forward pass over the open candidates per token, with a cache.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional.arguments import check_number, check_tensor
 from ..functional.rows import accumulation_dtype, upcast
 
 _AVERAGES = ("mean", "none")
@@ -20,6 +21,9 @@ def support_size(p: Tensor, dim: int = -1) -> Tensor:
     Returns:
         Counts (...), int64, in classes.
 
+    Raises:
+        TypeError: no tensor.
+
     Source: Peters et al. 2019, Table 3 (number of nonzeros).
     Cost: one pass.
 
@@ -27,6 +31,7 @@ def support_size(p: Tensor, dim: int = -1) -> Tensor:
     >>> support_size(torch.tensor([[0.7, 0.3, 0.0], [1.0, 0.0, 0.0]]))
     tensor([2, 1])
     """
+    check_tensor("p", p)
     return (p != 0).sum(dim)
 
 
@@ -41,7 +46,7 @@ def self_normalization_sum(p: Tensor, dim: int = -1) -> Tensor:
         Sums (...), float32 (float64 for float64 ``p``), in units of probability.
 
     Raises:
-        TypeError: weights that are not floating-point.
+        TypeError: no tensor, or weights that are not floating-point.
 
     Source: Tezekbayev et al. 2022, Section 4.5 (self-normalization).
     Cost: one pass.
@@ -50,6 +55,7 @@ def self_normalization_sum(p: Tensor, dim: int = -1) -> Tensor:
     >>> self_normalization_sum(torch.tensor([[0.75, 0.5, 0.0]]))
     tensor([1.2500])
     """
+    check_tensor("p", p)
     if not p.is_floating_point():
         raise TypeError(f"weights must be floating-point, were {p.dtype}")
     return p.sum(dim, dtype=accumulation_dtype(p))
@@ -68,7 +74,7 @@ def logit_norm(logits: Tensor, dim: int = -1, centered: bool = False) -> Tensor:
         norm is the standard deviation that ``tau`` of alpha-ReLU is estimated from.
 
     Raises:
-        TypeError: scores that are not floating-point.
+        TypeError: no tensor, or scores that are not floating-point.
 
     Source: Tezekbayev et al. 2022, Section 4.4 (tau from the spread of the logits).
     Cost: one pass, two when centered.
@@ -77,6 +83,7 @@ def logit_norm(logits: Tensor, dim: int = -1, centered: bool = False) -> Tensor:
     >>> logit_norm(torch.tensor([[3.0, 4.0]])), logit_norm(torch.tensor([[3.0, 5.0]]), centered=True)
     (tensor([5.]), tensor([1.4142]))
     """
+    check_tensor("logits", logits)
     if not logits.is_floating_point():
         raise TypeError(f"scores must be floating-point, were {logits.dtype}")
     z = upcast(logits)
@@ -101,7 +108,8 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int =
 
     Raises:
         ValueError: ``eps <= 0``, or shapes that do not fit.
-        TypeError: targets that are not integers, or weights that are not floating-point.
+        TypeError: no tensors, an ``eps`` that is no number, targets that are not integers, or weights that are not
+            floating-point.
         IndexError: a target outside [0, V).
 
     Source: Martins et al. 2020, Sparse Text Generation, Section 4 (metrics).
@@ -111,8 +119,7 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int =
     >>> eps_perplexity(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([2]), eps=0.01)
     tensor(103.0000)
     """
-    if not eps > 0:
-        raise ValueError(f"eps must be > 0, was {eps}")
+    check_number("eps", eps, "> 0", lambda number: number > 0)
     gold, counted = _gold_probability(p, target, ignore_index)
     return (-_average(((gold + eps) / (1 + eps * p.shape[-1])).log(), counted, "mean")).exp()
 
@@ -131,7 +138,7 @@ def sparsemax_score(p: Tensor, target: Tensor, *, ignore_index: int = -100, redu
 
     Raises:
         ValueError: shapes that do not fit, or an unknown reduction.
-        TypeError: targets that are not integers, or weights that are not floating-point.
+        TypeError: no tensors, targets that are not integers, or weights that are not floating-point.
         IndexError: a target outside [0, V).
 
     Source: Martins et al. 2020, Sparse Text Generation, Section 4 (metrics).
@@ -162,7 +169,7 @@ def jensen_shannon(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduc
 
     Raises:
         ValueError: shapes that do not fit, or an unknown reduction.
-        TypeError: boolean targets, or weights that are not floating-point.
+        TypeError: no tensors, boolean targets, or weights that are not floating-point.
         IndexError: a target outside [0, V).
 
     Source: Martins et al. 2020, Sparse Text Generation, Section 4 (metrics).
@@ -172,6 +179,8 @@ def jensen_shannon(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduc
     >>> jensen_shannon(torch.tensor([[0.0, 1.0]]), torch.tensor([0]))  # log 2
     tensor(0.6931)
     """
+    check_tensor("p", p)
+    check_tensor("target", target)
     if target.is_floating_point():
         if p.shape != target.shape:
             raise ValueError(
@@ -195,10 +204,12 @@ def _gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Ten
         ``p_x`` (...), float32 or float64, 0 where ignored, and a mask (...), bool, of the positions that count.
 
     Raises:
-        TypeError: targets that are not integers, or weights that are not floating-point.
+        TypeError: no tensors, targets that are not integers, or weights that are not floating-point.
         ValueError: shapes that do not fit.
         IndexError: a target outside [0, V).
     """
+    check_tensor("p", p)
+    check_tensor("target", target)
     if not p.is_floating_point():
         raise TypeError(f"probabilities must be floating-point, were {p.dtype}")
     if target.is_floating_point() or target.dtype == torch.bool:

@@ -1,8 +1,9 @@
-"""The settings of a beam search, kept with its output, which does not say itself which tokens ended a string."""
+"""Beam search over sparse distributions: its settings, kept with its output, and the strings that may end in it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,9 +12,13 @@ from torch import Tensor
 from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, PreTrainedModel, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
+from ..functional.log_zero import LOG_ZERO
 from .state import sparse_state
 
 _RECORD = "_hf_sparse_beam_search"
+_has_floor: ContextVar[bool] = ContextVar(
+    "a beam search in which a floor stands for the logarithm of zero", default=False
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,12 @@ def recorded_beam_search(
     **model_kwargs: Any,
 ) -> Any:
     """``GenerationMixin._beam_search``, with a record on its output."""
-    output = original(self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs)
+    has_floor = any(getattr(each, "has_floor", False) for each in (logits_processor, *logits_processor))
+    before = _has_floor.set(has_floor)
+    try:
+        output = original(self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs)
+    finally:
+        _has_floor.reset(before)
     if isinstance(output, ModelOutput):
         ends = getattr(generation_config, "_eos_token_tensor", None)
         vars(output)[_RECORD] = BeamRecord(
@@ -70,6 +80,33 @@ def recorded_beam_search(
             ),
         )
     return output
+
+
+def end_possible_strings(
+    original: Callable[..., Any],
+    self: PreTrainedModel,
+    *,
+    topk_log_probs: Tensor,
+    next_token_hits_stopping_criteria: Tensor,
+    **others: Any,
+) -> Any:
+    """``GenerationMixin._update_finished_beams``: no string of probability zero ends while a possible one is open.
+
+    Sparse heads leave fewer possible continuations than beam search takes, so that it takes others too. Those that end
+    would count among the ``num_beams`` strings with which ``early_stopping=True`` stops.
+
+    Args:
+        original: the method.
+        self: the model.
+        topk_log_probs: (B, K) log-probabilities of the best continuations, not divided by a length yet.
+        next_token_hits_stopping_criteria: (B, K) whether they end.
+        **others: for the method.
+    """
+    ends = next_token_hits_stopping_criteria
+    if _has_floor.get():
+        possible = topk_log_probs > LOG_ZERO / 2
+        ends = ends & (possible | ~(possible & ~ends).any(-1, keepdim=True))
+    return original(self, topk_log_probs=topk_log_probs, next_token_hits_stopping_criteria=ends, **others)
 
 
 def _postprocess_outputs(self: Any, seek_outputs: Any, *args: object, **kwargs: object) -> Any:

@@ -37,6 +37,8 @@ class KeptSupport(LogitsProcessorList):
         ValueError: one for guidance, which needs the ratio of two distributions.
     """
 
+    has_floor = True  # beam search reads it; see end_possible_strings
+
     def __init__(
         self, processors: LogitsProcessorList, complete: Callable[[int], Tensor | None] = lambda num_rows: None
     ) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..functional.arguments import check_text
 from ..generation import certify, enumerate_support, hypothesis_tree, step_supports
 from ..generation.forced import beginning
 from ..generation.inputs import encode, head_map
@@ -49,12 +50,14 @@ def html_report(
 
     Raises:
         ImportError: matplotlib is not installed.
+        TypeError: a ``text`` that is none (give texts one at a time), or no tokenizer.
         ValueError: a dense head, an empty prompt, a budget out of range, NaN in the logits, no hypothesis within
             the budget; with ``deletions``, a model that ``certify`` refuses.
 
     Cost: that of ``enumerate_support``, and two forward passes; with ``deletions``, eight more.
     """
     head_map(model)  # refuse a dense head first
+    check_text("text", text)
     source, prefix = (text, "") if model.config.is_encoder_decoder else (None, text)
     inputs, _ = encode(model, tokenizer, prefix, source)
     if inputs["input_ids"].shape[1] == 0:

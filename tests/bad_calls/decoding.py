@@ -19,6 +19,7 @@ def searches(rng: random.Random, world: World) -> BadCall:
         ("max_seconds", (-1, NAN, "x", [1])),
         ("inputs", (None, tokens(), {}, [tokens()], {"input_ids": [[1, 2]]}, "x")),
         ("do_sample", (True,)),
+        ("stop_strings", (["a"], "a")),
         ("num_beams", (2,)),
     ))  # fmt: skip
     good = {"model": world.sparse, "inputs": world.inputs, "max_new_tokens": 3}
@@ -68,6 +69,15 @@ def scores_of_strings(rng: random.Random, world: World) -> BadCall:
     value = rng.choice((None, "x", [1.5], [99], [-1], [], 3, torch.zeros(2, 2)))
     good = {"model": world.sparse, "inputs": {"input_ids": tokens(1)}}
     return bad_call(hf_sparse.step_supports, good, "tokens", value)
+
+
+@family(1)
+def texts_of_users(rng: random.Random, world: World) -> BadCall:
+    function, name = rng.choice(((hf_sparse.suggest, "prefix"), (hf_sparse.html_report, "text")))
+    good = {"model": world.sparse, "tokenizer": lambda text: None, name: "a"}
+    if rng.random() < 0.5:
+        return bad_call(function, good, "tokenizer", rng.choice((None, "x", 3)))
+    return bad_call(function, good, name, rng.choice((None, ["a"], 3)))
 
 
 @family(4)

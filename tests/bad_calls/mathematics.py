@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from hf_sparse import functional, losses
+from hf_sparse import functional, losses, metrics
 from tests.bad_calls.calls import INF, NAN, BadCall, World, bad_call, family, spelled, word
 
 BAD_BOUNDS = (-torch.ones(2, 3), torch.full((2, 3), 0.1), torch.ones(4), None, 1.0, torch.full((2, 3), NAN))
@@ -115,6 +115,20 @@ def losses_by_name(rng: random.Random, world: World) -> BadCall:
     named = (*spelled(name), *settings)
     text = f"fenchel_young_loss({name!r}, {settings})"
     return BadCall(text, lambda: losses.fenchel_young_loss(logits, target, name, **settings), named)
+
+
+@family(2)
+def metrics_of_distributions(rng: random.Random, world: World) -> BadCall:
+    good = {"p": torch.tensor([[0.5, 0.5, 0.0]]), "target": torch.tensor([2])}
+    name, values = rng.choice((
+        ("p", (None, "x", [[0.5, 0.5]], 1.0, torch.tensor([[1, 0, 0]]))),
+        ("target", (None, "x", [2], 2, torch.tensor([3]), torch.tensor([2, 2]), torch.tensor([True]))),
+        ("eps", (0, -1, NAN, "x", None, [0.1])),
+    ))  # fmt: skip
+    if name == "eps":
+        return bad_call(metrics.eps_perplexity, good, name, rng.choice(values))
+    function = rng.choice((metrics.sparsemax_score, metrics.jensen_shannon))
+    return bad_call(function, good, name, rng.choice(values), "probabilities", "target")
 
 
 @family(1)

@@ -1,9 +1,13 @@
+from fractions import Fraction
+
 import entmax as package
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax, entmax15, softmax, sparsemax
 from hf_sparse.functional.negentropy import tsallis_negentropy
 from tests.reference import entmax15_by_enumeration, entmax_by_bisection, sparsemax_by_enumeration
@@ -122,6 +126,14 @@ def test_tsallis_negentropy_is_zero_at_one_hot_and_makes_entmax_its_maximizer():
             assert other @ z - tsallis_negentropy(other, alpha) <= value + 1e-9
 
 
+@pytest.mark.parametrize("alpha", [np.float32(1.25), np.float64(1.25), Fraction(5, 4)])
+def test_settings_are_any_real_number(alpha):
+    z = scores(3, seed=1)
+    assert torch.equal(entmax(z, alpha), entmax(z, 1.25))
+    parsed, exact = (MapConfig.parse({"name": "entmax", "alpha": value}, "head") for value in (alpha, 1.25))
+    assert parsed == exact
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -130,7 +142,8 @@ def test_tsallis_negentropy_is_zero_at_one_hot_and_makes_entmax_its_maximizer():
         ((torch.ones(2), 0.8), ValueError, "alpha must be a number from 1 to 64, was 0.8"),
         ((torch.ones(2), "1.5"), TypeError, "alpha must be a number from 1 to 64, was '1.5'"),
         ((torch.ones(2, 3), 1.5, 2), IndexError, r"dim must be in \[-2, 1\] for scores of shape \(2, 3\), was 2"),
-        ((torch.tensor(1.0),), IndexError, "dim must be in"),
+        ((torch.tensor(1.0),), ValueError, r"scores must have an axis to be mapped, was one number, 1\.0"),
+        ((torch.ones(2), True), TypeError, "alpha must be a number from 1 to 64, was True"),
         ((torch.ones(2, 0),), ValueError, "at least one entry, was of shape \\(2, 0\\) along dim -1"),
     ],
 )

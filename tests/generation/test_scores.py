@@ -136,7 +136,18 @@ def test_sequences_must_be_those_of_generate():
         score_sequences(model, inputs, torch.ones(2, 6, dtype=torch.long))
     with pytest.raises(ValueError, match="sequences must be the prompt and at least one more token"):
         score_sequences(model, inputs, inputs["input_ids"])
+    good = torch.cat([inputs["input_ids"], torch.full((2, 2), EOS)], dim=1)
+    with pytest.raises(ValueError, match=r"sequences must be \(rows, length\), as generate returns them, was \(6,\)"):
+        score_sequences(model, inputs, good[0])
+    with pytest.raises(TypeError, match=r"sequences must be whole numbers, the ids of strings, was torch\.float32"):
+        score_sequences(model, inputs, good.float())
+    for outside in (VOCAB, -1):
+        good[1, -1] = outside
+        with pytest.raises(ValueError, match=rf"sequences must be ids in \[0, {VOCAB}\), was {outside}"):
+            score_sequences(model, inputs, good)
     bart, inputs = model_and_inputs("bart", "entmax15")
+    with pytest.raises(ValueError, match=rf"sequences must be ids in \[0, {VOCAB}\), was 99"):
+        score_sequences(bart, inputs, torch.tensor([[EOS, 3], [EOS, 99]]))
     with pytest.raises(ValueError, match="sequences must be the decoder's start token and at least one more"):
         score_sequences(bart, inputs, torch.ones(2, 6, dtype=torch.long))
     bart.lm_head.weight.data.fill_(torch.nan)

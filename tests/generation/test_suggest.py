@@ -193,6 +193,10 @@ def test_bad_input_is_refused():
         suggest(llama, " the", TOKENIZER, source=" cat")
     with pytest.raises(ValueError, match="the prompt and the prefix are empty"):
         suggest(llama, "", TOKENIZER)
+    with pytest.raises(TypeError, match="tokenizer must be that of the model, was None"):
+        suggest(llama, " the", None)
+    with pytest.raises(TypeError, match=r"prefix must be a text, was \[' the'\]"):
+        suggest(llama, [" the"], TOKENIZER)
     with pytest.raises(ValueError, match="head is dense"):
         suggest(sparsify(tiny_model("llama", vocab_size=VOCAB), attn="entmax15"), tokenizer=TOKENIZER, **arguments)
     with pytest.raises(ValueError, match="is not sparse"):

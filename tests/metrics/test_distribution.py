@@ -103,11 +103,17 @@ def test_wrong_targets_are_refused(metric):
         metric(P, X > 0)
     with pytest.raises(TypeError, match=r"probabilities must be floating-point, were torch.int64"):
         metric(P.long(), X)
+    with pytest.raises(TypeError, match=r"^p must be a tensor, was \[\[0.5, 0.5\]\]"):
+        metric([[0.5, 0.5]], X[:1])
+    with pytest.raises(TypeError, match=r"^target must be a tensor, was \[0, 1, 2\]"):
+        metric(P, [0, 1, 2])
 
 
 def test_settings_out_of_range_are_refused():
     with pytest.raises(ValueError, match="eps must be > 0, was 0"):
         metrics.eps_perplexity(P, X, eps=0)
+    with pytest.raises(TypeError, match="eps must be > 0, was 'a'"):
+        metrics.eps_perplexity(P, X, eps="a")
     with pytest.raises(ValueError, match="reduction must be one of 'mean', 'none', was 'sum'"):
         metrics.sparsemax_score(P, X, reduction="sum")
     with pytest.raises(ValueError, match=r"two distributions .* were \(3, 3\) and \(1, 3\)"):
@@ -116,3 +122,10 @@ def test_settings_out_of_range_are_refused():
         metrics.self_normalization_sum(P.long())
     with pytest.raises(TypeError, match=r"scores must be floating-point, were torch.int64"):
         metrics.logit_norm(P.long())
+    for metric, name in (
+        (metrics.support_size, "p"),
+        (metrics.self_normalization_sum, "p"),
+        (metrics.logit_norm, "logits"),
+    ):
+        with pytest.raises(TypeError, match=rf"^{name} must be a tensor, was \[0.5\]"):
+            metric([0.5])

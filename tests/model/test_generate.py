@@ -1,13 +1,15 @@
 """Every mode of ``generate`` reads exactly the sparse distribution: checked against enumeration of all strings."""
 
+import copy
 import math
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from hf_sparse import sparsify
+from hf_sparse import Ensemble, SparseLogitsProcessor, score_sequences, sparsify
 from tests.enumeration import VOCAB, all_strings, model_and_inputs, next_distribution
-from tests.tiny_models import EOS, PAD, tiny_model
+from tests.tiny_models import EOS, PAD, TOKENS, tiny_model
 
 STEPS = 3
 HEADS = [
@@ -337,3 +339,26 @@ def test_strings_of_is_read_correctly():
     model, inputs = model_and_inputs("llama", "sparsemax")
     rows = torch.tensor([[3, 5, 4, 6, 5, EOS, PAD], [3, 5, 4, 6, 5, 4, 3]])
     assert strings_of(model, inputs, rows) == [(5, EOS), (5, 4, 3)]
+
+
+# --- beams ---
+
+
+@pytest.mark.parametrize("by", ["head", "processor", "ensemble"])
+@torch.no_grad()
+def test_early_stopping_ends_with_strings_of_nonzero_probability(by):
+    """The support is smaller than the beam, and an end token of probability zero is among what fills it up."""
+    head = {"name": "sparsemax", "temperature": 0.1}
+    config = GPT2Config(vocab_size=20, n_embd=16, n_layer=1, n_head=2, initializer_range=0.5, **TOKENS)
+    torch.manual_seed(1)
+    dense = GPT2LMHeadModel(config).eval()
+    sparse = sparsify(copy.deepcopy(dense), head=head)
+    model = {"head": sparse, "processor": dense, "ensemble": Ensemble([sparse, sparse])}[by]
+    options = {"logits_processor": [SparseLogitsProcessor(head)]} if by == "processor" else {}
+    inputs = {"input_ids": torch.tensor([[7, 6, 5]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+    options |= {"do_sample": False, "max_new_tokens": 40}
+    greedy = model.generate(**inputs, **options)
+    for early_stopping in (True, False, "never"):
+        beams = model.generate(**inputs, num_beams=4, early_stopping=early_stopping, **options)
+        assert beams[0, :11].tolist() == greedy[0, :11].tolist() == [7, 6, 5, 7, 3, 3, 7, 7, 7, 3, EOS]
+        assert math.exp(score_sequences(sparse, inputs, beams).normalized[0]) == pytest.approx(0.937, abs=1e-3)

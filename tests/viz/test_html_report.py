@@ -135,6 +135,10 @@ def test_what_cannot_be_reported_is_refused():
     model, tokenizer = make("llama")
     with pytest.raises(ValueError, match="the text is empty"):
         html_report(model, tokenizer, "")
+    with pytest.raises(TypeError, match=r"text must be a text, was \[' the cats'\]"):
+        html_report(model, tokenizer, [" the cats"])
+    with pytest.raises(TypeError, match="tokenizer must be that of the model, was None"):
+        html_report(model, None, " the cats")
     model.generation_config.eos_token_id = 1  # never possible at once
     with pytest.raises(ValueError, match="no hypothesis ends within 1 tokens"):
         html_report(model, tokenizer, " the cats", max_new_tokens=1, max_hypotheses=1)

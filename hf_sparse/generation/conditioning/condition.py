@@ -14,7 +14,7 @@ from ..inputs import check_one_segment, num_sentences
 from ..inside_generate import inside_generate
 from ..language import Language, check_language
 from ..search.enumerate import check_unconstrained
-from ..search.exact_search import search_strings
+from ..search.exact_search import check_stop_strings, search_strings
 from .result import Conditioned
 
 
@@ -106,6 +106,7 @@ def condition(
     languages = _one_each(given, rows)
     if not constrained:
         check_unconstrained(generate_options)
+    check_stop_strings(model, generate_options)
     mode = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
     results = inside_generate(
         model,

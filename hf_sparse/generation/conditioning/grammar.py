@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ...functional.arguments import check_flag
+from ...functional.arguments import check_flag, check_text
 from ._token_bytes import TokenBytes
 
 
@@ -47,8 +47,7 @@ class Grammar:
 
     def __init__(self, grammar: str, tokenizer: PreTrainedTokenizerBase, *, begins_text: bool = False) -> None:
         check_flag("begins_text", begins_text)
-        if not isinstance(grammar, str):
-            raise TypeError(f"grammar must be a text, was {grammar!r}")
+        check_text("grammar", grammar)
         package = _package()
         self._bytes = TokenBytes(tokenizer, begins_text)
         texts = sorted({text for begun in (False, True) for text in self._bytes.ids(begun) if text})
@@ -72,8 +71,7 @@ class Grammar:
             TypeError: a pattern that is no text.
             ValueError: a pattern that is no regular expression.
         """
-        if not isinstance(pattern, str):
-            raise TypeError(f"pattern must be a text, was {pattern!r}")
+        check_text("pattern", pattern)
         return cls(_package().LLMatcher.grammar_from_regex(pattern), tokenizer, begins_text=begins_text)
 
     @classmethod
@@ -90,8 +88,7 @@ class Grammar:
             TypeError: a grammar that is no text.
             ValueError: a grammar that llguidance refuses.
         """
-        if not isinstance(grammar, str):
-            raise TypeError(f"grammar must be a text, was {grammar!r}")
+        check_text("grammar", grammar)
         return cls(_package().LLMatcher.grammar_from_lark(grammar), tokenizer, begins_text=begins_text)
 
     @classmethod

@@ -97,7 +97,8 @@ def certify(
     Args:
         model: a decoder that takes ``position_ids``, or an encoder-decoder of text, with sparse attention, in float32
             or float64.
-        inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left.
+        inputs: keyword inputs of ``model.generate``, (B, T) tensors; decoder-only prompts padded on the left. Without
+            ``attention_mask`` padding in a decoder's prompt is hidden as ``generate`` hides it.
         sequences: token ids (k B, L) as ``model.generate`` returns them, with the start token or the prompt; rows k b
             to k b + k - 1 belong to input b.
         outputs: the generated tokens whose logits must stay, counted from 0; None for all. Those after a row's end

@@ -24,6 +24,8 @@ _WITH_MEMORY = (
     logits_process.SynthIDTextWatermarkLogitsProcessor,
     *(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name),
 )
+# Rounding of log_softmax over 256,000 classes reaches 1.5e-5.
+_ROUNDING = 1e-4
 
 
 class Constraints:
@@ -78,6 +80,20 @@ class Constraints:
         batch[:, :start] = self._prompts
         batch[:, start : start + 1] = self._end
         return batch
+
+
+def check_sums(scores: Tensor) -> None:
+    """Refuse processed scores (rows, V) whose probabilities sum to more than one.
+
+    Raises:
+        ValueError: a row that does.
+    """
+    sums = scores.logsumexp(-1)
+    if (sums > _ROUNDING).any():
+        raise ValueError(
+            f"a logits processor raised probabilities, so that those of a step sum to {sums.amax().exp():.6g}: no "
+            "bound holds; leave that processor out, let it lower probabilities only, or pass renormalize_logits=True"
+        )
 
 
 def rank_in_group(groups: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
 from ...functional.rows import upcast
-from ._constraints import Constraints
+from ._constraints import Constraints, check_sums
 from ._membership import Membership
 from ._prefix_tree import PrefixCache, PrefixTree
 
@@ -63,7 +63,7 @@ class Lattice:
 
         Raises:
             ValueError: a cache that is filled already, that the model does not return, or that prefixes cannot share;
-                NaN; or a processor that raised a probability above 1.
+                NaN; or a processor that makes probabilities sum to more than 1.
         """
         kwargs = self._kwargs[0]
         cache = kwargs.get("past_key_values")
@@ -92,7 +92,7 @@ class Lattice:
             The numbers (n,) of the prefixes, and the log-probabilities (n, V) of the next token.
 
         Raises:
-            ValueError: NaN, or a processor that raised a probability above 1.
+            ValueError: NaN, or a processor that makes probabilities sum to more than 1.
         """
         nodes = self._tree.add(parents, tokens, length)
         device = self._prompts.device
@@ -127,11 +127,7 @@ class Lattice:
                 f"the model gave NaN after the tokens {ids[row].tolist()}, so nothing can be proved; look at "
                 "its weights and inputs"
             )
-        if (scores > 1e-5).any():
-            raise ValueError(
-                "a logits processor raised a probability above 1, so that a string may be likelier than its prefix: "
-                "no bound holds; leave that processor out, or let it lower probabilities only"
-            )
+        check_sums(scores)
         scores = scores.clamp(max=0)
         return scores if self._membership is None else self._membership(ids, scores, sentences)
 

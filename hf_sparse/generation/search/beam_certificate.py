@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ...model.beam_record import BeamRecord, record_of
+from ._constraints import check_sums
 from .result import Hypothesis, SearchResult
 
 # Transformers' beam search adds this to a score that must not be chosen.
@@ -39,8 +40,8 @@ def beam_certificate(model: PreTrainedModel, output: ModelOutput, num_beams: int
     Raises:
         ValueError: no scores in ``output``, no record of a beam search (Whisper's generate has several, with
             fallback temperatures or more than one segment), no end token, another number of beams or sentences,
-            sampled beams, another stopping criterion than end tokens and length, NaN, a processor that raised a
-            probability above 1, or tied scores that the search resolved in another way than its replay.
+            sampled beams, another stopping criterion than end tokens and length, NaN, a processor that makes
+            probabilities sum to more than 1, or tied scores that the search resolved in another way than its replay.
 
     Source: Peters et al. 2019, Section 4.1.
 
@@ -56,8 +57,7 @@ def beam_certificate(model: PreTrainedModel, output: ModelOutput, num_beams: int
     for scores in all_scores:
         if scores.isnan().any():
             raise ValueError("the scores hold NaN, so nothing can be proved; look at the model's weights and inputs")
-        if (scores > 1e-5).any():
-            raise ValueError("a logits processor raised a probability above 1: no bound holds; leave it out")
+        check_sums(scores)
         beams.step(scores)
     _check_returned(output, all_scores, beams)
     return beams.results()

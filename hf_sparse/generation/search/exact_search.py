@@ -30,6 +30,11 @@ from ._membership import Membership
 from ._sweeps import Sweeps
 from .result import Hypothesis, SearchResult
 
+_OTHER_STOP = (
+    "exact search stops a string at its end token or at max_new_tokens only, not by {}; for a time limit pass "
+    "max_seconds"
+)
+
 
 @dataclass
 class ExactSearchOutput(ModelOutput):
@@ -92,8 +97,8 @@ def exact_search(
     Raises:
         TypeError: ``inputs`` is not a mapping to tensors, or a budget no number.
         ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
-            processor that makes a string likelier than its prefix or remembers the step before, sampling, beams,
-            another stopping criterion, or speech of more than one segment (Whisper's 30 seconds).
+            processor that makes probabilities of a step sum to more than 1 or remembers the step before, sampling,
+            beams, another stopping criterion, or speech of more than one segment (Whisper's 30 seconds).
 
     Source: the certificates are those of Peters et al. 2019, Section 4.1, and Stahlberg and Byrne 2019; the order of
     search is that of cyclic best-first search (Kao et al. 2009).
@@ -118,6 +123,7 @@ def exact_search(
     num_sentences(inputs)
     check_one_segment(model, inputs)
     check_count("max_new_tokens", max_new_tokens)
+    check_stop_strings(model, generate_options)
     # These override the model's generation config, and the user's options override them and may be refused.
     mode = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
     results: list[SearchResult] = inside_generate(
@@ -264,10 +270,24 @@ def _check_mode(generation_config: GenerationConfig, stopping_criteria: Stopping
         )
     others = [type(c).__name__ for c in stopping_criteria if not isinstance(c, EosTokenCriteria | MaxLengthCriteria)]
     if others:
-        raise ValueError(
-            f"exact search stops a string at its end token or at max_new_tokens only, not by {', '.join(others)}; "
-            "for a time limit pass max_seconds"
-        )
+        raise ValueError(_OTHER_STOP.format(", ".join(others)))
+
+
+def check_stop_strings(model: PreTrainedModel, generate_options: Mapping[str, Any]) -> None:
+    """Refuse strings that end an output, before ``generate`` asks for a tokenizer to find them.
+
+    Args:
+        model: its generation config may name some.
+        generate_options: for ``model.generate``.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if generate_options.get("stop_strings"):
+        raise ValueError(_OTHER_STOP.format("stop_strings"))
+    configs = (generate_options.get("generation_config"), model.generation_config)
+    if "stop_strings" not in generate_options and any(getattr(config, "stop_strings", None) for config in configs):
+        raise ValueError(_OTHER_STOP.format("the generation config's stop_strings, which must be None"))
 
 
 def _check_budgets(budgets: dict[str, int], min_probability: float, max_seconds: float | None) -> None:

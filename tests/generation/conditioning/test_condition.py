@@ -217,6 +217,26 @@ def test_constraints_count_only_when_asked_for_and_take_probability_away():
         condition(model, inputs, language, min_new_tokens=2)
 
 
+def test_constraints_that_raise_probabilities_are_refused_and_their_shares_are_not():
+    """The probability that a budget leaves would not bound that of the members in it."""
+    model, inputs = in_double("gpt2")
+    for raised in (
+        {"encoder_repetition_penalty": 3.0},
+        {"repetition_penalty": 0.5},
+        {"sequence_bias": [[[EOS], 0.5]]},
+    ):
+        options = {"constrained": True, "max_new_tokens": 4, **raised}
+        with pytest.raises(ValueError, match=r"those of a step sum to \d.*or pass renormalize_logits=True"):
+            condition(model, inputs, Pattern(".*"), **options)
+        (found,) = condition(model, inputs, Pattern(".*"), renormalize_logits=True, **options)
+        for budget in (1, 2, 4):
+            (part,) = condition(
+                model, inputs, Pattern(".*"), renormalize_logits=True, max_expanded=budget, width=1, **options
+            )
+            low, high = part.probability
+            assert low - DOUBLE <= found.probability.low <= found.probability.high <= high + DOUBLE
+
+
 def test_draws_have_the_conditional_distribution():
     model, inputs = in_double("t5")
     entries = likeliest(all_strings(model, inputs, STEPS), 4)

@@ -119,8 +119,11 @@ def test_refuses_what_is_not_a_beam_search():
     with pytest.raises(ValueError, match="NaN"):
         beam_certificate(model, output, 4)
     output.scores[1][0, 0] = 1.0
-    with pytest.raises(ValueError, match="above 1"):
+    with pytest.raises(ValueError, match="a logits processor raised probabilities, so that those of a step sum to"):
         beam_certificate(model, output, 4)
+    raised = model.generate(**inputs, max_new_tokens=3, num_beams=4, encoder_repetition_penalty=1.5, **SETTINGS)
+    with pytest.raises(ValueError, match="a logits processor raised probabilities, so that those of a step sum to"):
+        beam_certificate(model, raised, 4)
     model.generation_config.eos_token_id = None
     endless = model.generate(**inputs, max_new_tokens=3, num_beams=4, **SETTINGS)
     with pytest.raises(ValueError, match="no string ever ends; set it to the end token"):

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from transformers import (
+    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     MambaConfig,
@@ -14,7 +15,7 @@ from transformers import (
     SynthIDTextWatermarkingConfig,
 )
 
-from hf_sparse import exact_decoding, exact_search
+from hf_sparse import Lexicon, condition, exact_decoding, exact_search
 from hf_sparse.generation.search._lattice import _select
 from hf_sparse.generation.search._prefix_tree import PrefixCache
 from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
@@ -363,9 +364,12 @@ class Replace(LogitsProcessor):
         ({"num_beams": 3}, "exact search neither samples nor takes beams"),
         ({"max_time": 3.0}, "not by MaxTimeCriteria"),
         ({"stopping_criteria": [MaxTimeCriteria(3.0)]}, "not by MaxTimeCriteria"),
+        ({"stop_strings": ["a"], "tokenizer": object()}, "not by stop_strings; for a time limit pass max_seconds"),
+        ({"generation_config": GenerationConfig(stop_strings=["a"])}, "not by the generation config's stop_strings"),
         ({"eos_token_id": None}, "no string ever ends"),
         ({"logits_processor": LogitsProcessorList([Replace(math.nan)])}, "NaN after the tokens"),
-        ({"logits_processor": LogitsProcessorList([Replace(0.5)])}, "raised a probability above 1"),
+        ({"logits_processor": LogitsProcessorList([Replace(0.5)])}, "probabilities, so that those of a step sum to"),
+        ({"sequence_bias": [[[EOS], 0.5]]}, "probabilities, so that those of a step sum to 1"),
         ({"cache_implementation": "static"}, "layers of type StaticLayer"),
         ({"watermarking_config": WATERMARK}, "SynthIDTextWatermarkLogitsProcessor keeps a memory of the steps before"),
     ],
@@ -375,6 +379,17 @@ def test_refuses_what_it_cannot_answer(options, message):
     model, inputs = model_and_inputs("gpt2", "sparsemax")
     with pytest.raises(ValueError, match=message):
         exact_search(model, inputs, **options)
+
+
+def test_stop_strings_of_the_model_are_refused_unless_left_out():
+    model, inputs = model_and_inputs("gpt2", "sparsemax")
+    expected = exact_search(model, inputs)
+    model.generation_config.stop_strings = ["a"]
+    with pytest.raises(ValueError, match="not by the generation config's stop_strings, which must be None"):
+        exact_search(model, inputs)
+    with pytest.raises(ValueError, match="not by the generation config's stop_strings, which must be None"):
+        condition(model, inputs, Lexicon([[3]]))
+    assert exact_search(model, inputs, stop_strings=None) == expected
 
 
 def test_guidance_of_a_dense_model_is_refused_by_name():
