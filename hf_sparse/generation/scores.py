@@ -153,8 +153,10 @@ def compare_with_empty(
     Cost: a beam search and two forward passes.
     """
     check_count("num_beams", num_beams)
-    given: Mapping[str, Any] = generate_options
-    ends = end_tokens(model, given.get("eos_token_id"))
+    asked: Any = generate_options.get("generation_config")
+    own = {name: getattr(asked, name, None) for name in ("eos_token_id", "pad_token_id")}
+    given: Mapping[str, Any] = own | generate_options
+    ends = end_tokens(model, given["eos_token_id"])
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options, "return_dict_in_generate": True}
     num_sentences(inputs)
     check_prompt(model, inputs)
@@ -162,7 +164,7 @@ def compare_with_empty(
     start = beginning(model, inputs, len(hypotheses), hypotheses)
     end = torch.tensor(ends, device=start.device)
     each_end = torch.cat([start.repeat_interleave(len(ends), dim=0), end.repeat(len(start))[:, None]], dim=1)
-    score = functools.partial(score_sequences, eos_token_id=ends, pad_token_id=given.get("pad_token_id"))
+    score = functools.partial(score_sequences, eos_token_id=ends, pad_token_id=given["pad_token_id"])
     empty = score(model, inputs, each_end)
     return EmptyComparison(
         hypotheses,

@@ -1,5 +1,6 @@
 """Scores of given strings and the empty string, against products of single steps."""
 
+import copy
 import math
 from contextlib import nullcontext
 
@@ -192,6 +193,17 @@ def test_the_empty_string_is_preferred_where_it_is_likelier_and_several_tokens_m
     for row in range(2):
         p = step_weights(model, inputs, row, ())[[EOS, 6]].sum()
         assert float(several.empty_scores.normalized[row].exp()) == pytest.approx(float(p), rel=1e-5)
+
+
+@torch.no_grad()
+def test_end_tokens_may_come_in_a_generation_config():
+    model, inputs = model_and_inputs("bart", None)
+    config = copy.deepcopy(model.generation_config)
+    config.eos_token_id, config.max_new_tokens = [EOS, 6], 4
+    compared = compare_with_empty(model, inputs, 2, generation_config=config)
+    expected = compare_with_empty(model, inputs, 2, eos_token_id=[EOS, 6], max_new_tokens=4)
+    assert torch.equal(compared.empty_scores.normalized, expected.empty_scores.normalized)
+    assert torch.equal(compared.hypothesis_scores.normalized, expected.hypothesis_scores.normalized)
 
 
 @torch.no_grad()
