@@ -188,7 +188,8 @@ def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwar
     if auto_class is None and settings.architecture is not None:
         config.architectures = [settings.architecture]
     labels = settings.id2label
-    if auto_class is None and labels is not None and not kwargs.keys() & {"num_labels", "id2label"}:
+    given = auto_class is not None or kwargs.keys() & {"num_labels", "id2label"}
+    if labels and labels != config.id2label and not given:
         kwargs |= {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
     return loading_class(auto_class, config).from_pretrained(path, **kwargs)
 
