@@ -109,7 +109,7 @@ def test_sft_takes_the_gradient_of_the_map_in_chunks_too(tmp_path, monkeypatch):
     for fused_loss in (False, True):
         model = sparse(fused_loss=fused_loss)
         trainer = sft(model, tmp_path)
-        monkeypatch.setattr("hf_sparse.model.label_scores._LOGITS_AT_A_TIME", 2 * 23)
+        monkeypatch.setattr("hf_sparse.model.label_scores.LOGITS_AT_A_TIME", 2 * 23)
         model.train()
         found = gradient(model, trainer.compute_loss(model, {**inputs, "attention_mask": torch.ones(1, 8)}))
         for name, value in expected.items():
