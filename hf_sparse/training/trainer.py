@@ -102,8 +102,6 @@ class SparseTrainer(BucketedTrainer):
             )
         self._sparsity = _Sparsity()
         self._teacher = teacher
-        if args.max_loss_increase is not None:
-            self.add_callback(EdgePrice())
         if args.distillation_weight and has_supports(self.train_dataset):
             self.data_collator: Any = SupportCollator(self.data_collator)
         self._prepare(self.model)
@@ -131,6 +129,8 @@ class SparseTrainer(BucketedTrainer):
         stored, weight = has_supports(self.train_dataset), args.distillation_weight
         if args.max_loss_increase is not None:
             self._budget = EdgeBudget(model, self._placed(self._teacher), shifts, weight)
+            self.remove_callback(EdgePrice)  # that of a model before
+            self.add_callback(EdgePrice())
         elif weight:
             self._distillation = Distillation(model, self._placed(self._teacher), weight, shifts, stored)
         elif args.suppression_weight:

@@ -12,7 +12,7 @@ from ..lib.models import config_of, save
 from ..lib.records import Figures, Record
 from .data import windows
 from .language import OF_HEAD, TASK, logits_of, rows_of
-from .part import Cells, Description, Part, Verdict, no_weight_trained
+from .part import Cells, Description, Part, Verdict, how_head, no_weight_trained
 from .promises import coverage, ways_of
 from .sets import impossible, loss, mean_support
 from .sources import load
@@ -44,7 +44,7 @@ def promises(settings: Any, folder: Path) -> Figures:
 
 
 def _cells(settings: dict[str, Any], figures: Figures) -> Cells:
-    how = f'`head="entmax15"`, `calibrate(model, loader, coverage={figures["asked"]:g})`'
+    how = how_head("coverage", figures["asked"])
     kept = f"{figures['support']:,.0f} classes possible"
     held = f"{figures['loss']:.3f}, {figures['found']:.1%} of the tokens possible"
     return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", held]

@@ -12,7 +12,7 @@ import hf_sparse
 from ..lib.records import Figures, Record
 from .data import windows
 from .language import logits_of, rows_of
-from .part import Cells, Part, Verdict
+from .part import Cells, Part, Verdict, how_head
 from .sets import Cut, Nucleus, impossible, loss, mean_support
 from .sources import load
 
@@ -52,7 +52,7 @@ def head(settings: Any, folder: Path) -> Figures:
 
 def _cells(settings: dict[str, Any], figures: Figures) -> Cells:
     classes, found = max(figures["sizes"].items(), key=lambda item: item[1]["support"])
-    how = f'`head="entmax15"`, `calibrate(model, loader, classes={classes})`'
+    how = how_head("classes", float(classes))
     kept = f"{found['support']:,.0f} classes possible"
     return ["head", how, kept, f"loss {figures['dense']:.3f}", "-", f"{found['loss']:.3f}"]
 

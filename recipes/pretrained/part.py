@@ -31,6 +31,11 @@ def how(settings: dict[str, Any]) -> str:
     return f'`attn="{settings["map"]}"`, `calibrate(model, loader{edges})`'
 
 
+def how_head(goal: str, number: float) -> str:
+    """The calls that make a head sparse, for a goal of ``calibrate``."""
+    return f'`head="entmax15"`, `calibrate(model, loader, {goal}={number:g})`'
+
+
 def no_weight_trained(settings: dict[str, Any], figures: Figures) -> str:
     """What was fitted where nothing else was."""
     return "No weight was trained: temperatures and alphas were fitted to the dense model."

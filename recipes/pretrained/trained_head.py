@@ -13,7 +13,7 @@ from ..lib.models import config_of, save
 from ..lib.records import Figures, Record
 from .data import windows
 from .language import OF_HEAD, TASK, logits_of, rows_of
-from .part import Cells, Description, Part, Verdict
+from .part import Cells, Description, Part, Verdict, how_head
 from .sets import Cut, impossible, loss, mean_support
 from .sources import load
 from .trained import adapted, arguments, continued, merged, schedule, training_rows
@@ -66,7 +66,7 @@ def _cells(settings: dict[str, Any], figures: Figures) -> Cells:
     held = f"{found['loss']:.3f}, {found['found']:.1%} of the tokens possible, {after}"
     return [
         "head",
-        f'`head="entmax15"`, `calibrate(model, loader, classes={settings["few_classes"]:g})`, `SparseTrainer`',
+        f"{how_head('classes', settings['few_classes'])}, `SparseTrainer`",
         f"{found['support']:,.0f} classes possible",
         f"loss {figures['continued']['loss']:.3f} {after}",
         "-",

@@ -15,7 +15,7 @@ import hf_sparse
 from ..lib.card import Measure
 from ..lib.models import config_of
 from ..lib.records import Figures, Record
-from .part import Cells, Description, Part, Verdict
+from .part import Cells, Description, Part, Verdict, how_head
 from .speech import PROMPT, Clip, batches, load_whisper
 from .whisper import TASK, TEXT, fit_and_test, save_with_processor, sentences_spoken, supports
 
@@ -73,7 +73,7 @@ def _proofs(way: Any, model: PreTrainedModel, heard: list[Clip]) -> dict[str, fl
 
 
 def _cells(settings: dict[str, Any], figures: Figures) -> Cells:
-    how = f'`head="entmax15"`, `calibrate(model, loader, classes={settings["proof_classes"]:g})`'
+    how = how_head("classes", settings["proof_classes"])
     few = figures["classes"]
     return [
         "head",

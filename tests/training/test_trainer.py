@@ -227,6 +227,21 @@ def test_every_model_of_model_init_has_what_adds_to_its_loss(options, tmp_path):
     assert losses[0] == losses[1]
 
 
+def test_a_second_run_of_model_init_is_the_first_again(tmp_path):
+    def build():
+        return sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": "learned"})
+
+    args = arguments(tmp_path, max_steps=3, max_loss_increase=0.01)
+    data, teacher, runs = rows_of_uneven_length(), tiny_model("llama"), []
+    trainer = SparseTrainer(model_init=build, args=args, train_dataset=data, teacher=teacher)
+    for _ in range(2):
+        trainer.train()
+        logs = [entry for entry in trainer.state.log_history if "edge_price" in entry]
+        runs.append([(entry["loss"], entry["edge_price"], entry["loss_increase"]) for entry in logs])
+    assert len(set(runs[0])) == 3
+    assert runs[0] == runs[1]
+
+
 def test_a_dense_model_of_model_init_is_refused(tmp_path):
     built = iter([sparsify(tiny_model("llama"), head="entmax15"), tiny_model("llama")])
     data = rows_of_uneven_length()

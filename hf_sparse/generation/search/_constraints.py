@@ -24,8 +24,8 @@ _WITH_MEMORY = (
     logits_process.SynthIDTextWatermarkLogitsProcessor,
     *(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name),
 )
-# Rounding of log_softmax over 256,000 classes reaches 1.5e-5.
-_ROUNDING = 1e-4
+# Rounding of log_softmax: of a score, and of a sum over 256,000 classes, which reaches 1.5e-5.
+_OF_SCORE, _OF_SUM = 1e-5, 1e-4
 
 
 class Constraints:
@@ -89,7 +89,7 @@ def check_sums(scores: Tensor) -> None:
         ValueError: a row that does.
     """
     sums = scores.logsumexp(-1)
-    if (sums > _ROUNDING).any():
+    if (scores > _OF_SCORE).any() or (sums > _OF_SUM).any():
         raise ValueError(
             f"a logits processor raised probabilities, so that those of a step sum to {sums.amax().exp():.6g}: no "
             "bound holds; leave that processor out, let it lower probabilities only, or pass renormalize_logits=True"
