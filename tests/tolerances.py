@@ -11,5 +11,5 @@ WEIGHT = {
 }
 # Absolute error of a row's mass.
 MASS = {torch.float64: 1e-12, torch.float32: 1e-6}
-# Absolute error of a gradient of order one.
-GRADIENT = {torch.float64: 1e-10, torch.float32: 1e-5}
+# Absolute error of a gradient of order one. In half precision it is computed from rounded weights, and rounded itself.
+GRADIENT = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}

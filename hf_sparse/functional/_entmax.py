@@ -9,7 +9,7 @@ from .. import kernels
 from ._entmax_learned import EntmaxPerRow
 from ._entmax_rows import EntmaxRows
 from ._few_rows import FEW_ROWS, only_values_wanted, solve_few_rows
-from ._softmax import softmax_rows
+from ._softmax import softmax
 from ._steep import LARGEST_ALPHA
 from .candidates import CANDIDATES_FROM, candidates, put, take, values_on_candidates
 from .negentropy import tsallis_negentropy
@@ -36,7 +36,9 @@ def _by_cpp(x: Tensor, alpha: float) -> Tensor | None:
         # For one row autograd.Function takes twice as long as the kernel.
         return kernels.entmax_weights(x, alpha, exponent_of(alpha))
     if not differentiable or x.shape[-1] <= kernels.STREAM_ABOVE:
-        return EntmaxRows.apply(upcast(x), alpha, "cpp").to(x.dtype)
+        # The gradient is computed from p as it is returned, and float16 loses small weights.
+        rows = upcast(x) if x.dtype == torch.float16 else x
+        return EntmaxRows.apply(rows, alpha, "cpp").to(x.dtype)
     return None
 
 
@@ -109,7 +111,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     alpha = float(ALPHA.check("alpha", alpha))
     if alpha - 1 < SOFTMAX_BELOW:
         kernels.chosen(impl, z, alpha)
-        return map_rows(softmax_rows, z, dim)
+        return softmax(z, dim)
     if dim in (-1, z.dim() - 1):  # a movedim of no effect would take a fifth of the time of a single row
         return entmax_rows(z, alpha, impl)
     return entmax_rows(z.movedim(dim, -1), alpha, impl).movedim(-1, dim)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
 from ._steep import steep_weights
 from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_
-from .rows import in_graph
+from .rows import in_graph, upcast
 
 # Elements per thread and chunk: few enough to stay in cache from pass to pass, many enough to hide the overhead of an
 # operation, mostly that of starting threads. Measured best for rows of 128 to 2048 on one thread: 2^19 to 2^21; with
@@ -158,11 +158,11 @@ class JacobianProduct(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             # The derivative of s (g - mean_s g) contracted with v is (g - mean_s g) (v - mean_s v) ds, and
             # ds = (2 - alpha) p^(1 - alpha) dp. All of it can be differentiated again.
-            support = p > 0
-            s = support_weights(p, ctx.alpha)
-            grad, v = torch.where(support, grad, 0.0), torch.where(support, other, 0.0)
-            slope = (2 - ctx.alpha) * torch.where(support, p, 1.0).pow(1 - ctx.alpha)
-            for_p = torch.where(support, (grad - _mean(s, grad)) * (v - _mean(s, v)) * slope, 0.0)
+            q, support = upcast(p), p > 0
+            s = support_weights(q, ctx.alpha)
+            g, v = (torch.where(support, upcast(values), 0.0) for values in (grad, other))
+            slope = (2 - ctx.alpha) * torch.where(support, q, 1.0).pow(1 - ctx.alpha)
+            for_p = torch.where(support, (g - _mean(s, g)) * (v - _mean(s, v)) * slope, 0.0).to(p.dtype)
         return for_p, JacobianProduct.apply(p, other, ctx.alpha, ctx.impl), None, None
 
     @staticmethod
@@ -177,8 +177,8 @@ class JacobianProduct(torch.autograd.Function):
 class EntmaxRows(torch.autograd.Function):
     """p over the last axis, ``EntmaxRows.apply(x, alpha)``, for float32 and float64 x and alpha > 1.
 
-    A third argument, ``"cpp"`` or ``"triton"``, names a kernel, for what ``kernels.chosen`` lets through. Triton also
-    takes half precision, and returns p in it.
+    A third argument, ``"cpp"`` or ``"triton"``, names a kernel, for what ``kernels.chosen`` lets through. Kernels also
+    take half precision, and return p in it.
     """
 
     @staticmethod

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from .negentropy import negative_entropy
 from .registry import SparseMap, register
-from .rows import in_graph, map_rows
+from .rows import check_scores, in_graph
 
 
 def softmax_rows(x: Tensor) -> Tensor:
-    """softmax over the last axis, with zeros (not NaN) where a whole row is masked."""
+    """softmax over the last axis, computed in float32 at least, with zeros (not NaN) where a whole row is masked."""
     if x.device.type == "cpu" and not in_graph() and not torch._C._are_functorch_transforms_active():
         p = torch.softmax(x, -1)
         # A row comes out as NaN if it is fully masked or holds a NaN; only then is it worth a look at the scores.
@@ -39,7 +39,8 @@ def softmax(z: Tensor, dim: int = -1) -> Tensor:
     >>> softmax(torch.tensor([0.0, float("-inf")]))
     tensor([1., 0.])
     """
-    return map_rows(softmax_rows, z, dim)
+    check_scores(z, dim)
+    return softmax_rows(z.movedim(dim, -1)).movedim(-1, dim)
 
 
 register(SparseMap("softmax", softmax, negative_entropy, same_as=("entmax", {"alpha": 1.0})))

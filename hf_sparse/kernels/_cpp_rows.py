@@ -50,25 +50,21 @@ def entmax_weights(z: Tensor, alpha: float, exponent: float) -> Tensor:
     z = z.contiguous()
     length = z.shape[-1]
     num_rows, threads = z.numel() // max(length, 1), torch.get_num_threads()
-    if length > STREAM_ABOVE:
-        p = torch.empty_like(z)
-        kind = DTYPES.index(z.dtype)
-        library().hf_sparse_map(z.data_ptr(), p.data_ptr(), kind, num_rows, length, alpha, exponent, threads)
-        return p
-    x = z.float()
-    p = torch.empty_like(x)
-    library().hf_sparse_weights(x.data_ptr(), p.data_ptr(), num_rows, length, alpha, exponent, threads)
-    return p.to(z.dtype)
+    p, kind = torch.empty_like(z), DTYPES.index(z.dtype)
+    write = library().hf_sparse_map if length > STREAM_ABOVE else library().hf_sparse_weights
+    write(z.data_ptr(), p.data_ptr(), kind, num_rows, length, alpha, exponent, threads)
+    return p
 
 
 def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
-    """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (..., V), float32."""
+    """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (..., V) in any of ``DTYPES``."""
     p, grad = p.detach().contiguous(), grad.detach().contiguous()
     out = torch.empty_like(p)
     length = p.shape[-1]
     library().hf_sparse_product(
-        p.data_ptr(), grad.data_ptr(), out.data_ptr(), p.numel() // length, length, alpha, torch.get_num_threads()
-    )
+        p.data_ptr(), grad.data_ptr(), out.data_ptr(), DTYPES.index(p.dtype), p.numel() // length, length, alpha,
+        torch.get_num_threads(),
+    )  # fmt: skip
     return out
 
 

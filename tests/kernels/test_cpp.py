@@ -99,17 +99,28 @@ def test_any_dim_stride_and_no_rows():
     assert entmax15(torch.zeros(0, 8, requires_grad=True), impl="cpp").shape == (0, 8)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("alpha", [1.1, 1.3, 1.5, 2.0])
 @pytest.mark.parametrize("length", [5, 200, 1500, 6000])
-def test_gradients_of_maps_are_those_of_the_specification_in_float64(alpha, length):
-    z, upstream = scores(4, length, 2.0), scores(4, length, 1.0)
+def test_gradients_of_maps_are_those_of_the_specification_in_float64(alpha, length, dtype):
+    z, upstream = scores(4, length, 2.0, dtype), scores(4, length, 1.0, dtype)
     z[0, 1:] = -torch.inf
     z[1, 2:4] = z[1].max()
     upstream[0, 1] = torch.inf  # off the support: it must not enter the mean
     leaf, exact = z.clone().requires_grad_(), z.double().requires_grad_()
     (actual,) = torch.autograd.grad(entmax(leaf, alpha, impl="cpp"), leaf, upstream)
     (expected,) = torch.autograd.grad(entmax(exact, alpha, impl="torch"), exact, upstream.double())
-    close(actual, expected, GRADIENT[torch.float32])
+    assert actual.dtype == dtype
+    close(actual, expected, GRADIENT[dtype])
+
+
+@pytest.mark.parametrize("length", [5, 200])
+def test_upstream_gradients_that_are_no_numbers_stay_in_their_row(length):
+    z, upstream = scores(3, length, 1e-4, torch.bfloat16).requires_grad_(), torch.ones(3, length, dtype=torch.bfloat16)
+    upstream[1, 2] = torch.nan
+    (slope,) = torch.autograd.grad(entmax15(z, impl="cpp"), z, upstream)
+    assert slope.isnan().all(-1).tolist() == [False, True, False]
+    assert slope[[0, 2]].isfinite().all()
 
 
 def test_second_derivatives_and_transforms_go_through_the_kernel():
@@ -121,6 +132,7 @@ def test_second_derivatives_and_transforms_go_through_the_kernel():
         return torch.autograd.grad((first * v.to(dtype)).sum(), leaf)[0]
 
     close(curvature("cpp", torch.float32), curvature("torch", torch.float64), GRADIENT[torch.float32])
+    close(curvature("cpp", torch.bfloat16), curvature("torch", torch.float64), GRADIENT[torch.bfloat16])
     mapped = torch.func.vmap(lambda row: entmax15(row, impl="cpp"))(z)
     close(mapped, entmax15(z.double()), WEIGHT[torch.float32])
     slope = torch.func.grad(lambda x: entmax15(x, impl="cpp").square().sum())(z)

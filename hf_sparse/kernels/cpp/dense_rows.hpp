@@ -92,8 +92,8 @@ void solve_few<0>(const float* x, int64_t num_rows, int64_t width, double expone
     }
 }
 
-template <int K>
-void write_weights(const float* z, float* p, int64_t num_rows, int64_t length, float scale, double exponent,
+template <int K, class T>
+void write_weights(const T* z, T* p, int64_t num_rows, int64_t length, float scale, double exponent,
                    float* x) {
     const int64_t width = padded(length);
     const double tolerance = tolerance_of(length, exponent);
@@ -108,7 +108,7 @@ void write_weights(const float* z, float* p, int64_t num_rows, int64_t length, f
         float* own = x + row * width;
         int64_t i = 0;
         for (; i + LANES <= length; i += LANES) store_some(own + i, (load(z + i) - top[row]) * scale, LANES);
-        for (; i < length; i++) own[i] = (z[i] - top[row]) * scale;
+        for (; i < length; i++) own[i] = (load_one(z + i) - top[row]) * scale;
         for (; i < width; i++) own[i] = -INF;
         // The bound spares two or three steps, each as long as the row.
         tau[row] = length < 256 ? -1 : first_bound(tops, scale, exponent);
@@ -116,7 +116,8 @@ void write_weights(const float* z, float* p, int64_t num_rows, int64_t length, f
     solve_few<K>(x, num_rows, width, exponent, tolerance, busy, tau);
     for (int64_t row = 0; row < num_rows; row++, p += length, x += width) {
         if (!(-INF < top[row] && top[row] < INF)) {
-            std::fill_n(p, length, top[row] == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN());
+            const float filling = top[row] == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+            for (int64_t i = 0; i < length; i++) store_one(p + i, filling);
             continue;
         }
         const float mass = static_cast<float>(write_powers<K>(x, x, length, tau[row], exponent));
@@ -137,8 +138,8 @@ template <int K> inline Floats support_weight(Floats p, float power_of_p) {
 }
 
 // s (g - mean_s g) of one row; s is scratch for length + LANES entries.
-template <int K>
-void write_product(const float* p, const float* g, float* out, int64_t length, float power_of_p, float* s) {
+template <int K, class T>
+void write_product(const T* p, const T* g, T* out, int64_t length, float power_of_p, float* s) {
     double total = 0, weighted = 0;
     for (int64_t start = 0; start < length; start += BLOCK) {
         Floats part = {}, with_g = {};

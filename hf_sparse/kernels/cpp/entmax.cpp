@@ -202,6 +202,34 @@ void write_crowded(const T* z, const bool* crowded, const Solution* solution, co
     });
 }
 
+template <class T>
+void all_weights(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
+    const auto write = exponent == 1   ? write_weights<1, T>
+                       : exponent == 2 ? write_weights<2, T>
+                       : exponent == 3 ? write_weights<3, T>
+                       : exponent == 4 ? write_weights<4, T>
+                                       : write_weights<0, T>;
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        const int64_t few = length <= BLOCK ? FEW : 1;
+        std::vector<float> x(few * padded(length));
+        for (int64_t row = first; row < last; row += few)
+            write(z + row * length, p + row * length, std::min(few, last - row), length, static_cast<float>(alpha - 1),
+                  exponent, x.data());
+    });
+}
+
+template <class T>
+void all_products(const T* p, const T* g, T* out, int64_t num_rows, int64_t length, double alpha, int num_threads) {
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        std::vector<float> s(length + BLOCK);
+        const auto write = alpha == 2     ? write_product<1, T>
+                           : alpha == 1.5 ? write_product<2, T>
+                                          : write_product<0, T>;
+        for (int64_t i = first * length; i < last * length; i += length)
+            write(p + i, g + i, out + i, length, static_cast<float>(2 - alpha), s.data());
+    });
+}
+
 }  // namespace
 
 // ---- What Python calls. dtype: 0 float32, 1 bfloat16, 2 float16 ---------------------------------------------------
@@ -281,31 +309,16 @@ void hf_sparse_map(const void* z, void* p, int dtype, int64_t num_rows, int64_t 
 }
 
 // The weights of rows that are solved whole, in cache.
-void hf_sparse_weights(const float* z, float* p, int64_t num_rows, int64_t length, double alpha, double exponent,
-                       int num_threads) {
-    const auto write = exponent == 1   ? write_weights<1>
-                       : exponent == 2 ? write_weights<2>
-                       : exponent == 3 ? write_weights<3>
-                       : exponent == 4 ? write_weights<4>
-                                       : write_weights<0>;
-    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
-        const int64_t few = length <= BLOCK ? FEW : 1;
-        std::vector<float> x(few * padded(length));
-        for (int64_t row = first; row < last; row += few)
-            write(z + row * length, p + row * length, std::min(few, last - row), length, static_cast<float>(alpha - 1),
-                  exponent, x.data());
-    });
+void hf_sparse_weights(const void* z, void* p, int dtype, int64_t num_rows, int64_t length, double alpha,
+                       double exponent, int num_threads) {
+    BY_DTYPE(all_weights(static_cast<const T*>(z), static_cast<T*>(p), num_rows, length, alpha, exponent, num_threads))
 }
 
 // The Jacobian's product with g, Diag(s) g - s s^T g / sum s, s = p^(2 - alpha).
-void hf_sparse_product(const float* p, const float* g, float* out, int64_t num_rows, int64_t length, double alpha,
-                       int num_threads) {
-    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
-        std::vector<float> s(length + BLOCK);
-        const auto write = alpha == 2 ? write_product<1> : alpha == 1.5 ? write_product<2> : write_product<0>;
-        for (int64_t i = first * length; i < last * length; i += length)
-            write(p + i, g + i, out + i, length, static_cast<float>(2 - alpha), s.data());
-    });
+void hf_sparse_product(const void* p, const void* g, void* out, int dtype, int64_t num_rows, int64_t length,
+                       double alpha, int num_threads) {
+    BY_DTYPE(all_products(static_cast<const T*>(p), static_cast<const T*>(g), static_cast<T*>(out), num_rows, length,
+                          alpha, num_threads))
 }
 
 // The product of g with the derivative of each row's p in alpha.

@@ -55,13 +55,12 @@ template <class T> inline float load_one(const T* p) {
     return load(several)[0];
 }
 inline float load_one(const float* p) { return *p; }
-inline Floats load_some(const float* p, int64_t n) {  // the first n, and zeros
-    Floats v = {};
+template <class T> inline Floats load_some(const T* p, int64_t n) {  // the first n, and zeros
     if (__builtin_expect(n >= LANES, 1)) return load(p);
-    std::memcpy(&v, p, 4 * n);
-    return v;
+    T several[LANES] = {};
+    std::memcpy(static_cast<void*>(several), p, sizeof(T) * n);
+    return load(several);
 }
-inline void store_some(float* p, Floats v, int64_t n) { std::memcpy(p, &v, n >= LANES ? sizeof v : 4 * n); }
 
 inline void store_one(float* p, float v) { *p = v; }
 inline void store_one(BFloat16* p, float v) {  // to the nearest, ties to even
@@ -76,6 +75,21 @@ inline void store_one(Half* p, float v) {  // scaled so that the fraction ends w
     else if (size >= 65520.0f) p->bits = sign | 0x7c00;
     else if (size < 0x1p-14f) p->bits = sign | static_cast<uint16_t>(std::nearbyintf(size * 0x1p24f));  // subnormal
     else p->bits = sign | (bits + 0xfff + ((bits >> 13) & 1)) >> 13;
+}
+inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
+inline void store(BFloat16* p, Floats v) {
+    const Ints bits = (Ints)v, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Halves halves = __builtin_convertvector((v == v ? rounded : Ints{} + 0x7fc0) & 0xffff, Halves);
+    std::memcpy(p, &halves, sizeof halves);
+}
+inline void store(Half* p, Floats v) {
+    for (int k = 0; k < LANES; k++) store_one(p + k, v[k]);
+}
+template <class T> inline void store_some(T* p, Floats v, int64_t n) {  // the first n
+    if (__builtin_expect(n >= LANES, 1)) return store(p, v);
+    T several[LANES];
+    store(several, v);
+    std::memcpy(static_cast<void*>(p), several, sizeof(T) * n);
 }
 
 // ---- Lanes ----------------------------------------------------------------------------------------------------

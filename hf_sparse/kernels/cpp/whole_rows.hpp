@@ -95,16 +95,6 @@ template <class T> void write_scaled(const T* z, int64_t length, const Scaling& 
 
 // ---- Writing --------------------------------------------------------------------------------------------------
 
-inline void store_lanes(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
-inline void store_lanes(BFloat16* p, Floats v) {  // finite numbers, to the nearest, ties to even
-    const Ints bits = (Ints)v, rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    const Halves halves = __builtin_convertvector((rounded >> 16) & 0xffff, Halves);
-    std::memcpy(p, &halves, sizeof halves);
-}
-inline void store_lanes(Half* p, Floats v) {
-    for (int k = 0; k < LANES; k++) store_one(p + k, v[k]);
-}
-
 template <class T> void copy_out(T* out, const T* from, int64_t n, bool streamed) {
     int64_t i = 0;
     if (streamed && reinterpret_cast<uintptr_t>(out) % 64 == 0)
@@ -129,7 +119,7 @@ double write_whole(const T* z, int64_t length, double alpha, double exponent, co
         const auto excess_of = [&](Floats v) { return excess<K>(scaled(v), offset); };
         const auto weight = [&](const Excess& e) { return share * weight_power<K>(e, static_cast<float>(exponent)); };
         Floats written = {};
-        const auto keep = [&](int64_t at, Floats w) { store_lanes(part + (at - start), w), written += w; };
+        const auto keep = [&](int64_t at, Floats w) { store(part + (at - start), w), written += w; };
         for (; i + 2 * LANES <= end; i += 2 * LANES) {  // two at a time, for which constants are read once
             const Excess e[2] = {excess_of(load(z + i)), excess_of(load(z + i + LANES))};
             const bool nothing = is_nothing<K>(e[0]) && is_nothing<K>(e[1]);
