@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import runpy
 import shlex
 import sysconfig
@@ -16,7 +17,7 @@ RECIPE = Path("hf_sparse", "kernels", "_recipe.py")
 
 
 class PrebuiltKernels(BuildHookInterface):
-    """Adds a library for each instruction set of this machine's kind, and the platform to the wheel's tag."""
+    """Adds a library for each instruction set of the compiler's target, and that platform to the wheel's tag."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile with ``$CXX``, or g++, unless nobody asked for it or the install is editable."""
@@ -28,4 +29,5 @@ class PrebuiltKernels(BuildHookInterface):
         for path in recipe["prebuild"](compiler, Path(self._folder.name)):
             build_data["force_include"][str(path)] = f"hf_sparse/kernels/prebuilt/{path.name}"
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        target = sysconfig.get_platform().replace(platform.machine(), recipe["target_of"](compiler))
+        build_data["tag"] = f"py3-none-{target.replace('-', '_').replace('.', '_')}"

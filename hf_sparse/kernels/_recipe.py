@@ -30,11 +30,11 @@ def flags(capability: str) -> tuple[str, ...]:
     return (*FLAGS, *INSTRUCTIONS.get(capability, ()))
 
 
-def key_of(capability: str, *system: str) -> str:
-    """A hash of the sources, the flags and the kind of machine; ``system`` says more of the machine."""
+def key_of(capability: str, *system: str, machine: str = "") -> str:
+    """A hash of the sources, the flags and the machine, this one if none is named; ``system`` says more of it."""
     sources = b"".join(path.read_bytes() for path in sorted(SOURCE.parent.glob("*pp")))
-    machine = (sys.platform, platform.machine(), *system)
-    return hashlib.sha256(sources + repr((flags(capability), machine)).encode()).hexdigest()[:16]
+    made_for = (sys.platform, machine or platform.machine(), *system)
+    return hashlib.sha256(sources + repr((flags(capability), made_for)).encode()).hexdigest()[:16]
 
 
 def content_hash(content: bytes) -> str:
@@ -47,18 +47,24 @@ def library_name(key: str, content: bytes) -> str:
     return f"entmax-{key}-{content_hash(content)}.so"
 
 
+def target_of(compiler: list[str]) -> str:
+    """The kind of machine that a compiler compiles for, as ``platform.machine()`` calls it there."""
+    said = subprocess.run([*compiler, "-dumpmachine"], check=True, capture_output=True, text=True).stdout
+    return said.split("-")[0]
+
+
 def prebuild(compiler: list[str], folder: Path) -> list[Path]:
-    """Compile the libraries of a wheel into ``folder``: one for each capability of this kind of CPU.
+    """Compile the libraries of a wheel into ``folder``: one for each capability of CPUs like the compiler's target.
 
     Raises:
         subprocess.CalledProcessError: the compiler failed; it has said why.
     """
-    on_x86 = platform.machine() in ("x86_64", "AMD64")
+    machine = target_of(compiler)
     built = []
-    for capability in (*(INSTRUCTIONS if on_x86 else ()), "DEFAULT"):
+    for capability in (*(INSTRUCTIONS if machine == "x86_64" else ()), "DEFAULT"):
         with tempfile.TemporaryDirectory(dir=folder) as apart:
             path = Path(apart, "library.so")
             subprocess.run([*compiler, *flags(capability), str(SOURCE), "-o", str(path)], check=True)
-            name = library_name(key_of(capability), path.read_bytes())
+            name = library_name(key_of(capability, machine=machine), path.read_bytes())
             built.append(path.rename(folder / name))
     return built

@@ -79,16 +79,25 @@ def test_where_it_does_not_load_one_is_built_here(package, monkeypatch):
         _load()
 
 
-def test_a_wheel_has_one_for_each_instruction_set(tmp_path, monkeypatch):
-    compiler = tmp_path / "compiler"
-    compiler.write_text('#!/bin/sh\nfor last; do :; done\necho "$@" > "$last"\n')
-    compiler.chmod(0o700)
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    built = prebuild([str(compiler)], tmp_path)
+def compiler_for(target, folder):
+    """A compiler that writes what it was told."""
+    path = folder / target
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = -dumpmachine ] && echo {target} && exit\nfor last; do :; done\necho "$@" > "$last"\n'
+    )
+    path.chmod(0o700)
+    return [str(path)]
+
+
+def test_a_wheel_has_one_for_each_instruction_set_of_the_machine_it_is_for(tmp_path, monkeypatch):
+    built = prebuild(compiler_for("x86_64-linux-gnu", tmp_path), tmp_path)
     assert len(built) == len(INSTRUCTIONS) + 1
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     for path, capability in zip(built, [*INSTRUCTIONS, "DEFAULT"]):
         assert path.name.startswith(f"entmax-{key_of(capability)}-")
         assert set(flags(capability)) | {str(SOURCE)} < set(path.read_text().split())
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    (portable,) = prebuild([str(compiler)], tmp_path)
+    (portable,) = prebuild(compiler_for("aarch64-linux-gnu", tmp_path), tmp_path)
     assert "-mavx2" not in portable.read_text()
+    assert not portable.name.startswith(f"entmax-{key_of('DEFAULT')}-")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert portable.name.startswith(f"entmax-{key_of('DEFAULT')}-")
