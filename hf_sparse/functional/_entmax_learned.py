@@ -83,23 +83,29 @@ def _slope_in_alpha(p: Tensor, a: Tensor) -> Tensor:
     return p * (phi_2 - psi_2 - phi * log_p - entropy * psi) / (1 + a * phi)
 
 
-def _by_alpha(of_rows: Callable[..., Tensor], alpha: Tensor, *tensors: Tensor) -> Tensor:
-    """``of_rows(*rows, alpha)`` of every run of rows that share an alpha, one below the other.
+def _by_alpha(write: Callable[..., object], alpha: Tensor, *tensors: Tensor, width: int) -> Tensor:
+    """``write(*rows, alpha, out)`` for every run of rows that share an alpha; returns all that was written.
 
     Args:
-        of_rows: takes rows (n, V) of each tensor and a number, and returns (n, ...).
+        write: takes rows (n, V) of each tensor, a number, and where to write, (n, width).
         alpha: (..., 1), broadcasts over the rows.
         tensors: (..., V), of one shape.
+        width: of the result (..., width).
     """
-    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    written = tensors[0].new_empty(*tensors[0].shape[:-1], width)
+    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in (*tensors, written)]
     by_row = alpha.detach().expand(*tensors[0].shape[:-1], 1).flatten()
     values, counts = torch.unique_consecutive(by_row, return_counts=True)
-    runs = zip(values.tolist(), *(rows.split(counts.tolist()) for rows in flat))
-    return torch.cat([of_rows(*rows, each) for each, *rows in runs])
+    for each, *rows, out in zip(values.tolist(), *(rows.split(counts.tolist()) for rows in flat)):
+        write(*rows, each, out)
+    return written
 
 
-def _weights(x: Tensor, alpha: float) -> Tensor:
-    return softmax_rows(x) if alpha - 1 < SOFTMAX_BELOW else entmax_weights(x, alpha, exponent_of(alpha))
+def _write_weights(x: Tensor, alpha: float, out: Tensor) -> None:
+    if alpha - 1 < SOFTMAX_BELOW:
+        out.copy_(softmax_rows(x))
+    else:
+        entmax_weights(x, alpha, exponent_of(alpha), out)
 
 
 class EntmaxPerRow(torch.autograd.Function):
@@ -114,7 +120,7 @@ class EntmaxPerRow(torch.autograd.Function):
         if not in_graph() and not bool(((alpha >= 1) & (alpha <= 2)).all()):
             raise ValueError(f"a tensor alpha must be in [1, 2], was in [{float(alpha.min())}, {float(alpha.max())}]")
         if impl == "cpp" and x.numel():
-            return _by_alpha(_weights, alpha, x).view(x.shape)
+            return _by_alpha(_write_weights, alpha, x, width=x.shape[-1])
         return _solve(x, alpha - 1)
 
     @staticmethod
@@ -130,9 +136,8 @@ class EntmaxPerRow(torch.autograd.Function):
         if ctx.impl == "cpp" and once and p.numel():
             for_alpha = None
             if ctx.needs_input_grad[1]:
-                by_row = _by_alpha(slopes_in_alpha, alpha, p, grad)
-                for_alpha = by_row.view(*p.shape[:-1], 1).sum_to_size(alpha.shape)
-            return _by_alpha(jacobian_product, alpha, p, grad).view(p.shape), for_alpha, None
+                for_alpha = _by_alpha(slopes_in_alpha, alpha, p, grad, width=1).sum_to_size(alpha.shape)
+            return _by_alpha(jacobian_product, alpha, p, grad, width=p.shape[-1]), for_alpha, None
         support = p > 0
         grad = torch.where(support, grad, 0.0)
         s = torch.where(support, ((2 - alpha) * _log(p)).exp(), 0.0)

@@ -37,29 +37,33 @@ class Supports(NamedTuple):
     solution: Tensor | None = None
 
 
-def entmax_weights(z: Tensor, alpha: float, exponent: float) -> Tensor:
+def entmax_weights(z: Tensor, alpha: float, exponent: float, out: Tensor | None = None) -> Tensor:
     """entmax over the last axis, shape and dtype of z.
 
     Args:
         z: (..., V) float32, bfloat16 or float16; ``-inf`` masks an entry.
         alpha: in (1, 2].
         exponent: ``1 / (alpha - 1)``.
+        out: where to write it, contiguous; it may not overlap z.
 
     Cost: a read, a write, and for rows above 4096 entries work in proportion to the support.
     """
     z = z.contiguous()
     length = z.shape[-1]
     num_rows, threads = z.numel() // max(length, 1), torch.get_num_threads()
-    p, kind = torch.empty_like(z), DTYPES.index(z.dtype)
+    p, kind = torch.empty_like(z) if out is None else out, DTYPES.index(z.dtype)
     write = library().hf_sparse_map if length > STREAM_ABOVE else library().hf_sparse_weights
     write(z.data_ptr(), p.data_ptr(), kind, num_rows, length, alpha, exponent, threads)
     return p
 
 
-def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
-    """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (..., V) in any of ``DTYPES``."""
+def jacobian_product(p: Tensor, grad: Tensor, alpha: float, out: Tensor | None = None) -> Tensor:
+    """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (..., V) in any of ``DTYPES``.
+
+    ``out`` is as for ``entmax_weights``.
+    """
     p, grad = p.detach().contiguous(), grad.detach().contiguous()
-    out = torch.empty_like(p)
+    out = torch.empty_like(p) if out is None else out
     length = p.shape[-1]
     library().hf_sparse_product(
         p.data_ptr(), grad.data_ptr(), out.data_ptr(), DTYPES.index(p.dtype), p.numel() // length, length, alpha,
@@ -68,17 +72,17 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     return out
 
 
-def slopes_in_alpha(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
-    """``sum_i g_i dp_i / dalpha`` at fixed scores (N, 1), for p and g (N, V), float32, and alpha in [1, 2].
+def slopes_in_alpha(p: Tensor, grad: Tensor, alpha: float, out: Tensor) -> None:
+    """Write ``sum_i g_i dp_i / dalpha`` at fixed scores into out (N, 1), for p and g (N, V), and alpha in [1, 2].
+
+    All are float32, ``out`` contiguous.
 
     Cost: one read of both, a logarithm and an exponential for each entry of the support.
     """
     p, grad = p.detach().contiguous(), grad.detach().contiguous()
-    out = torch.empty_like(p[:, :1])
     library().hf_sparse_slopes_in_alpha(
         p.data_ptr(), grad.data_ptr(), out.data_ptr(), *p.shape, alpha, torch.get_num_threads()
     )
-    return out
 
 
 def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
