@@ -22,14 +22,16 @@ class Task(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1)
-def prepared(data: str, languages: str, size: str, dev_rows: int) -> Task:
+def prepared(data: str, languages: str, size: str, dev_rows: int, part: str = "dev") -> Task:
     """Rows of all languages, and a tokenizer of the training rows.
 
     Args:
-        data: a folder with ``LANG-train-SIZE`` and ``LANG-dev``, or empty for the English verbs of ``recipes.data``.
+        data: a folder with ``LANG-train-SIZE`` and ``LANG-dev`` or ``LANG-test``, or empty for the English verbs of
+            ``recipes.data``.
         languages: names joined by commas.
         size: ``low``, ``medium`` or ``high``.
         dev_rows: largest number of evaluation rows per language.
+        part: what is evaluated on, ``dev`` or ``test``; the English verbs have one set alone.
 
     Raises:
         ValueError: a file is no such table; see ``read_table``.
@@ -38,11 +40,11 @@ def prepared(data: str, languages: str, size: str, dev_rows: int) -> Task:
     parts: dict[str, list[dict[str, str]]] = {"train": [], "dev": []}
     for language in languages.split(",") if data else ["english"]:
         if data:
-            words = Words(*(read_table(Path(data, f"{language}-{part}")) for part in (f"train-{size}", "dev")))
+            words = Words(*(read_table(Path(data, f"{language}-{name}")) for name in (f"train-{size}", part)))
         else:
             words = read_words()
-        for (part, rows), table in zip(parts.items(), words):
-            chosen = table.select(range(min(dev_rows, len(table)))) if part == "dev" else table
+        for (name, rows), table in zip(parts.items(), words):
+            chosen = table.select(range(min(dev_rows, len(table)))) if name == "dev" else table
             rows += [{**row, "tags": f"{language};{row['tags']}"} for row in chosen]
     train, dev = (Dataset.from_list(rows) for rows in parts.values())
     return Task(train, dev, build_tokenizer(train))

@@ -127,9 +127,11 @@ def origin(result: str) -> str:
     settings, rows, versions = record["settings"], record["figures"]["rows"], record["versions"]
     everything = read(result)["runs"]
     commits = sorted(set(map(short_commit, everything)))
+    held_out = "test" if settings.get("part") == "test" else "development"  # older records have no part
     return (
-        f"SIGMORPHON 2018, `{settings['size']}`: {rows['train']:,} rows to train on, {rows['dev']} of the development "
-        f"sets to evaluate on ({settings['dev_rows']} a language), {rows['vocabulary']} characters and tags; "
+        f"SIGMORPHON 2018, `{settings['size']}`: {rows['train']:,} rows to train on, {rows['dev']} of the "
+        f"{held_out} sets to evaluate on ({settings['dev_rows']} a language), "
+        f"{rows['vocabulary']} characters and tags; "
         f"{record['figures']['parameters']:,} parameters, {settings['steps']} steps of {settings['batch_size']} rows, "
         f"peak learning rate {settings['lr']:g}, {settings['beams']} beams. {len(everything)} runs, "
         f"{sum(record['cpu_seconds'] for record in everything) / 60:.0f} CPU minutes on one thread "

@@ -46,6 +46,7 @@ class Grid(Settings):
     languages: str = setting(LANGUAGES, "86 (high), 102 (medium)", "4.1")
     size: str = setting("medium", "high and medium", "Table 1")
     dev_rows: int = setting(150, "all", "4.1")  # per language
+    part: str = setting("dev", "test", "4.1")  # the files that are evaluated on
     head: str = setting("", "softmax, 1.5-entmax, sparsemax", "Table 1")
     attention: str = setting("", "softmax, 1.5-entmax, sparsemax", "Table 1")
     members: str = setting("", "ensembles of three runs", "4.1")
@@ -93,7 +94,7 @@ def ensemble(settings: Grid, folder: Path) -> hf_sparse.Ensemble:
 
 def task_of(settings: Grid) -> Task:
     """Rows and tokenizer of a run; read once for all runs that share them."""
-    return prepared(settings.data, settings.languages, settings.size, settings.dev_rows)
+    return prepared(settings.data, settings.languages, settings.size, settings.dev_rows, settings.part)
 
 
 def perform(settings: Grid, folder: Path) -> Figures:

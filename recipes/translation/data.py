@@ -14,7 +14,9 @@ from transformers import PreTrainedTokenizerFast
 from ..data import scenes
 
 SPECIAL = ("<pad>", "</s>", "<unk>")
-SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": ("test", "test_2016_flickr")}
+# The test sets of Multi30k among them; the first that is there is taken.
+TESTS = ("test", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
+SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": TESTS}
 
 
 class Pair(NamedTuple):
@@ -70,7 +72,7 @@ def read_folder(folder: Path, source: str, target: str) -> Corpus:
 
     Args:
         folder: with files for training, development (``dev``, ``val``, ``valid`` or ``validation``) and test
-            (``test``, or ``test_2016_flickr`` as in Multi30k).
+            (``test``, or one of Multi30k's, ``test_2016_flickr`` before the later ones).
         source: suffix of the source language.
         target: suffix of the target language.
 

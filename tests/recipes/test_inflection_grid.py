@@ -19,6 +19,7 @@ LINES = {
     "german-dev": "stehen\tstand\tV;PST\nlesen\tlas\tV;PST\ngeben\tgab\tV;PST\n",
     "turkish-train-medium": "ev\tevler\tN;PL\n",
     "turkish-dev": "el\teller\tN;PL\n",
+    "german-test": "nehmen\tnahm\tV;PST\n",
 }
 
 
@@ -42,6 +43,11 @@ def test_the_language_is_a_token_before_the_tags(task):
     ]
     assert [row["form"] for row in task.dev] == ["stand", "las", "eller"]
     assert "<turkish>" in task.tokenizer.get_vocab()
+
+
+def test_test_sets_are_evaluated_on_where_they_are_asked_for(sigmorphon):
+    task = data.prepared(str(sigmorphon), "german", "medium", 2, "test")
+    assert (task.dev["form"][:], task.train["form"][:]) == (["nahm"], ["ging", "sah"])
 
 
 def test_the_grid_is_that_of_the_paper_and_one_more():
