@@ -21,7 +21,8 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None =
 
     Returns:
         One label per token: a space is ``␣``, a line break ``⏎``, another control character its code (``\\x1b``).
-        A token that is part of a character stays as the vocabulary has it.
+        A token that is part of a character stays as the vocabulary has it. A model may have more tokens than its
+        tokenizer, for speed: those are ``[9]``.
 
     >>> token_labels([5, 2])
     ['5', '2']
@@ -29,7 +30,10 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None =
     if tokenizer is None:
         return [str(number) for number in ids]
     labels = []
-    for token in tokenizer.convert_ids_to_tokens(list(ids)):
+    for number, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids))):
+        if token is None:
+            labels.append(f"[{number}]")
+            continue
         text = tokenizer.convert_tokens_to_string([token])
         if not text or "\ufffd" in text:
             text = token

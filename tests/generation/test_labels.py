@@ -1,6 +1,7 @@
 """Labels of tokens show white space and never an empty text."""
 
 from hf_sparse.generation.labels import token_labels
+from tests.generation.spaced_tokenizer import spaced_tokenizer
 
 
 def test_labels_show_spaces_and_keep_parts_of_characters():
@@ -25,3 +26,7 @@ def test_labels_show_control_characters_and_hold_none():
 
     shown = [r"\r\x00\x1b[0m", r"\x7f", r"\x85", "a\\u2028", "\\u202eb", "\\uffff", "👩\u200d👧"]
     assert token_labels(range(7), Tokenizer()) == shown
+
+
+def test_tokens_that_the_tokenizer_lacks_are_numbers():
+    assert token_labels([3, 7, 9], spaced_tokenizer()) == ["␣the", "[7]", "[9]"]
