@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..attention import attention_sites
+from ..attention.observer import AttentionObserver
+from ..attention.site import observing
 from ..functional.arguments import check_count, check_number
 from ..generation import Branch, SearchResult, exact_search, hypothesis_tree
 from ..generation.forced import beginning, forced_output
@@ -104,6 +107,25 @@ class HypothesesView:
     texts: list[str]
 
 
+# The kinds of attention, by the names that Transformers has for their weights.
+_SITE_KINDS = {
+    "attentions": "decoder",
+    "decoder_attentions": "decoder",
+    "cross_attentions": "cross",
+    "encoder_attentions": "encoder",
+}
+
+
+class _Mask(AttentionObserver):
+    """What the mask left in the last call that was seen: (batch, heads, queries, keys) booleans."""
+
+    left: Tensor = torch.empty(0)
+
+    def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
+        """See a call."""
+        self.left = scores > -torch.inf
+
+
 class Playground:
     """A model to ask questions, each under maps of its own.
 
@@ -187,17 +209,25 @@ class Playground:
             raise ValueError(f"kind must be one of {', '.join(self.kinds)}, was {kind!r}")
         inputs = self._inputs(text, chat)
         with self._sparse(maps, inputs) as model:
+            written = inputs["input_ids"]
             if model.config.is_encoder_decoder:
                 written = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=max_new_tokens)
-                output, _, _ = forced_output(model, inputs, written, output_attentions=True)
-            else:
-                output, written = model(**inputs, output_attentions=True), inputs["input_ids"]
+            sites = [site for _, site in attention_sites(model) if site.kind == _SITE_KINDS[kind]]
+            masks = [_Mask() for _ in sites]
+            with observing(zip(sites, masks)):
+                if model.config.is_encoder_decoder:
+                    output, _, _ = forced_output(model, inputs, written, output_attentions=True)
+                else:
+                    output = model(**inputs, output_attentions=True)
         weights = _of_layer_and_head(output[kind], layer, head)
         queries, keys = self._labels(kind, inputs["input_ids"][0].tolist(), written[0].tolist())
         weights = weights[: len(queries), : len(keys)]
-        causal = kind in ("attentions", "decoder_attentions")
-        possible = len(queries) * (len(queries) + 1) // 2 if causal else weights.numel()
-        return TokenAttention(weights.float(), queries, keys, possible)
+        left = torch.ones_like(weights, dtype=torch.bool)
+        if len(masks) == len(output[kind]) and masks[layer].left.shape == output[kind][layer].shape:
+            left = masks[layer].left[0, head, : len(queries), : len(keys)]
+        if kind in ("attentions", "decoder_attentions"):  # some models hide later tokens by adding a large number
+            left = left.tril()
+        return TokenAttention(weights.float(), queries, keys, int(left.sum()))
 
     def hypotheses(
         self,
@@ -261,20 +291,28 @@ class Playground:
         inputs, _ = encode(self.model, self.tokenizer, "" if reads else text, text if reads else None)
         return {"attention_mask": torch.ones_like(inputs["input_ids"]), **inputs}
 
+    def _example(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A few tokens to try the maps on: more than one, for attention to choose among."""
+        ids = inputs["input_ids"].repeat(1, 2)[:, :8]
+        example = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if self.model.config.is_encoder_decoder:
+            example["decoder_input_ids"] = beginning(self.model, inputs, 1).repeat(1, 2)
+        return example
+
     @contextmanager
     def _sparse(self, maps: Maps, inputs: Mapping[str, Tensor]) -> Iterator[PreTrainedModel]:
         """The model with these maps, for one question at a time."""
         with self._one_at_a_time:
             if maps == SOFTMAX_MAPS:
                 if not is_sparse(self._softmax):
-                    sparsify(self._softmax, *maps.rules(), example=inputs)
+                    sparsify(self._softmax, *maps.rules(), example=self._example(inputs))
                 yield self._softmax
                 return
             if maps != self._maps:
                 self._maps = None
                 if is_sparse(self._mapped):
                     unsparsify(self._mapped)
-                sparsify(self._mapped, *maps.rules(), example=inputs)
+                sparsify(self._mapped, *maps.rules(), example=self._example(inputs))
                 self._maps = maps
             yield self._mapped
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..functional.arguments import check_count
+from ..functional.arguments import check_count, check_sentences
 from ._expectation import TENSIONS, Dictionary, best_tension, expectation
 from ._links import CandidateLinks
 
@@ -86,7 +86,7 @@ class WordAligner:
 
         Raises:
             ValueError: sentences that do not pair up, none at all, or a setting out of range.
-            TypeError: a sentence that is a string, or ``iterations`` that is no whole number.
+            TypeError: a sentence that is a string or a tensor, or ``iterations`` that is no whole number.
 
         Cost: per iteration linear in the number of word pairs that share a sentence pair; about 200 bytes per pair.
         """
@@ -126,7 +126,7 @@ class WordAligner:
 
         Raises:
             ValueError: sentences that do not pair up, or none at all.
-            TypeError: a sentence that is a string.
+            TypeError: a sentence that is a string or a tensor.
         """
         _check_sentences(sources, targets, "align")
         unknown_source, unknown_target = len(self.source_words) + 1, len(self.target_words)
@@ -188,10 +188,8 @@ def _check_sentences(sources: Sequence[Sequence[Word]], targets: Sequence[Sequen
         raise ValueError(f"sources and targets must pair up, were {len(sources)} and {len(targets)} sentences")
     if len(sources) == 0:
         raise ValueError(f"no sentences to {verb}")
-    for name, sentences in (("sources", sources), ("targets", targets)):
-        for number, sentence in enumerate(sentences):
-            if isinstance(sentence, str):
-                raise TypeError(f"{name}[{number}] must be a sequence of words, was the string {sentence!r}; split it")
+    check_sentences("sources", sources)
+    check_sentences("targets", targets)
 
 
 def _check_settings(iterations: int, null: float, tension: float, concentration: float) -> None:

@@ -1,9 +1,9 @@
-"""Checks of arguments: counts, numbers, flags, texts and tensors."""
+"""Checks of arguments: counts, numbers, flags, texts, sentences and tensors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 
 import torch
@@ -116,6 +116,19 @@ def check_text(name: str, value: object) -> None:
     """
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a text, was {value!r}")
+
+
+def check_sentences(name: str, sentences: Iterable[Iterable[object]]) -> None:
+    """Refuse sentences that are not divided into words, and words that are tensors: no tensor equals another.
+
+    Raises:
+        TypeError: a sentence that is one string, or that holds tensors.
+    """
+    for number, sentence in enumerate(sentences):
+        if isinstance(sentence, str):
+            raise TypeError(f"{name}[{number}] must be a sequence of words, was the string {sentence!r}; split it")
+        if any(torch.is_tensor(word) for word in sentence):
+            raise TypeError(f"{name}[{number}] must be a sequence of words or ids, was one of tensors; give .tolist()")
 
 
 def check_tensor(name: str, value: object) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
+
+_SPACES = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
+# Control characters, what turns the direction of a text, and what XML, and so a picture, cannot hold.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
@@ -15,8 +20,9 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None =
         tokenizer: the model's; None writes the ids.
 
     Returns:
-        One label per token: a space is ``␣``, a line break ``⏎``. A token that is part of a character stays as the
-        vocabulary has it.
+        One label per token: a space is ``␣``, a line break ``⏎``, another control character its code (``\\x1b``).
+        A token that is part of a character stays as the vocabulary has it. A model may have more tokens than its
+        tokenizer, for speed: those are ``[9]``.
 
     >>> token_labels([5, 2])
     ['5', '2']
@@ -24,13 +30,17 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None =
     if tokenizer is None:
         return [str(number) for number in ids]
     labels = []
-    for token in tokenizer.convert_ids_to_tokens(list(ids)):
+    for number, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids))):
+        if token is None:
+            labels.append(f"[{number}]")
+            continue
         text = tokenizer.convert_tokens_to_string([token])
         if not text or "\ufffd" in text:
             text = token
         if token.startswith("▁"):  # SentencePiece drops the space where a text begins
             text = " " + text.replace("▁", " ").lstrip(" ")
-        labels.append(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥"))
+        text = text.translate(_SPACES)
+        labels.append(_CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text))
     return labels
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
+from operator import index
 
 from transformers import PreTrainedTokenizerBase
 
@@ -51,7 +52,7 @@ def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[
         The root.
 
     Raises:
-        TypeError: no lists, or a probability that is no number.
+        TypeError: no lists, tokens that are not whole numbers, or a probability that is no number.
         ValueError: no hypotheses, a probability outside [0, 1], another number of probabilities, or a hypothesis that
             is the beginning of another.
 
@@ -70,7 +71,7 @@ def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[
             "a tree needs at least one hypothesis, and a probability for each; "
             f"there were {len(sequences)} hypotheses and {len(probabilities)} probabilities"
         )
-    strings = sorted((tuple(ids), p) for ids, p in zip(sequences, probabilities))
+    strings = sorted((tuple(map(index, ids)), p) for ids, p in zip(sequences, probabilities))
     for (one, _), (other, _) in itertools.pairwise(strings):
         if other[: len(one)] == one:
             raise ValueError(f"hypothesis {list(one)} is the beginning of {list(other)}: it needs an end token")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..functional import MAPS
+from ..functional.arguments import check_tensor
 from ..functional.rows import accumulation_dtype, in_graph
 from ._fenchel_young import fenchel_young_loss
 from ._targets import check_options, reduce_rows
@@ -29,7 +30,7 @@ def sparsegen_lin_hinge_loss(logits: Tensor, labels: Tensor, lam: float = 0.0, *
 
     Raises:
         ValueError: lam out of range, shapes that differ, a negative or infinite label, an unknown reduction.
-        TypeError: logits that are not floating-point, or lam that is no number.
+        TypeError: no tensors, logits that are not floating-point, or lam that is no number.
 
     Source: Laha et al. 2018, Eq. 7.
     Cost: O(K log K) per row; the definition takes O(K^2).
@@ -64,7 +65,7 @@ def sparsehourglass_hinge_loss(logits: Tensor, labels: Tensor, q: float = 1.0, *
 
     Raises:
         ValueError: q out of range, shapes that differ, a negative or infinite label, an unknown reduction.
-        TypeError: logits that are not floating-point, or q that is no number.
+        TypeError: no tensors, logits that are not floating-point, or q that is no number.
 
     Source: Laha et al. 2018, Eq. 6.
     Cost: O(K log K) per row; the definition takes O(K^2).
@@ -96,7 +97,7 @@ def sparsemax_huber_loss(logits: Tensor, labels: Tensor, *, reduction: str = "me
 
     Raises:
         ValueError: shapes that differ, a negative or infinite label, an unknown reduction.
-        TypeError: logits that are not floating-point.
+        TypeError: no tensors, or logits that are not floating-point.
 
     Source: Martins and Astudillo 2016, Section 3.3; "sparsemax+huber" in Laha et al. 2018.
 
@@ -121,7 +122,7 @@ def softmax_log_loss(logits: Tensor, labels: Tensor, *, reduction: str = "mean")
 
     Raises:
         ValueError: shapes that differ, a negative or infinite label, an unknown reduction.
-        TypeError: logits that are not floating-point.
+        TypeError: no tensors, or logits that are not floating-point.
 
     Source: "softmax+log" in Laha et al. 2018, Section 5.1.
 
@@ -140,9 +141,11 @@ def _label_distribution(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
         eta (N, K), float32 or float64, and a mask (N,), bool, of the rows that have a positive label.
 
     Raises:
-        TypeError: logits that are not floating-point.
+        TypeError: no tensors, or logits that are not floating-point.
         ValueError: shapes that differ, no classes, or a label below 0 or not finite.
     """
+    check_tensor("logits", logits)
+    check_tensor("labels", labels)
     if not logits.is_floating_point():
         raise TypeError(f"logits must be floating-point, were {logits.dtype}")
     if logits.shape != labels.shape or logits.dim() == 0 or logits.shape[-1] == 0:

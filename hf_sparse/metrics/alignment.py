@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 from typing import TypeAlias
 
 from torch import Tensor
 
-# Links (source position, target position) of one sentence pair.
-Alignment: TypeAlias = Collection[tuple[int, int]]
+from ..functional.arguments import check_tensor
+
+# Links (source position, target position) of one sentence pair; a tensor (links, 2) is one, as ``nonzero`` gives it.
+Alignment: TypeAlias = Iterable[tuple[int, int]] | Tensor
 
 _LINK = re.compile(r"(\d+)([-?])(\d+)")
 
@@ -58,6 +61,7 @@ def alignment_error_rate(
         The rate, in [0, 1]; lower is better.
 
     Raises:
+        TypeError: links that are not pairs of whole numbers.
         ValueError: sentences that do not pair up, a negative position, or no links at all (``strict``).
 
     Source: Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", Eq. 22.
@@ -65,15 +69,14 @@ def alignment_error_rate(
     >>> alignment_error_rate([[(0, 0), (1, 1)]], [[(0, 0)]], [[(2, 1)]])
     0.33333333333333337
     """
-    possible = [()] * len(sure) if possible is None else possible
-    _check_pairs(predictions, sure)
-    _check_pairs(predictions, possible)
-    links = sum(len(set(a)) + len(set(s)) for a, s in zip(predictions, sure))
+    found, certain = _paired(predictions, sure)
+    allowed = [set()] * len(found) if possible is None else _paired(predictions, possible)[1]
+    links = sum(len(a) + len(s) for a, s in zip(found, certain))
     if links == 0 and strict:
         raise ValueError("there are no links, so the alignment error rate is undefined; strict=False gives NaN")
     if links == 0:
         return float("nan")
-    right = sum(len(set(a) & set(s)) + len(set(a) & (set(s) | set(p))) for a, s, p in zip(predictions, sure, possible))
+    right = sum(len(a & s) + len(a & (s | p)) for a, s, p in zip(found, certain, allowed))
     return 1 - right / links
 
 
@@ -92,6 +95,7 @@ def drop_score(
         The score of the corpus in percent; lower is better.
 
     Raises:
+        TypeError: links that are not pairs of whole numbers.
         ValueError: sentences that do not pair up, a negative position, or no links in the references (``strict``).
 
     Source: Malaviya et al. 2018, Section 5, DROP-score. Their script counts a sentence without links as one dropped
@@ -100,9 +104,9 @@ def drop_score(
     >>> drop_score([[(0, 0)]], [[(0, 0), (2, 1)]])
     50.0
     """
-    _check_pairs(prediction_links, reference_links)
-    translated = [{source for source, _ in links} for links in prediction_links]
-    expected = [{source for source, _ in links} for links in reference_links]
+    translated, expected = (
+        [{source for source, _ in links} for links in corpus] for corpus in _paired(prediction_links, reference_links)
+    )
     total = sum(map(len, expected))
     if total == 0 and strict:
         raise ValueError("the references have no links, so DROP is undefined; strict=False gives NaN")
@@ -118,10 +122,15 @@ def attended_words(weights: Tensor, target_mask: Tensor | None = None) -> Tensor
 
     Args:
         weights: attention (..., targets, sources), at least 0, any dtype.
-        target_mask: (..., targets), 0 at target positions that do not count, such as padding; None counts all.
+        target_mask: (..., targets), 0 at target positions that do not count, such as padding; None counts all. Of
+            one sentence for all heads it is (batch, 1, targets).
 
     Returns:
         Counts (...), int64, in source words.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: a mask that is not of the targets.
 
     Cost: one pass.
 
@@ -129,18 +138,49 @@ def attended_words(weights: Tensor, target_mask: Tensor | None = None) -> Tensor
     >>> attended_words(torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]]))
     tensor(2)
     """
+    check_tensor("weights", weights)
     attended = weights > 0
     if target_mask is not None:
+        _check_mask(target_mask, weights)
         attended = attended & target_mask.bool().unsqueeze(-1)
     return attended.any(-2).sum(-1)
 
 
-def _check_pairs(predictions: Sequence[Alignment], references: Sequence[Alignment]) -> None:
-    """Refuse corpora of different length, and negative positions."""
+def _check_mask(mask: Tensor, weights: Tensor) -> None:
+    """Refuse a mask of other targets, or with fewer axes than the weights, which would pair its rows with heads."""
+    check_tensor("target_mask", mask)
+    shape = weights.shape[:-1]
+    if mask.dim() != len(shape) or any(own not in (1, size) for own, size in zip(mask.shape, shape)):
+        raise ValueError(f"target_mask must be (..., targets), {tuple(shape)} or 1 in places, was {tuple(mask.shape)}")
+
+
+def _paired(
+    predictions: Sequence[Alignment], references: Sequence[Alignment]
+) -> tuple[list[set[tuple[int, int]]], list[set[tuple[int, int]]]]:
+    """The links of two corpora that pair up.
+
+    Raises:
+        TypeError: a link that is no pair of whole numbers.
+        ValueError: corpora of different length, or a negative position.
+    """
     if len(predictions) != len(references):
         raise ValueError(f"predictions and references must pair up, were {len(predictions)} and {len(references)}")
-    for name, corpus in (("prediction", predictions), ("reference", references)):
-        for number, links in enumerate(corpus):
-            wrong = next((link for link in links if min(link) < 0), None)
-            if wrong is not None:
-                raise ValueError(f"{name} {number} has the link {wrong}; positions are counted from 0")
+    return _sets("prediction", predictions), _sets("reference", references)
+
+
+def _sets(name: str, corpus: Iterable[Alignment]) -> list[set[tuple[int, int]]]:
+    return [{_link(f"{name} {number}", link) for link in links} for number, links in enumerate(corpus)]
+
+
+def _link(name: str, link: Iterable[int] | Tensor) -> tuple[int, int]:
+    """A link as numbers: tensors, which equal no other, would never be found in a set."""
+    try:
+        source, target = map(index, link)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must hold links, each (source position, target position) in whole numbers, had {link!r}; "
+            "parse_links reads them from text"
+        ) from error
+    if min(source, target) < 0:
+        raise ValueError(f"{name} has the link {(source, target)}; positions are counted from 0")
+    return source, target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -107,7 +109,7 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int =
         NaN when no target counts.
 
     Raises:
-        ValueError: ``eps <= 0``, or shapes that do not fit.
+        ValueError: ``eps <= 0`` or infinite, or shapes that do not fit.
         TypeError: no tensors, an ``eps`` that is no number, targets that are not integers, or weights that are not
             floating-point.
         IndexError: a target outside [0, V).
@@ -119,7 +121,7 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int =
     >>> eps_perplexity(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([2]), eps=0.01)
     tensor(103.0000)
     """
-    check_number("eps", eps, "> 0", lambda number: number > 0)
+    check_number("eps", eps, "> 0 and finite", lambda number: 0 < number < math.inf)
     gold, counted = _gold_probability(p, target, ignore_index)
     return (-_average(((gold + eps) / (1 + eps * p.shape[-1])).log(), counted, "mean")).exp()
 
@@ -190,6 +192,7 @@ def jensen_shannon(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduc
         p, q = p.to(dtype), target.to(dtype)
         m = (p + q) / 2
         divergence = (torch.xlogy(p, p) + torch.xlogy(q, q)).sum(-1) / 2 - torch.xlogy(m, m).sum(-1)
+        divergence = divergence.clamp(0.0, math.log(2))  # rounding may leave the range, and the distance is a root
         return _average(divergence, torch.ones_like(divergence, dtype=torch.bool), reduction)
     gold, counted = _gold_probability(p, target, ignore_index)
     two = torch.tensor(2.0, dtype=gold.dtype, device=gold.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..functional.arguments import check_count
+from ..functional.arguments import check_count, check_sentences
 
 
 def rep_score(
@@ -24,7 +24,7 @@ def rep_score(
     where ``t`` and ``r`` count n-grams in the prediction and its reference, and ``ww`` is a word twice in a row.
 
     Args:
-        predictions: sentences, each a sequence of words.
+        predictions: sentences, each a sequence of words, or of ids.
         references: one per prediction.
         n: words in an n-gram.
         ngram_weight: lambda_1 of the paper.
@@ -36,7 +36,7 @@ def rep_score(
 
     Raises:
         ValueError: sentences that do not pair up, no reference words (``strict``), or n below 1.
-        TypeError: a sentence that is one string, or n that is no whole number.
+        TypeError: a sentence that is one string or a tensor, or n that is no whole number.
 
     Source: Malaviya et al. 2018, Section 5, REP-score.
 
@@ -58,13 +58,11 @@ def rep_score(
 
 
 def _check_corpora(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
-    """Refuse corpora of different length, and sentences that are strings."""
+    """Refuse corpora of different length, and sentences that are no words."""
     if len(predictions) != len(references):
         raise ValueError(f"predictions and references must pair up, were {len(predictions)} and {len(references)}")
-    for name, sentences in (("predictions", predictions), ("references", references)):
-        for number, sentence in enumerate(sentences):
-            if isinstance(sentence, str):
-                raise TypeError(f"{name}[{number}] must be a sequence of words, was the string {sentence!r}; split it")
+    check_sentences("predictions", predictions)
+    check_sentences("references", references)
 
 
 def _excess_ngrams(prediction: Sequence[str], reference: Sequence[str], n: int) -> int:

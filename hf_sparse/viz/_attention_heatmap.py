@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ..functional.arguments import check_tensor
 from ._figure import new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -31,8 +32,12 @@ def plot_attention(
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: the shape of the weights does not fit the labels.
+        TypeError: weights that are no tensor.
+        ValueError: no weights, or a shape that does not fit the labels.
     """
+    check_tensor("weights", weights)
+    if weights.numel() == 0:
+        raise ValueError(f"there are no weights to draw, they were {tuple(weights.shape)}")
     if tuple(weights.shape) != (len(queries), len(keys)):
         raise ValueError(
             f"weights must be (queries, keys) = ({len(queries)}, {len(keys)}), were {tuple(weights.shape)}"

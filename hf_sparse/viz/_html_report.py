@@ -46,7 +46,7 @@ def html_report(
 
     Returns:
         The page. Steps, deletions and attention are those of the likeliest hypothesis; attention is that of the last
-        layer, averaged over heads, and only shown where it is sparse.
+        sparse layer, averaged over heads, and only shown where keys are the tokens.
 
     Raises:
         ImportError: matplotlib is not installed.

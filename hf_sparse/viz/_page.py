@@ -136,10 +136,13 @@ def attention_section(maps: Sequence[AttentionMap]) -> str:
     parts = []
     for attention in maps:
         zeros = float((attention.weights == 0).float().mean())
-        text = f"{attention.name}; {zeros:.0%} of the weights are exactly zero."
+        text = f"{attention.name}; {zeros:.1%} of the weights are exactly zero."
+        tokens, shape = (len(attention.queries), len(attention.keys)), tuple(attention.weights.shape)
+        if shape != tokens:
+            parts.append(f"<p>{escape(text)} They are {_by(shape)}, not of the {_by(tokens)} tokens alone.</p>")
+            continue
         if max(attention.weights.shape) > MOST_LABELS:
-            shape = " by ".join(map(str, attention.weights.shape))
-            parts.append(f"<p>{escape(text)} With {shape} weights it is too large to be shown.</p>")
+            parts.append(f"<p>{escape(text)} With {_by(shape)} weights it is too large to be shown.</p>")
             continue
         svg = svg_text(plot_attention(attention.weights, attention.keys, attention.queries))
         source = _svg_source(svg)
@@ -150,11 +153,15 @@ def attention_section(maps: Sequence[AttentionMap]) -> str:
         )
     return f"""<section>
 <h2>Attention</h2>
-<p>Weights of the last layer, averaged over heads. Rows: the token being written, or in an encoder the token itself.
-Columns: the token attended to.</p>
+<p>Weights of the last sparse layer, averaged over heads. Rows: the token being written, or in an encoder the token
+itself. Columns: the token attended to.</p>
 {"".join(parts)}
 </section>
 """
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " by ".join(map(str, shape))
 
 
 def deletions_section(certificate: DeletionCertificate, inputs: Sequence[str], outputs: Sequence[str]) -> str:

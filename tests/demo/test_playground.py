@@ -5,6 +5,7 @@ import torch
 
 import hf_sparse
 from hf_sparse.demo import Maps, Playground
+from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import tiny_model
 from tests.word_tokenizer import word_tokenizer
 
@@ -43,6 +44,27 @@ def test_a_dense_model_has_every_token_and_no_zero_within_its_mask(llama):
     assert llama.next_tokens(TEXT, Maps()).support == 23
     found = llama.attention(TEXT, Maps(), 0, 0)
     assert (found.zeros, found.possible) == (0.0, 6)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "bloom", "gptj", "falcon_alibi"])
+def test_what_a_mask_hides_is_no_zero_of_the_map(name):
+    model = tiny_model(name, sliding_window=2) if name == "gemma2" else tiny_inline_model(name)
+    page = Playground(model, word_tokenizer())
+    for layer in (0, 1):
+        found = page.attention(TEXT, Maps(), layer, 0, kind=page.kinds[-1])
+        assert found.zeros == 0
+    shown = page.attention(TEXT, Maps(), 0, 0)
+    assert name != "gemma2" or shown.possible == 5  # the first of two layers has a window
+
+
+def test_a_question_of_one_word_may_come_first():
+    assert Playground(tiny_model("llama"), word_tokenizer()).next_tokens("w5", MAPS).support < 23
+
+
+def test_an_encoder_decoder_may_ask_for_its_decoders_tokens():
+    page = Playground(tiny_model("t5"), word_tokenizer())
+    assert page.next_tokens(TEXT, MAPS).support < 23
+    assert page.attention(TEXT, MAPS, 0, 0, max_new_tokens=4).keys == ["w5", "w6", "w7"]
 
 
 @torch.no_grad()

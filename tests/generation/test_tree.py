@@ -27,6 +27,12 @@ def test_what_is_shared_is_written_once():
     assert tree.leaves == 3
 
 
+def test_rows_of_generate_give_the_tree_of_their_ids():
+    rows = [[5, 6, 7, 2], [5, 6, 8, 2], [9, 2, 0, 0]]
+    assert hypothesis_tree(torch.tensor(rows), [0.5, 0.3, 0.2]) == hypothesis_tree(rows, [0.5, 0.3, 0.2])
+    assert hypothesis_tree(list(torch.tensor(rows)), [0.5, 0.3, 0.2]) == hypothesis_tree(rows, [0.5, 0.3, 0.2])
+
+
 @torch.no_grad()
 def test_the_tree_holds_every_string_of_the_support_and_conditionals_are_the_models():
     model, inputs = model_and_inputs("bart", "entmax15")

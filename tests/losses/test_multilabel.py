@@ -195,6 +195,8 @@ def test_misuse_is_refused_in_words():
             loss(z, y[:, :4])
         with pytest.raises(ValueError, match=r"labels must be finite and >= 0 \(multi-hot\), the lowest was -1.0"):
             loss(z, -y)
+        with pytest.raises(TypeError, match=r"^labels must be a tensor, was \["):
+            loss(z, y.tolist())
         with pytest.raises(TypeError, match=r"logits must be floating-point, were torch.int64"):
             loss(z.long(), y)
         with pytest.raises(ValueError, match="reduction must be one of 'mean', 'sum', 'none', was 'avg'"):

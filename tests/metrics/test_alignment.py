@@ -65,6 +65,36 @@ def test_attended_words_are_those_with_weight_at_a_step_that_counts():
     assert attended_words(weights, torch.tensor([[1, 0], [1, 1]])).tolist() == [2, 1]
 
 
+def test_links_may_be_tensors_lists_and_iterators():
+    weights = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])  # (sources, targets)
+    pairs = [(0, 0), (0, 1), (1, 2)]
+    found, sure = (weights > 0).nonzero(), (weights > 0.5).nonzero()
+    for links in (found, found.numpy(), [list(pair) for pair in pairs], iter(pairs)):
+        assert drop_score([links], [pairs]) == 0
+    assert alignment_error_rate([found], [sure], [found]) == 0
+    assert alignment_error_rate([found], [sure]) == pytest.approx(1 - 2 / 4)
+
+
+@pytest.mark.parametrize("link", [(0.5, 0), (0, 0, 0), "0", 0])
+def test_what_is_no_link_is_refused(link):
+    for links in (([[link]], [[(0, 0)]]), ([[(0, 0)]], [[link]])):
+        with pytest.raises(TypeError, match=r"must hold links, each .* in whole numbers, had"):
+            drop_score(*links)
+        with pytest.raises(TypeError, match=r"must hold links, each .* in whole numbers, had"):
+            alignment_error_rate(*links)
+
+
+def test_attended_words_take_a_mask_of_their_own_targets():
+    weights = torch.ones(2, 2, 3, 4)  # (batch, heads, targets, sources)
+    mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
+    assert attended_words(weights, mask[:, None]).tolist() == [[4, 4], [0, 0]]
+    for wrong in (mask, mask[0], mask[:, None, :2]):
+        with pytest.raises(ValueError, match=r"target_mask must be \(..., targets\), \(2, 2, 3\) or 1 in places"):
+            attended_words(weights, wrong)
+    with pytest.raises(TypeError, match="weights must be a tensor, was"):
+        attended_words(weights.tolist())
+
+
 def test_undefined_scores_are_refused_or_nan():
     with pytest.raises(ValueError, match="references have no links, so DROP is undefined; strict=False gives NaN"):
         drop_score([[(0, 0)]], [[]])

@@ -60,6 +60,17 @@ def test_jensen_shannon_is_symmetric_and_zero_on_equals():
     assert metrics.jensen_shannon(P, P).item() == pytest.approx(0, abs=1e-15)
 
 
+def test_jensen_shannon_stays_in_its_range_in_float32():
+    generator = torch.Generator().manual_seed(0)
+    p = torch.rand(1000, 10, generator=generator).softmax(-1)
+    near = (p + 1e-6 * torch.randn(1000, 10, generator=generator)).clamp(min=0)
+    apart = torch.where(torch.arange(10) < 5, p, 0.0)
+    for other, mine in ((near, p), (apart.flip(-1) / apart.flip(-1).sum(-1, keepdim=True), apart)):
+        divergence = metrics.jensen_shannon(mine / mine.sum(-1, keepdim=True), other, reduction="none")
+        assert divergence.min() >= 0
+        assert divergence.max() <= math.log(2) + torch.finfo(torch.float32).eps
+
+
 def test_self_normalization_sum_of_alpha_relu():
     z = torch.tensor([[3.0, 2.0, 0.0]], dtype=torch.float64)
     assert metrics.self_normalization_sum(alpha_relu(z, 1.5, 0.5)).tolist() == [1.25]
@@ -110,10 +121,12 @@ def test_wrong_targets_are_refused(metric):
 
 
 def test_settings_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="eps must be > 0, was 0"):
+    with pytest.raises(ValueError, match="eps must be > 0 and finite, was 0"):
         metrics.eps_perplexity(P, X, eps=0)
-    with pytest.raises(TypeError, match="eps must be > 0, was 'a'"):
+    with pytest.raises(TypeError, match="eps must be > 0 and finite, was 'a'"):
         metrics.eps_perplexity(P, X, eps="a")
+    with pytest.raises(ValueError, match="eps must be > 0 and finite, was inf"):
+        metrics.eps_perplexity(P, X, eps=float("inf"))
     with pytest.raises(ValueError, match="reduction must be one of 'mean', 'none', was 'sum'"):
         metrics.sparsemax_score(P, X, reduction="sum")
     with pytest.raises(ValueError, match=r"two distributions .* were \(3, 3\) and \(1, 3\)"):

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +48,12 @@ def test_rep_follows_its_formula(pairs, n):
     assert math.isnan(score) if words == 0 else score == pytest.approx(100 * total / words)
 
 
+def test_words_may_be_ids():
+    ids = torch.tensor([[3, 3, 3]])
+    for sentences in (ids.tolist(), ids.numpy()):
+        assert rep_score(sentences, [[3]]) == rep_score([["a", "a", "a"]], [["a"]])
+
+
 def test_a_reference_without_words_is_refused_or_nan():
     with pytest.raises(ValueError, match="references have no words, so REP is undefined; strict=False gives NaN"):
         rep_score([["a"]], [[]])
@@ -58,5 +65,9 @@ def test_wrong_input_is_refused():
         rep_score([["a"]], [["a"], ["b"]])
     with pytest.raises(TypeError, match=r"predictions\[0\] must be a sequence of words, was the string 'a a'"):
         rep_score(["a a"], [["a"]])
+    ids = torch.tensor([3, 3, 3])
+    for sentences in ([ids], ids[None], [list(ids)]):
+        with pytest.raises(TypeError, match=r"predictions\[0\] must be .* words or ids, was one of tensors"):
+            rep_score(sentences, [[3]])
     with pytest.raises(ValueError, match="n must be at least 1, was 0"):
         rep_score([["a"]], [["a"]], n=0)

@@ -26,6 +26,13 @@ def test_labels_must_fit():
         plot_attention(WEIGHTS, ["a", "b", "c"], ["x"])
 
 
+def test_what_is_no_map_of_weights_is_refused():
+    with pytest.raises(TypeError, match="weights must be a tensor, was"):
+        plot_attention(WEIGHTS.tolist(), ["a", "b", "c"], ["x", "y"])
+    with pytest.raises(ValueError, match=r"there are no weights to draw, they were \(0, 3\)"):
+        plot_attention(WEIGHTS[:0], ["a", "b", "c"], [])
+
+
 def test_dollar_signs_are_no_formula(tmp_path):
     figure = plot_attention(WEIGHTS, ["$a", "b$", "$"], ["$x_$", "y"], title="$^$", path=tmp_path / "a.svg")
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["$a", "b$", "$"]

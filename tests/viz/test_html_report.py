@@ -7,12 +7,15 @@ import shutil
 import subprocess
 from html import escape
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 import torch
+from peft import PrefixTuningConfig, get_peft_model
 
 from hf_sparse import Ensemble, enumerate_support, html_report, sparsify
 from hf_sparse.viz import _page
+from hf_sparse.viz._attention_maps import attention_maps
 from tests.generation.spaced_tokenizer import spaced_tokenizer
 from tests.tiny_models import tiny_model
 
@@ -120,6 +123,32 @@ def test_attention_is_shown_where_it_is_sparse_and_not_too_large(monkeypatch):
     assert page.attributes("img") == []
     assert "too large to be shown" in " ".join(page.text["p"])
     assert "does not return its attention weights" in _page.attention_section([])
+
+
+@pytest.mark.parametrize("layers", [["sparsemax", None], [None, "sparsemax"]])
+def test_attention_is_that_of_the_last_sparse_layer(layers):
+    model, tokenizer = make("bart", attn={"decoder": layers}, seed=9)
+    inputs = inputs_of(tokenizer, model, " the cats")
+    (shown,) = attention_maps(model, inputs, [3, 4], tokenizer)
+    sequence = torch.tensor([[model.generation_config.decoder_start_token_id, 3, 4]])
+    weights = model(**inputs, decoder_input_ids=sequence, output_attentions=True).decoder_attentions
+    assert torch.equal(shown.weights, weights[layers.index("sparsemax")][0].mean(0)[:2, :2])
+    assert "Attention of the encoder" not in html_report(model, tokenizer, " the cats", max_new_tokens=5)
+
+
+def test_keys_of_a_learned_prefix_are_not_shown_under_the_names_of_tokens():
+    model, tokenizer = make("llama")
+    model = get_peft_model(model, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)).eval()
+    page = Page(html_report(model, tokenizer, " the cats", max_new_tokens=8))
+    assert page.attributes("img") == []
+    assert re.search(r"They are (\d+) by (\d+), not of the \d+ by \d+ tokens alone", " ".join(page.text["p"]))
+
+
+def test_control_characters_leave_pictures_whole():
+    model, tokenizer = make("llama", words=["<pad>", "<s>", "</s>", "\x0c", "\x1b", "\x00", "c"])
+    page = Page(html_report(model, tokenizer, "\x0c\x1b", max_new_tokens=8))
+    (picture,) = page.attributes("img")
+    ElementTree.fromstring(base64.b64decode(picture["src"].partition(",")[2]))
 
 
 def test_an_ensemble_has_a_report_without_attention(tmp_path):

@@ -30,13 +30,10 @@ class TokenBytes:
         steps = _decoder_steps(tokenizer)
         special = set(tokenizer.all_special_ids)
         added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-        words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        texts = [
-            None if index in special | added or word is None else _written(word, steps)
-            for index, word in enumerate(words)
-        ]
-        drops = begins_text and any(step["type"] in ("Metaspace", "Strip") for step in steps)
-        first = [text.removeprefix(b" ") if drops and text is not None else text for text in texts]
+        words = tokenizer.convert_ids_to_tokens(list(range(1 + max(tokenizer.get_vocab().values(), default=-1))))
+        plain = [None if index in special | added else word for index, word in enumerate(words)]
+        texts = [None if word is None else _written(word, steps) for word in plain]
+        first = [None if word is None else _written_first(word, steps) for word in plain] if begins_text else texts
         self._texts = (first, texts)
         self._ids = (_by_text(first), _by_text(texts))
 
@@ -76,21 +73,40 @@ def _decoder_steps(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
     """
     decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]
     steps = [] if decoder is None else decoder.get("decoders", [decoder])
-    joined = {"ByteLevel", "Metaspace", "Fuse", "ByteFallback", "Replace", "Strip"}
-    other = [step["type"] for step in steps if step["type"] not in joined or not _is_plain(step)]
+    known = {"ByteLevel", "Metaspace", "Fuse", "ByteFallback", "Replace", "Strip"}
+    joined, other = False, []
+    for step in steps:
+        if step["type"] not in known or not _is_plain(step, joined):
+            other.append(f"{step['type']}{' after tokens are joined' if joined else ''}")
+        joined = joined or step["type"] in ("Fuse", "ByteLevel")
     if other or not steps:
         raise ValueError(
             f"tokenizer decodes with {', '.join(other) or 'spaces between tokens'}, so that the text of a token "
-            f"depends on its neighbours; allowed: {', '.join(sorted(joined))}. Give token ids, or your own Language"
+            f"depends on its neighbours; allowed: {', '.join(sorted(known))}. Give token ids, or your own Language"
         )
     return steps
 
 
-def _is_plain(step: dict[str, Any]) -> bool:
-    """Whether ``_written`` does all that a step does; one space may be left out at the start of a text."""
+def _is_plain(step: dict[str, Any], joined: bool) -> bool:
+    """Whether ``_written`` does all that a step does; one space may be left out at the start of a text.
+
+    Args:
+        step: of the decoder.
+        joined: whether it sees the text of all tokens, not one token at a time.
+    """
     if step["type"] == "Replace":
-        return "String" in step["pattern"]
-    return step["type"] != "Strip" or (step["content"] == " " and step["start"] <= 1 and step["stop"] == 0)
+        return "String" in step["pattern"] and not joined
+    if step["type"] == "Strip":
+        return joined and step["content"] == " " and step["start"] <= 1 and step["stop"] == 0
+    return step["type"] == "Fuse" or not joined
+
+
+def _written_first(word: str, steps: list[dict[str, Any]]) -> bytes:
+    """The bytes of an entry with which a text begins: less one space, or all those that Metaspace marks."""
+    for step in steps:
+        if step["type"] == "Metaspace" and step["prepend_scheme"] != "never":
+            return _written(word.replace(step["replacement"], ""), steps)
+    return _written(word, steps).removeprefix(b" " if any(step["type"] == "Strip" for step in steps) else b"")
 
 
 def _written(word: str, steps: list[dict[str, Any]]) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -62,16 +64,19 @@ class Grammar:
         """The outputs whose whole text matches a regular expression.
 
         Args:
-            pattern: as of Python's ``re.fullmatch``, without look-around, back references and ``\\b``.
+            pattern: as of Python's ``re.fullmatch``, without look-around, back references and ``\\b``. ``\\w`` is
+                Unicode's, which has marks over and under letters too, and no fractions and raised digits.
             tokenizer: the model's.
             begins_text: see ``Lexicon``.
 
         Raises:
             ImportError: see ``Grammar``, as for the others.
             TypeError: a pattern that is no text.
-            ValueError: a pattern that is no regular expression.
+            ValueError: a pattern that is no regular expression, or one with a set in a set, as ``[[a]b]``, which
+                llguidance reads in another way than Python.
         """
         check_text("pattern", pattern)
+        _check_same(pattern)
         return cls(_package().LLMatcher.grammar_from_regex(pattern), tokenizer, begins_text=begins_text)
 
     @classmethod
@@ -138,6 +143,22 @@ class Grammar:
     def accepts(self, state: tuple[bool, Any]) -> bool:
         """Whether the grammar derives the text so far."""
         return state[1].is_accepting()
+
+
+def _check_same(pattern: str) -> None:
+    """Refuse what Python warns of: sets of characters in sets, which it takes for characters and llguidance for sets.
+
+    Raises:
+        ValueError: such a pattern.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        try:
+            re.compile(f"{pattern}(?:)")  # another one than the user's, of which Python would not warn again
+        except FutureWarning as warning:
+            raise ValueError(f"pattern {pattern!r}: {warning}; write \\[, \\&, \\- for the characters") from None
+        except re.error:
+            pass  # llguidance says what it does not read
 
 
 def _package() -> ModuleType:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ...attention import attention_sites
 from ...model.state import sparse_config
+from ...settings import BY_LENGTH
 from ._record import SiteCall
 
 _INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")
@@ -56,7 +57,8 @@ def _site_problems(model: PreTrainedModel) -> Iterator[str]:
         if site.is_sequential:
             yield f"{name} follows what keys received before, so that keys of weight zero count"
         if site.map_config is not None and site.map_config.scaled_by_length:
-            yield f"{name} scales scores by the number of keys, so that keys of weight zero count; give no beta"
+            own = " or ".join(setting for setting, _ in site.map_config.settings if setting in BY_LENGTH)
+            yield f"{name} scales scores by the number of keys, so that keys of weight zero count; give no {own}"
 
 
 def _input_problems(inputs: object) -> Iterator[str]:

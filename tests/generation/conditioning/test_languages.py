@@ -5,10 +5,11 @@ import re
 import sys
 
 import pytest
+from tokenizers import decoders
 
 from hf_sparse import Grammar, Lexicon, RequiredWords, condition
 from tests.enumeration import all_strings, ended, model_and_inputs
-from tests.generation.conditioning.tokenizers import byte_level, joined, sentence_piece
+from tests.generation.conditioning.tokenizers import byte_level, decoding, joined, metaspace, sentence_piece
 from tests.tiny_models import EOS
 from tests.word_tokenizer import word_tokenizer
 
@@ -102,6 +103,23 @@ def test_where_an_output_begins_a_text_the_first_space_is_left_out():
             assert read(language, string) == wanted, string
 
 
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+@pytest.mark.parametrize("begins_text", [True, False])
+def test_metaspace_leaves_out_the_spaces_of_the_first_token(scheme, begins_text):
+    tokenizer = metaspace(scheme, "▁", "a", "▁a", "▁▁", "a▁")
+    for wanted in ("a", " a", "  a", "aa", "a a"):
+        language = Lexicon([wanted], tokenizer, begins_text=begins_text)
+        for string in strings(tokenizer):
+            text = decoded(tokenizer, string) if begins_text else after(tokenizer, string)
+            assert read(language, string) == (text == wanted), (wanted, string)
+
+
+def test_tokens_after_a_gap_in_the_vocabulary_count():
+    tokenizer = joined("a", "x", "x", "b")  # 4 is no token, for a word has one id
+    assert tokenizer.convert_ids_to_tokens([3, 4, 5, 6]) == ["a", None, "x", "b"]
+    assert read(Lexicon(["ab"], tokenizer), (3, 6))
+
+
 def test_a_regular_expression_of_an_output_that_begins_a_text():
     pytest.importorskip("llguidance")
     language = Grammar.from_regex("a b?|a", PIECES, begins_text=True)
@@ -148,6 +166,15 @@ def test_conditioning_on_texts_sums_over_their_tokenizations():
         (lambda: Lexicon(["a"], LETTERS, tokenizations="some"), "must be one of 'all', 'canonical', was 'some'"),
         (lambda: Lexicon(["a"], LETTERS, begins_text=1), "begins_text must be True or False"),
         (lambda: Lexicon(["w3"], word_tokenizer()), "spaces between tokens"),
+        *(
+            (lambda decoder=decoder: Lexicon(["a"], decoding(decoder, "a")), f"tokenizer decodes with {name}")
+            for name, decoder in (
+                ("Strip", decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)])),
+                ("Replace after", decoders.Sequence([decoders.Fuse(), decoders.Replace("aa", "b")])),
+                ("Replace after", decoders.Sequence([decoders.ByteLevel(), decoders.Replace("a", "b")])),
+                ("Metaspace after", decoders.Sequence([decoders.Fuse(), decoders.Metaspace()])),
+            )
+        ),
         (lambda: RequiredWords("yes", LETTERS), "words must be a list of texts"),
         (lambda: RequiredWords([""], LETTERS), "none of them empty"),
         (lambda: RequiredWords(["a"], None), "tokenizer must be that of the model, was None"),
@@ -164,6 +191,8 @@ def test_bad_languages_are_refused(make, message):
         (lambda: Grammar.from_regex(3, LETTERS), "pattern must be a text, was 3"),
         (lambda: Grammar.from_regex("(", LETTERS), "llguidance refuses the grammar"),
         (lambda: Grammar.from_regex(r"(a)\1", LETTERS), "llguidance refuses the grammar"),
+        (lambda: Grammar.from_regex("[a&&b]", LETTERS), r"pattern '\[a&&b\]': Possible set intersection"),
+        (lambda: Grammar.from_regex("(?i)[[:alpha:]]", LETTERS), "Possible nested set"),
         (lambda: Grammar.from_lark(None, LETTERS), "grammar must be a text, was None"),
         (lambda: Grammar(3, LETTERS), "grammar must be a text, was 3"),
         (lambda: Grammar.from_json_schema("{}", LETTERS), "schema must be a mapping"),

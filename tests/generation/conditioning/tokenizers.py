@@ -36,3 +36,15 @@ def sentence_piece(*words):
         decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0),
     ])  # fmt: skip
     return _fast(backend)
+
+
+def metaspace(prepend_scheme, *words):
+    """As T5's: ``▁`` for a space, all of which the decoder leaves out of the first token of a text unless "never"."""
+    return decoding(decoders.Metaspace(prepend_scheme=prepend_scheme), *words)
+
+
+def decoding(decoder, *words):
+    """Tokens that write ``words`` with a decoder of one's own."""
+    backend = Tokenizer(models.BPE({w: i for i, w in enumerate([*SPECIAL, *words])}, merges=[]))
+    backend.decoder = decoder
+    return _fast(backend)

@@ -250,6 +250,7 @@ def test_a_training_model_is_certified_in_evaluation_mode_and_left_as_it_was():
         (None, "its attention is dense, and no weight is zero; sparsify"),
         ("sparsehourglass", "the weights of sparsehourglass depend on keys of weight zero"),
         ({"name": "entmax15", "beta": 0.5}, "scales scores by the number of keys"),
+        ({"name": "entmax15", "delta": 2.0}, "so that keys of weight zero count; give no delta$"),
         ({"decoder": {"name": "csparsemax", "fertility": 2.0}}, "follows what keys received before"),
     ],
     ids=str,
