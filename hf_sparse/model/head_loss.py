@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from ..config import MapConfig
 from ..functional.arguments import items_divisor
 from ..losses.linear.divided import is_divided, local_part
 from .lazy_logits import LinearLogits
+from .partitioned import ask_for_weights, is_partitioned, linear_is_replaced
 
 HEAD_WITHOUT_ROWS = (
     "the head is a {}, which has no weight whose rows are the classes; give the model a linear layer for its head, or "
@@ -27,7 +29,8 @@ class HeadLoss(TorchFunctionMode):
     they all end up keeps each model's own shift of the labels. ``nll_loss`` of a ``log_softmax`` is cross-entropy
     too. It also divides by ``num_items_in_batch`` where the model forgets to, which makes gradient accumulation
     exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made;
-    a head whose classes are divided over processes would gather them in its own forward, which is put off whole.
+    a head whose classes are divided over processes would gather them in its own forward, which is put off whole, as is
+    that of any head where DeepSpeed's ZeRO-3 computes linear layers.
     ``factor`` is on the loss; see ``SparseConfig.loss_scale``.
 
     Attributes:
@@ -52,16 +55,21 @@ class HeadLoss(TorchFunctionMode):
         self.factor = factor
         self.asked = False
         self._gathering: Any = None
+        self._keeping: RemovableHandle | None = None
         self.log_softmax: Any = None
         self.logits: Any = None
 
     def __enter__(self):
-        if self.fused and is_divided(self.head.weight):
+        if self.fused and is_partitioned(self.head.weight):
+            self._keeping = self.head.register_forward_hook(ask_for_weights)
+        if self.fused and (is_divided(self.head.weight) or (type(self.head) is nn.Linear and linear_is_replaced())):
             self._gathering = vars(self.head).get("forward")
             vars(self.head)["forward"] = self._put_off
         return super().__enter__()
 
     def __exit__(self, *raised):
+        if self._keeping is not None:
+            self._keeping.remove()
         if vars(self.head).get("forward") == self._put_off:
             del vars(self.head)["forward"]
             if self._gathering is not None:

@@ -14,6 +14,7 @@ from ..config import MapConfig
 from ..functional.rows import upcast
 from ..losses import linear_fenchel_young_loss
 from ..losses.linear.divided import is_divided
+from .partitioned import is_freed, is_partitioned, whole
 
 # Logits that are computed at a time where all of them would be too many.
 LOGITS_AT_A_TIME = 1 << 24
@@ -48,8 +49,13 @@ class LinearLogits:
     _computed: list[Tensor] = field(default_factory=list, repr=False)
 
     def compute(self) -> Tensor:
-        """The logits themselves."""
+        """The logits themselves.
+
+        Raises:
+            RuntimeError: see ``loss``.
+        """
         if not self._computed:
+            self._check_weights()
             z = self.hidden @ gathered(self.weight).mT  # not nn.functional.linear, which may be put off once more
             self._computed.append(self.finished(z if self.bias is None else z + gathered(self.bias)))
         return self._computed[0]
@@ -69,13 +75,10 @@ class LinearLogits:
 
         Raises:
             ValueError: a map that centers logits with a soft cap.
-            RuntimeError: the weights are gone, as FSDP frees those of a head that it divides for itself.
+            RuntimeError: the weights are gone, as FSDP frees those of a head that it divides for itself, and ZeRO-3
+                those of all modules that are not running.
         """
-        if not is_divided(self.weight) and self.weight.untyped_storage().size() == 0 < self.weight.numel():
-            raise RuntimeError(
-                "the head's weights were freed before its fused loss was computed; under FSDP keep them: "
-                "fully_shard(head, reshard_after_forward=False), or leave the head to the whole model's fully_shard"
-            )
+        self._check_weights()
         z = (self.centered() if map_config.centered else self) / map_config.temperature
         return linear_fenchel_young_loss(
             z.hidden,
@@ -102,7 +105,9 @@ class LinearLogits:
 
         Raises:
             ValueError: logits with a soft cap, which are not linear.
+            RuntimeError: see ``loss``.
         """
+        self._check_weights()
         if self.outer is not None:
             raise ValueError("soft-capped logits are not linear in the rows of the head; pass fused_loss=False")
         hidden, weight = upcast(self.hidden), upcast(gathered(self.weight))
@@ -112,6 +117,15 @@ class LinearLogits:
         if self.bias is not None:
             z = z + (upcast(gathered(self.bias))[classes] * weights).sum(-1)
         return self.scale * z
+
+    def _check_weights(self) -> None:
+        emptied = not is_divided(self.weight) and self.weight.untyped_storage().size() == 0 < self.weight.numel()
+        if emptied or is_freed(self.weight):
+            raise RuntimeError(
+                "the head's weights were freed before its fused loss, or its logits, were computed; under FSDP keep "
+                "them: fully_shard(head, reshard_after_forward=False), or leave the head to the whole model's "
+                "fully_shard; under ZeRO-3 pass fused_loss=False where more than the loss is read from the logits"
+            )
 
     def centered(self) -> LinearLogits:
         """The logits less their mean over the classes: the head less its mean row, and the bias less its mean."""
@@ -127,7 +141,9 @@ class LinearLogits:
     @property
     def shape(self) -> torch.Size:
         """(..., V)."""
-        return torch.Size((*self.hidden.shape[:-1], self.weight.shape[0]))
+        weight: Any = self.weight
+        shape = weight.ds_shape if is_partitioned(weight) else weight.shape
+        return torch.Size((*self.hidden.shape[:-1], shape[0]))
 
     @property
     def device(self) -> torch.device:
@@ -215,6 +231,7 @@ class LinearLogits:
 def computed_rows(logits: Tensor | LinearLogits) -> Iterator[Tensor]:
     """Rows (N, V) of logits, some (n, V) at a time: those of ``LinearLogits`` are never all held together."""
     size = max(1, LOGITS_AT_A_TIME // logits.shape[-1])
-    for start in range(0, logits.shape[0], size):
-        z = logits[start : start + size]
-        yield z.compute() if isinstance(z, LinearLogits) else z
+    with whole((logits.weight, logits.bias) if isinstance(logits, LinearLogits) else ()):
+        for start in range(0, logits.shape[0], size):
+            z = logits[start : start + size]
+            yield z.compute() if isinstance(z, LinearLogits) else z

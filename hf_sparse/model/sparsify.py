@@ -24,6 +24,7 @@ from .dry_run import DryRun, input_device
 from .example import first_run
 from .forward_guard import bind_again, check_forward, mixed_precision_off
 from .head_loss import HEAD_WITHOUT_ROWS
+from .partitioned import whole
 from .sparse_model import SparseModel
 from .state import is_sparse, sparse_config, sparse_state, transformers_model
 
@@ -85,7 +86,7 @@ def sparsify(
         )
     config = SparseConfig.parse(attn, head, fused_loss)
     source = source_for(dense, config, fertility, training_fertility)
-    with mixed_precision_off(dense):
+    with mixed_precision_off(dense), whole(dense.parameters()):
         check_forward(dense)
         _check_fits(dense, config)
         check_learned(model, dense, config)
