@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -149,6 +149,12 @@ class Answer:
     rows: Tensor
     target: Tensor | None
     is_logits: bool
+
+    def split(self, size: int) -> Iterator[Answer]:
+        """The same, ``size`` positions at a time."""
+        for start in range(0, len(self.rows), size):
+            some = slice(start, start + size)
+            yield Answer(self.rows[some], None if self.target is None else self.target[some], self.is_logits)
 
 
 def answer(model: PreTrainedModel, batch: Batch) -> Answer:

@@ -8,6 +8,7 @@ import torch
 
 from hf_sparse import calibrate, from_pretrained, is_sparse, probabilities, sparse_config, sparsify, unsparsify
 from hf_sparse.attention import attention_sites
+from hf_sparse.conversion import _measure
 from tests.conversion.data import loader
 from tests.model.test_centered_head import with_offset
 from tests.model.test_head import scored as by_hand
@@ -161,6 +162,23 @@ def test_the_progress_bar_counts_every_forward_call(capsys):
     assert f"{len(calls)}/{len(calls)}" in capsys.readouterr().err
     calibrate(model, loader(model), progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_scores_of_a_large_batch_are_compared_some_rows_at_a_time(monkeypatch):
+    reports, sizes = [], []
+    eps_kl = _measure.DIVERGENCES["eps_kl"]
+    monkeypatch.setitem(_measure.DIVERGENCES, "eps_kl", lambda q, p: (sizes.append(len(q)), eps_kl(q, p))[1])
+    for numbers in (_measure._NUMBERS, 5 * 23):
+        monkeypatch.setattr(_measure, "_NUMBERS", numbers)
+        model = sparsify(tiny_model("gpt2"), attn="entmax15", head="entmax15")
+        sizes.clear()
+        reports.append(calibrate(model, loader(model), progress=False))
+    assert set(sizes) == {5, 1}  # 16 targets
+    whole, in_parts = (report.after for report in reports)
+    assert in_parts.targets == whole.targets
+    assert (in_parts.loss, in_parts.eps_perplexity, in_parts.divergence, in_parts.support) == pytest.approx(
+        (whole.loss, whole.eps_perplexity, whole.divergence, whole.support), rel=1e-5
+    )
 
 
 def test_max_batches_bounds_what_is_read():
