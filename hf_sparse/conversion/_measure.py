@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.site import trial
@@ -18,7 +17,6 @@ from ._batches import Answer, Batch, answer
 from ._closeness import DIVERGENCES, lost_variance
 from ._rules import MapsByPath, all_softmax
 from ._scores import HeadMeans
-
 
 # Scores of classes that are compared at a time: 16 MiB in float32, several times.
 _NUMBERS = 2**22
