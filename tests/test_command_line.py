@@ -1,5 +1,6 @@
 """``python -m hf_sparse``: its commands do what the functions of their names do."""
 
+import gzip
 import subprocess
 import sys
 from importlib.resources import files
@@ -126,13 +127,44 @@ def test_labels_of_a_text_are_those_of_each_kind_of_language_model(tmp_path):
     assert torch.equal(text_batches(file, tiny_model("bert"), tokenizer)[0]["labels"], batch["labels"])
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("text", "w5 w6\nw7 w8\n".encode("utf-8-sig")),
+        ("text", b"\r\nw5 w6\r\n \r\nw7 w8"),
+        ("text.gz", gzip.compress(b"w5 w6\nw7 w8\n")),
+        ("text", "w5\u2028w6\nw7\x0cw8\n".encode()),
+    ],
+    ids=["byte-order mark", "Windows", "gzip", "ends of no line"],
+)
+def test_a_line_of_a_text_is_a_line_however_it_was_written(name, data, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    (batch,) = text_batches(tmp_path / name, tiny_model("gpt2"), word_tokenizer())
+    assert batch["input_ids"].tolist() == [[5, 6], [7, 8]]
+
+
+@pytest.mark.parametrize(("positions", "kept"), [(6, 6), (64, 32)])  # 32 is what the tokenizer says
+def test_long_lines_are_cut_where_the_models_positions_end(positions, kept, tmp_path):
+    (tmp_path / "text").write_text("w5 w6 w7 w8 " * 40)
+    model = tiny_model("gpt2", n_positions=positions)
+    (batch,) = text_batches(tmp_path / "text", model, word_tokenizer())
+    assert batch["input_ids"].shape == (1, kept)
+    assert torch.isfinite(model(**batch).loss)
+
+
 def test_texts_that_no_loss_can_be_had_from_are_refused(tmp_path):
     file = tmp_path / "text"
     file.write_text("w5 w6\n")
-    with pytest.raises(ValueError, match="has no tab between source and target: 'w5 w6'"):
+    with pytest.raises(ValueError, match="needs one tab, between source and target, has 0: 'w5 w6'"):
         text_batches(file, tiny_model("bart"), word_tokenizer())
     with pytest.raises(ValueError, match="BertModel has no loss over the words of a text"):
         text_batches(file, tiny_model("bert").bert, word_tokenizer())
+    file.write_text("w5\tw6\tCC-BY 2.0\n")
+    with pytest.raises(ValueError, match="needs one tab, between source and target, has 2"):
+        text_batches(file, tiny_model("bart"), word_tokenizer())
+    file.write_bytes(b"w5 w6\n\xe9")
+    with pytest.raises(ValueError, match="text must be UTF-8 text; byte 6 is not"):
+        text_batches(file, tiny_model("gpt2"), word_tokenizer())
 
 
 def test_type_checkers_are_told_that_the_package_is_typed():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 
 from ..functional.arguments import check_count
 from ..functional.rows import upcast
-from ..model.head_loss import CROSS_ENTROPY
-from ..model.state import dense_head
-from ._padding import counted
+from ..model.head_loss import CROSS_ENTROPY, num_classes
+from ..model.state import dense_head, transformers_model
+from ._padding import counted, frame_mask
 
 Batch = dict[str, Any]
 
@@ -105,6 +105,23 @@ class _CrossEntropyWatch(TorchFunctionMode):
         self.seen.append((z[kept], target[kept]))
 
 
+def as_it_runs(model: nn.Module) -> PreTrainedModel:
+    """The Transformers model inside a PEFT model, which is run on its own, or ``model`` itself.
+
+    Raises:
+        ValueError: an adapter that is a prompt, of which the model inside knows nothing.
+        TypeError: not a Transformers model.
+    """
+    inner = transformers_model(model)
+    adapter = getattr(model, "active_peft_config", None)
+    if getattr(adapter, "is_prompt_learning", False):
+        raise ValueError(
+            f"{type(adapter).__name__} puts a prompt before every input, which would not be there while this "
+            f"{type(inner).__name__} is measured; give the model before get_peft_model"
+        )
+    return inner
+
+
 def on_device(model: PreTrainedModel, batch: Batch) -> Batch:
     """The batch where the model is."""
     return {key: value.to(model.device) if torch.is_tensor(value) else value for key, value in batch.items()}
@@ -124,7 +141,7 @@ def scored(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
         ValueError: the model computes no cross-entropy over its classes from these labels.
     """
     head = model.get_output_embeddings()
-    watch = _CrossEntropyWatch(None if head is None else len(head.weight))
+    watch = _CrossEntropyWatch(num_classes(head) if hasattr(head, "weight") else None)
     with dense_head(model), watch:
         model(**on_device(model, batch))
     if not watch.seen:
@@ -150,6 +167,12 @@ class Answer:
     target: Tensor | None
     is_logits: bool
 
+    def split(self, size: int) -> Iterator[Answer]:
+        """The same, ``size`` positions at a time."""
+        for start in range(0, len(self.rows), size):
+            some = slice(start, start + size)
+            yield Answer(self.rows[some], None if self.target is None else self.target[some], self.is_logits)
+
 
 def answer(model: PreTrainedModel, batch: Batch) -> Answer:
     """Run a model on one batch, with softmax at its head.
@@ -174,6 +197,6 @@ def answer(model: PreTrainedModel, batch: Batch) -> Answer:
     rows: Tensor = upcast(found[name])
     if rows.dim() == 3:
         kind = "decoder" if model.config.is_encoder_decoder else "encoder"
-        kept = counted(batch, kind, model.config.is_encoder_decoder, rows.shape[:2])
+        kept = counted(batch, kind, model.config.is_encoder_decoder, rows.shape[:2], frame_mask(model))
         rows = rows.flatten(0, 1) if kept is None else rows[kept.to(rows.device)]
     return Answer(rows.flatten(0, -2), None, is_logits=name == "logits" and rows.shape[-1] > 1)

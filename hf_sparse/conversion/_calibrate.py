@@ -21,10 +21,9 @@ from ..config import MapConfig, SparseConfig
 from ..functional.arguments import check_flag, check_number
 from ..model.attach import change_settings
 from ..model.audit import audit
-from ..model.dry_run import quiet_evaluation
-from ..model.example import example_inputs
-from ..model.state import is_sparse, sparse_config, sparse_state, transformers_model
-from ._batches import Answer, Batch, answer, has_labels, read_batches
+from ..model.dry_run import eager_evaluation
+from ..model.state import check_whole, is_sparse, sparse_config, sparse_state
+from ._batches import Answer, Batch, answer, as_it_runs, has_labels, on_device, read_batches
 from ._closeness import MEASURES
 from ._fit import ALPHAS, cheapest, levels_of, share_of_edges
 from ._fit_head import Goal, fit_head, for_classes, for_coverage
@@ -76,7 +75,8 @@ def calibrate(
         measure: of closeness: ``"eps_kl"``, ``"js"`` (Jensen-Shannon), ``"states"`` (share of the variance of hidden
             states that is lost), or ``"auto"``, the first for scores of classes and the last for other outputs.
         max_batches: how many batches to read; None reads all.
-        max_seconds: of wall time after which no further batch is begun, and no further alpha; None takes the time.
+        max_seconds: of wall time for the settings: after a third of it no further batch is read to fit on, after half
+            of it no further alpha is tried. The batches held out are measured whatever it takes. None takes the time.
         eps: of the eps-perplexities in the report, in units of probability.
         progress: show a progress bar.
 
@@ -85,8 +85,9 @@ def calibrate(
         and for each layer of attention. Print it.
 
     Raises:
-        ValueError: a dense model, an empty loader, labels in some batches only, a temperature that is learned, a map
-            of attention whose weights do not sum to one, an argument out of range, a goal out of reach, a measure that
+        ValueError: a dense model or a part of a sparse one, an adapter of PEFT that is a prompt, an empty loader,
+            labels in some batches only or none that count in those to fit on, a temperature that is learned, a map of
+            attention whose weights do not sum to one, an argument out of range, a goal out of reach, a measure that
             does not fit the model's output, or a fused loss of soft-capped logits that would have to be centered. The
             model is then as it was.
         TypeError: a loader that does not yield mappings.
@@ -95,9 +96,10 @@ def calibrate(
     materialized, and about a hundred evaluations of the maps on 96 queries of each head. Memory: 256 MiB for scores,
     256 MiB for the head. The same data give the same settings.
     """
-    sparse = transformers_model(model)
+    sparse = as_it_runs(model)
     if not is_sparse(model):
         raise ValueError(f"this {type(sparse).__name__} is dense; call sparsify(model, ...) before calibrate")
+    check_whole(model)
     config = sparse_config(model)
     goal = Goal(coverage, classes)
     _check(edges, goal, measure, max_seconds, eps)
@@ -108,10 +110,10 @@ def calibrate(
     batches = read_batches(dataloader, max_batches, "" if coverage is None else "coverage")
     fit, judged = split(batches)
     own = {site.path: site.map_config for _, site in attention_sites(sparse)}
-    if edges is not None and not any(own.values()):
+    if edges is not None and all(each is None or each.name == "softmax" for each in own.values()):
         raise ValueError("edges is for attention, and this model's is dense; call sparsify(model, attn='entmax15')")
     passes = len(fit) * (1 + bool(own and config.head)) + len(judged) * (4 * bool(own) + 2 * bool(config.head))
-    with quiet_evaluation(sparse), tqdm(total=passes, desc="calibrate", disable=not progress) as bar:
+    with eager_evaluation(sparse), tqdm(total=passes, desc="calibrate", disable=not progress) as bar:
         judge = Judge(sparse, judged, measure, eps, bar.update)
         tried = ALPHAS if fit_alpha else ()
         clock = Clock(max_seconds)
@@ -121,7 +123,8 @@ def calibrate(
         bar.total = bar.n
         bar.refresh()
     head = work.head
-    _land(sparse, config, replace(config, attn=rules(sparse, work.fitted) or config.attn, head=head))
+    fitted = replace(config, attn=rules(sparse, work.fitted) or config.attn, head=head)
+    _land(sparse, config, fitted, on_device(sparse, batches[0]))
     if coverage is not None:
         sparse_state(model).figures["head_coverage"] = coverage
     logger.info("calibrated %s", report)
@@ -239,7 +242,8 @@ class _Fitting:
         candidates = self._candidates()
         dense, qualities = self.judge([Trial(self.own, own_head), *(Trial(each) for each in candidates)])
         before, *of_candidates = qualities
-        best = min(range(len(candidates)), key=lambda number: of_candidates[number].divergence)
+        # Of equals the last, which is what attention was.
+        best = min(reversed(range(len(candidates))), key=lambda number: of_candidates[number].divergence)
         self.fitted, after = candidates[best], of_candidates[best]
         if own_head is not None:
             self.head = self._fit_head(own_head, goal, alphas)
@@ -315,6 +319,7 @@ class _Fitting:
                 CalibratedLayer(
                     path,
                     scores.site.kind,
+                    scores.heads,
                     _alphas(after),
                     after.temperature,
                     LayerQuality.of(scores.means(before)),
@@ -329,12 +334,12 @@ def _alphas(map_config: MapConfig) -> float | tuple[float, ...] | None:
     return numbers[0] if len(numbers) == 1 else numbers or None
 
 
-def _land(model: PreTrainedModel, old: SparseConfig, new: SparseConfig) -> None:
+def _land(model: PreTrainedModel, old: SparseConfig, new: SparseConfig, example: Batch) -> None:
     state = sparse_state(model)
     with ExitStack() as undo:
         undo.callback(setattr, state, "figures", state.figures)
         undo.callback(change_settings, model, old)
         change_settings(model, SparseConfig.from_dict(new.to_dict()))
         if new.fused_loss:
-            audit(model, example_inputs(model))
+            audit(model, example)
         undo.pop_all()  # all is well: keep them

@@ -14,11 +14,11 @@ from ..attention import attention_sites
 from ..attention.site import trial
 from ..config import MapConfig, SparseConfig
 from ..functional.arguments import check_number
-from ..model.dry_run import quiet_evaluation
+from ..model.dry_run import eager_evaluation
 from ..model.sparse_model import SparseModel
 from ..model.sparsify import sparsify, unsparsify
-from ..model.state import sparse_config, transformers_model
-from ._batches import Answer, Batch, answer, on_device, read_batches
+from ..model.state import sparse_config
+from ._batches import Answer, Batch, answer, as_it_runs, on_device, read_batches
 from ._calibrate import split
 from ._closeness import MEASURES
 from ._fit import fit_temperatures
@@ -69,14 +69,14 @@ def compare(
         A ``Comparison``; print it, or draw it with ``plot_head_errors``.
 
     Raises:
-        ValueError: a model that is sparse already, a map outside the entmax family, an alpha for each head, a loader
-            that is empty, labels in some batches only, a budget below 0, a measure that does not fit the model's
-            output; and what ``sparsify`` refuses.
+        ValueError: a model that is sparse already, an adapter of PEFT that is a prompt, a map outside the entmax
+            family, an alpha for each head, a loader that is empty, labels in some batches only, a budget below 0, a
+            measure that does not fit the model's output; and what ``sparsify`` refuses.
         TypeError: a loader that does not yield mappings.
 
     Cost: two forward passes over three quarters of the batches, and sixteen over the others.
     """
-    dense_model: Any = transformers_model(model)
+    dense_model: Any = as_it_runs(model)
     if isinstance(dense_model, SparseModel):
         raise ValueError(f"this {type(dense_model).__name__} is sparse already; call unsparsify(model) first")
     check_number("budget", budget, ">= 0", lambda budget: budget >= 0)
@@ -86,7 +86,7 @@ def compare(
     batches = read_batches(dataloader, max_batches)
     sparsify(dense_model, attn, head, example=on_device(dense_model, batches[0]))
     try:
-        with quiet_evaluation(dense_model), tqdm(desc="compare", disable=not progress) as bar:
+        with eager_evaluation(dense_model), tqdm(desc="compare", disable=not progress) as bar:
             fit, judged = split(batches)
             return _compared(dense_model, fit, Judge(dense_model, judged, measure, eps, bar.update), budget)
     finally:

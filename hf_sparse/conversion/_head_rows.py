@@ -36,8 +36,18 @@ class HeadRows:
 
     @property
     def logits(self) -> Tensor:
-        """The kept logits (N, V)."""
-        return torch.cat([part.rows for part in self.parts])
+        """The kept logits (N, V).
+
+        Raises:
+            ValueError: there are none.
+        """
+        rows = torch.cat([part.rows for part in self.parts])
+        if not len(rows):
+            raise ValueError(
+                "no position counts in the batches that the head is fitted on, all but every fourth from the last: "
+                "their labels are ignored, or they are padding; shuffle the rows, or give more batches"
+            )
+        return rows
 
     @property
     def targets(self) -> Tensor:

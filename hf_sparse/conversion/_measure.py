@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.site import trial
@@ -18,6 +17,9 @@ from ._batches import Answer, Batch, answer
 from ._closeness import DIVERGENCES, lost_variance
 from ._rules import MapsByPath, all_softmax
 from ._scores import HeadMeans
+
+# Scores of classes that are compared at a time: 16 MiB in float32, several times.
+_NUMBERS = 2**22
 
 
 @dataclass(frozen=True)
@@ -92,25 +94,27 @@ class _Sums:
     seen: tuple[bool, bool] = (False, False)
 
     def add(self, own: Answer, dense: Answer, head: MapConfig, measure: str) -> None:
-        """Add the answers of one batch; ``head`` maps the logits among them."""
+        """Add the answers of one batch, some rows at a time; ``head`` maps the logits among them."""
+        if measure == "states":
+            lost, variance = lost_variance(own.rows, dense.rows)
+            self.distance, self.scale = self.distance + float(lost), self.scale + float(variance)
+        size = max(1, _NUMBERS // own.rows.shape[-1])
+        for some, beside in zip(own.split(size), dense.split(size), strict=True):
+            self._add_rows(some, beside, head, measure)
+
+    def _add_rows(self, own: Answer, dense: Answer, head: MapConfig, measure: str) -> None:
         self.seen = (own.target is not None, own.is_logits)
         self.targets += len(own.rows)
         q = distribution(head, own.rows) if own.is_logits else own.rows
-        self._add_distance(q, own, dense, measure)
+        if measure in DIVERGENCES:
+            self.distance += float(DIVERGENCES[measure](q, dense.rows.softmax(-1)).sum())
+            self.scale += len(q)
         if own.is_logits:
             self.support += float(support_size(q).sum())
         if own.target is not None:
             factor = replace(self.config, head=head).loss_factor
             self.labelled[0] += factor * float(head.loss()(own.rows, own.target, reduction="sum"))
             self.labelled[1] += float(eps_perplexity(q, own.target, self.eps).log()) * len(own.target)
-
-    def _add_distance(self, q: Tensor, own: Answer, dense: Answer, measure: str) -> None:
-        if measure in DIVERGENCES:
-            self.distance += float(DIVERGENCES[measure](q, dense.rows.softmax(-1)).sum())
-            self.scale += len(q)
-        else:
-            lost, variance = lost_variance(own.rows, dense.rows)
-            self.distance, self.scale = self.distance + float(lost), self.scale + float(variance)
 
     def quality(self) -> Quality:
         """The means."""

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 logger = logging.getLogger(__name__)
 
 
-def counted(batch: Mapping[str, Any], kind: str, is_encoder_decoder: bool, shape: tuple[int, ...]) -> Tensor | None:
+def frame_mask(model: PreTrainedModel) -> Callable[[int, Tensor], Tensor] | None:
+    """How a model of sound makes a mask of its positions from one of samples or frames; None where it does not say."""
+    if getattr(model.config, "add_adapter", False):  # which subsamples once more, after attention
+        return None
+    name = "_get_feature_vector_attention_mask"
+    return next((getattr(part, name) for part in model.modules() if hasattr(part, name)), None)
+
+
+def counted(
+    batch: Mapping[str, Any],
+    kind: str,
+    is_encoder_decoder: bool,
+    shape: tuple[int, ...],
+    by_frames: Callable[[int, Tensor], Tensor] | None = None,
+) -> Tensor | None:
     """Which positions of one side of a model count: (batch, positions), True where they do; None where all do.
 
     An encoder's, and a lone decoder's, are those of ``attention_mask``; a mask of more frames than there are
-    positions, as of sound, is read at as many places: a position counts where one of its frames does. The decoder's
+    positions, as of sound, is read as the model does (``by_frames``), or at as many places: a position counts where
+    one of its frames does. The decoder's
     positions of an encoder-decoder, cross-attention's queries among them, are those of ``decoder_attention_mask``, or
     where a label counts.
 
@@ -25,6 +41,7 @@ def counted(batch: Mapping[str, Any], kind: str, is_encoder_decoder: bool, shape
         kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
         is_encoder_decoder: whether the model is one.
         shape: number of rows and of positions.
+        by_frames: ``frame_mask`` of the model.
 
     >>> counted({"attention_mask": torch.tensor([[1, 1, 1, 0, 0, 0]])}, "encoder", True, (1, 3))
     tensor([[ True,  True, False]])
@@ -33,6 +50,8 @@ def counted(batch: Mapping[str, Any], kind: str, is_encoder_decoder: bool, shape
     if mask is None or mask.dim() != 2 or bool(mask.all()):
         return None
     rows, positions = shape
+    if by_frames is not None and kind == "encoder" and mask.shape[0] == rows and mask.shape[1] > positions:
+        return by_frames(positions, mask.long()).bool()
     if mask.shape[0] == rows and positions > 0 and mask.shape[1] % positions == 0:
         return mask.unflatten(1, (positions, -1)).any(-1)
     logger.warning(

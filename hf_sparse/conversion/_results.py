@@ -126,6 +126,7 @@ class CalibratedLayer:
     Attributes:
         path: the module's path.
         kind: ``"encoder"``, ``"decoder"`` or ``"cross"``.
+        heads: how many it has; 1 where it does not show them.
         alpha: a number, or one for each head; None where its map is known by another name or has none.
         temperature: a number, or one for each head.
         before: with the settings it had; on the queries that were recorded.
@@ -134,6 +135,7 @@ class CalibratedLayer:
 
     path: str
     kind: str
+    heads: int
     alpha: float | tuple[float, ...] | None
     temperature: float | tuple[float, ...]
     before: LayerQuality
@@ -174,8 +176,8 @@ class Calibration:
         """The share of attention's visible keys that keep weight, over its sparse layers; None without any."""
         if not self.layers:
             return None
-        kept = sum(layer.after.support for layer in self.layers)
-        return kept / sum(layer.after.dense_support for layer in self.layers)
+        kept = sum(layer.heads * layer.after.support for layer in self.layers)
+        return kept / sum(layer.heads * layer.after.dense_support for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

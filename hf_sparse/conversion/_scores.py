@@ -16,7 +16,7 @@ from ..functional import softmax
 from ..functional.rows import upcast
 from ..metrics import support_size
 from ._batches import Answer, Batch, answer
-from ._padding import counted
+from ._padding import counted, frame_mask
 from ._rules import all_softmax
 
 # Queries of each head that are kept, and numbers in all: 256 MiB in float32.
@@ -124,6 +124,9 @@ def record(
 
         with trial(model, all_softmax(model), watch if wanted else None):
             each(batch, answer(model, batch))
+    for recorded in found.values():
+        if len({part.shape[1] for part in recorded.parts}) > 1:  # some of its calls do not show their heads
+            recorded.parts = [part.reshape(1, 1, -1, part.shape[-1]) for part in recorded.parts]
     order = [site.path for _, site in attention_sites(model)]
     return {path: found[path] for path in order if path in found}
 
@@ -144,7 +147,7 @@ def _sample(
 ) -> Tensor:
     """As many queries that count as there is room for, drawn at random: (1, heads, queries, keys)."""
     counts = (z > -torch.inf).any(-1).any(1)
-    mask = counted(batch, site.kind, model.config.is_encoder_decoder, tuple(counts.shape))
+    mask = counted(batch, site.kind, model.config.is_encoder_decoder, tuple(counts.shape), frame_mask(model))
     if mask is not None:
         counts = counts & mask.to(counts.device)
     row, query = counts.nonzero(as_tuple=True)

@@ -11,9 +11,8 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..config import SparseConfig
-from ..model.dry_run import quiet_evaluation
-from ..model.state import transformers_model
-from ._batches import read_batches, scored
+from ..model.dry_run import eager_evaluation
+from ._batches import as_it_runs, read_batches, scored
 from ._fit_head import thresholds
 
 logger = logging.getLogger(__name__)
@@ -46,7 +45,8 @@ def estimate_tau_from_data(
         ``(alpha - 1) z``. It is logged with its standard deviation over positions.
 
     Raises:
-        ValueError: an argument out of range, or a loader that is empty or without labels that count.
+        ValueError: an argument out of range, a loader that is empty or without labels that count, or an adapter of
+            PEFT that is a prompt.
         TypeError: not a Transformers model, or a loader that does not yield mappings.
 
     Source: Tezekbayev et al. 2022, Section 3.1: tau by running data through the model.
@@ -56,10 +56,10 @@ def estimate_tau_from_data(
     map_config: Any = SparseConfig.parse(head=head).head
     if map_config.open_settings:
         raise ValueError('temperature must be a number, was "auto"; balanced_temperature(alpha, vocab_size) gives one')
-    inner = transformers_model(model)
+    inner = as_it_runs(model)
     batches = read_batches(dataloader, max_batches, "estimate_tau_from_data")
     found = []
-    with quiet_evaluation(inner):
+    with eager_evaluation(inner):
         for batch in tqdm(batches, desc="tau", disable=not progress):
             found.append(thresholds(map_config, scored(inner, batch)[0]))
     taus = torch.cat(found).double()

@@ -18,7 +18,8 @@ def best_temperatures(
     """The temperatures at which errors are smallest, for several heads at once, each with its own minimum.
 
     The first grid runs from ``middle / reach`` to ``middle * reach``; each further one spans the neighbours of the
-    best point of the one before. With the defaults neighbours are 1.9 % apart in the end.
+    best point of the one before. With the defaults neighbours are 1.9 % apart in the end. Of temperatures that cost
+    the same, the one nearest to the middle of the grid is taken.
 
     Args:
         errors: from temperatures (heads,) to what they cost (heads,).
@@ -36,6 +37,7 @@ def best_temperatures(
     """
     middle = middle.double()
     steps = torch.linspace(-1, 1, points, dtype=torch.float64)
+    steps = steps[steps.abs().argsort(stable=True)]  # argmin takes the first of equals
     for _ in range(rounds):
         candidates = reach ** steps[:, None] * middle
         costs = torch.stack([errors(each).detach().double().cpu() for each in candidates])

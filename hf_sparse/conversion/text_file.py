@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers import DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto import modeling_auto
+
+from ..functional.arguments import check_count
 
 _CAUSAL = set(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 _MASKED = set(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values())
@@ -25,21 +29,24 @@ def text_batches(
     """The lines of a file as batches with labels, in the order of the file.
 
     Args:
-        path: UTF-8 text, one example a line: text for causal and masked language models, source and target with a tab
-            between them for encoder-decoders.
+        path: UTF-8 text, plain or ``.gz``, one example a line: text for causal and masked language models, source and
+            target with a tab between them for encoder-decoders. Blank lines are left out.
         model: a language model; it decides what the labels are.
         tokenizer: the model's own. Where it has no token for padding, the end of text pads.
         batch_size: lines a batch.
-        max_length: tokens that are kept of a text.
+        max_length: tokens that are kept of a text, where the model has positions for as many.
 
     Returns:
         Keyword arguments for the model's forward, ``labels`` among them; padding is labelled -100. In texts for a
         masked language model 15 % of the tokens are masked, the same ones every time.
 
     Raises:
-        ValueError: no line, a line without its tab, or a model without a loss over the words of a text.
+        ValueError: no line, a line without its one tab, a file that is not UTF-8, a size below 1, or a model without a
+            loss over the words of a text.
     """
-    lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    check_count("batch_size", batch_size)
+    check_count("max_length", max_length)
+    lines = [line for line in _lines(Path(path)) if line.strip()]
     if not lines:
         raise ValueError(f"{path} has no line of text")
     name, in_pairs = type(model).__name__, model.config.is_encoder_decoder
@@ -47,7 +54,8 @@ def text_batches(
         raise ValueError(f"{name} has no loss over the words of a text; call the Python function with a loader")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    options = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
+    kept = min(max_length, _positions(model), tokenizer.model_max_length)
+    options = {"padding": True, "truncation": True, "max_length": kept, "return_tensors": "pt"}
     batches = []
     for start in range(0, len(lines), batch_size):
         some = lines[start : start + batch_size]
@@ -64,11 +72,27 @@ def text_batches(
     return batches
 
 
+def _lines(path: Path) -> list[str]:
+    """The lines of a file, without line ends and byte-order mark."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be UTF-8 text; byte {error.start} is not") from error
+    return [line.removesuffix("\r") for line in text.split("\n")]  # other characters of Unicode end no line
+
+
+def _positions(model: PreTrainedModel) -> float:
+    """How many tokens the model has positions for; some configurations say -1 where there is no end."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 0
+    return positions if positions > 0 else math.inf
+
+
 def _pair(path: str | Path, line: str) -> tuple[str, str]:
-    source, tab, target = line.partition("\t")
-    if not tab:
-        raise ValueError(f"a line of {path} has no tab between source and target: {line!r}")
-    return source, target
+    fields = line.split("\t")
+    if len(fields) != 2:
+        raise ValueError(f"a line of {path} needs one tab, between source and target, has {len(fields) - 1}: {line!r}")
+    return fields[0], fields[1]
 
 
 def _without_padding(ids: Tensor, is_token: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from .patch import install_where_imported
 from .peft_guard import OF_PEFT
 from .saved_config import mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
-from .state import PartAttention, SparseState, set_state, sparse_state, state_of, transformers_model
+from .state import PartAttention, SparseState, check_whole, set_state, sparse_state, state_of, transformers_model
 from .visible_loss import restore_losses, show_losses
 
 
@@ -98,8 +98,9 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
         config: sparse where the model is, with a fused loss and learned settings where the model has them.
 
     Raises:
-        ValueError: the model is not sparse.
+        ValueError: the model is not sparse, or a part of a sparse one.
     """
+    check_whole(model)
     state, inner = sparse_state(model), transformers_model(model)
     own_configs(model)
     sites = [site for _, site in attention_sites(inner)]

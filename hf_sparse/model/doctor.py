@@ -296,6 +296,8 @@ def _without_last_two(inputs: Inputs, key: str, length: int) -> dict[str, Any]:
 def cache_difference(model: PreTrainedModel, inputs: Inputs) -> float | None:
     """The largest distance between logits of step-by-step decoding with a cache and those of one call.
 
+    Positions of padding do not count.
+
     Args:
         model: any model.
         inputs: keyword arguments for one forward call.
@@ -309,15 +311,20 @@ def cache_difference(model: PreTrainedModel, inputs: Inputs) -> float | None:
         return None
     key, length = tokens
     rest = _without_last_two(inputs, key, length)
-    cache, steps = None, []
+    given = inputs.get("attention_mask") if key == "input_ids" else None
+    mask = given if torch.is_tensor(given) and given.dim() == 2 else None
+    cache, steps, seen = None, [], 0
     for ids in (inputs[key][:, : length - 2], *inputs[key][:, length - 2 :].split(1, dim=1)):
+        seen += ids.shape[1]
+        padding = {} if mask is None else {"attention_mask": mask[:, :seen]}
         torch.manual_seed(0)
         with torch.no_grad():
-            output = model(**rest, **{key: ids}, past_key_values=cache, use_cache=True)
+            output = model(**rest, **padding, **{key: ids}, past_key_values=cache, use_cache=True)
         cache = output.get("past_key_values")
         if cache is None:
             return None
         steps.append(output.logits)
         if key == "input_ids":  # images and sounds are in the cache now
             rest = {name: value for name, value in rest.items() if name.startswith("encoder_")}
-    return difference(torch.cat(steps, dim=1), logits_of(model, inputs))
+    counts = torch.ones(inputs[key].shape, dtype=torch.bool) if mask is None else mask.bool()
+    return difference(torch.cat(steps, dim=1)[counts], logits_of(model, inputs)[counts])

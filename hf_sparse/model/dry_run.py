@@ -81,6 +81,13 @@ def quiet_evaluation(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def eager_evaluation(model: nn.Module) -> Iterator[None]:
+    """``quiet_evaluation`` in which nothing compiled runs: what is watched, or changes at every call, must be seen."""
+    with torch.compiler.set_stance("force_eager"), quiet_evaluation(model):
+        yield
+
+
+@contextmanager
 def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Run the block in one mode of ``model`` without gradients; leave modes and random state as they were."""
     before = [(module, module.training) for module in model.modules()]

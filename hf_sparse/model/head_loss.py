@@ -91,7 +91,7 @@ class HeadLoss(TorchFunctionMode):
         if self.log_softmax is not None and any(arg is self.log_softmax for arg in args):
             return self._after_log_softmax(func, args, kwargs)
         output = func(*args, **kwargs)
-        if func in _LOG_SOFTMAX and output.shape[-1] == _num_classes(self.head):
+        if func in _LOG_SOFTMAX and output.shape[-1] == num_classes(self.head):
             self.log_softmax, self.logits = output, args[0]
         return output
 
@@ -112,7 +112,7 @@ class HeadLoss(TorchFunctionMode):
         call = CROSS_ENTROPY.bind(input, target, *args, **kwargs)
         call.apply_defaults()
         options = call.arguments
-        if input.shape[min(1, input.dim() - 1)] != _num_classes(self.head):
+        if input.shape[min(1, input.dim() - 1)] != num_classes(self.head):
             return nn.functional.cross_entropy(*call.args, **call.kwargs)
         self.asked = True
         missing_count = options["reduction"] == "mean" and self.num_items is not None
@@ -148,7 +148,7 @@ def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -
         )
 
 
-def _num_classes(head: nn.Module) -> int:
+def num_classes(head: nn.Module) -> int:
     """The size of the vocabulary of a head, whose ``weight`` is a method where torch quantized it dynamically.
 
     Raises:

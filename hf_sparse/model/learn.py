@@ -13,7 +13,7 @@ from ..settings import Learned
 from .attach import change_settings
 from .example import first_run
 from .sparsify import check_learned, with_learning_heads
-from .state import dense_attention, sparse_config, transformers_model
+from .state import check_whole, dense_attention, sparse_config, transformers_model
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -40,8 +40,8 @@ def learn_settings(
         The same object.
 
     Raises:
-        ValueError: a dense model; settings that no map of its attention has, or that cannot be learned; heads that
-            cannot be counted; see ``sparsify``.
+        ValueError: a dense model, or a part of a sparse one; settings that no map of its attention has, or that cannot
+            be learned; an alpha above 2; heads that cannot be counted; see ``sparsify``.
         TypeError: not a Transformers model.
 
     Source: alpha for each head, Correia et al. 2019, Section 3.
@@ -55,6 +55,7 @@ def learn_settings(
     [1.0, 1.0, 1.0, 1.0]
     """
     inner, config, names = transformers_model(model), sparse_config(model), tuple(settings)
+    check_whole(model)
     new = config.replace_maps(lambda rule: _learned(rule, names))
     if new == config:
         given = ", ".join(map(repr, names)) or "none"
@@ -88,6 +89,11 @@ def _with_learned(map_config: MapConfig, name: str, role: str) -> MapConfig:
     value = map_config.value(name)
     if isinstance(value, Learned):
         return map_config
+    if name == "alpha" and max(value.numbers) > 2:
+        raise ValueError(
+            f"alpha is learned between 1 and 2, and a map of this model's {role} has {max(value.numbers):g}; learn "
+            "other settings alone, or make the model sparse with a smaller alpha"
+        )
     start = [min(max(each, _LEAST), _MOST) if name == "alpha" else each for each in value.numbers]
     parsed = MapConfig.parse({"name": map_config.name, name: {"learned": start}}, role)
     return map_config.with_settings(**{name: parsed.value(name)})

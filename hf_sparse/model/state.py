@@ -261,6 +261,22 @@ def check_parts(model: PreTrainedModel) -> None:
         )
 
 
+def check_whole(model: nn.Module) -> None:
+    """Refuse a part of a sparse model: the whole keeps the settings, and would not know of a change.
+
+    Raises:
+        ValueError: the model is such a part.
+    """
+    state = state_of(model)
+    if state is not None and state.whole is not None:
+        name = type(transformers_model(model)).__name__
+        raise ValueError(
+            f"this {name} is a part of a sparse {state.whole}, which keeps and saves the settings: give the whole; or "
+            f"unsparsify it, sparsify this {name} alone, and in the end sparsify the whole with the settings that "
+            "sparse_config(part).to_dict() has then"
+        )
+
+
 def sparse_config(model: nn.Module) -> SparseConfig:
     """The settings of a sparse model.
 

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from hf_sparse import calibrate, compare, estimate_tau_from_data, sparse_config, sparsify
-from hf_sparse.conversion._batches import _CrossEntropyWatch, read_batches, scored
+from hf_sparse.conversion._batches import _CrossEntropyWatch, as_it_runs, read_batches, scored
 from tests.conversion.data import loader
 from tests.model.test_head import scored as by_hand
 from tests.tiny_models import ARCHITECTURES, tiny_model, tokens
@@ -39,6 +40,28 @@ def test_classifiers_are_scored_too_and_regressions_refused():
     model = BertForSequenceClassification(BertConfig(**config, num_labels=1)).eval()
     with pytest.raises(ValueError, match="BertForSequenceClassification computes no cross-entropy over its classes"):
         scored(model, {"input_ids": tokens(), "labels": torch.tensor([0.0, 2.0])})
+
+
+@torch.no_grad()
+def test_a_head_that_torch_quantized_has_its_weight_behind_a_call():
+    model = torch.ao.quantization.quantize_dynamic(tiny_model("llama"), {nn.Linear})
+    batch = loader(model)[0]
+    logits, target = scored(model, batch)
+    assert logits.shape == (len(target), 23)
+
+
+def test_prompts_of_peft_are_refused_and_other_adapters_are_not():
+    """The model inside is run alone, without its prompt."""
+    prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    lora = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])
+    model = get_peft_model(sparsify(tiny_model("llama"), attn="entmax15"), prompt)
+    with pytest.raises(ValueError, match="PromptTuningConfig puts a prompt before every input"):
+        calibrate(model, [ROW], progress=False)
+    for function, given in ((compare, {"attn": "entmax15"}), (estimate_tau_from_data, {})):
+        with pytest.raises(ValueError, match="PromptTuningConfig puts a prompt"):
+            function(get_peft_model(tiny_model("llama"), prompt), [ROW], **given, progress=False)
+    model = tiny_model("llama")
+    assert as_it_runs(get_peft_model(model, lora)) is model
 
 
 def test_calls_are_understood_however_they_are_written():

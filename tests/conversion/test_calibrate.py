@@ -1,13 +1,16 @@
 """calibrate brings a sparse model closer to the dense one, says by how much, and the settings stay with the model."""
 
+import copy
 import json
 import math
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from hf_sparse import calibrate, from_pretrained, is_sparse, probabilities, sparse_config, sparsify, unsparsify
 from hf_sparse.attention import attention_sites
+from hf_sparse.conversion import _measure
 from tests.conversion.data import loader
 from tests.model.test_centered_head import with_offset
 from tests.model.test_head import scored as by_hand
@@ -163,6 +166,23 @@ def test_the_progress_bar_counts_every_forward_call(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_scores_of_a_large_batch_are_compared_some_rows_at_a_time(monkeypatch):
+    reports, sizes = [], []
+    eps_kl = _measure.DIVERGENCES["eps_kl"]
+    monkeypatch.setitem(_measure.DIVERGENCES, "eps_kl", lambda q, p: (sizes.append(len(q)), eps_kl(q, p))[1])
+    for numbers in (_measure._NUMBERS, 5 * 23):
+        monkeypatch.setattr(_measure, "_NUMBERS", numbers)
+        model = sparsify(tiny_model("gpt2"), attn="entmax15", head="entmax15")
+        sizes.clear()
+        reports.append(calibrate(model, loader(model), progress=False))
+    assert set(sizes) == {5, 1}  # 16 targets
+    whole, in_parts = (report.after for report in reports)
+    assert in_parts.targets == whole.targets
+    assert (in_parts.loss, in_parts.eps_perplexity, in_parts.divergence, in_parts.support) == pytest.approx(
+        (whole.loss, whole.eps_perplexity, whole.divergence, whole.support), rel=1e-5
+    )
+
+
 def test_max_batches_bounds_what_is_read():
     model = sparsify(tiny_model("gpt2"), attn="entmax15")
     assert calibrate(model, loader(model, num_batches=3), max_batches=1, progress=False).dense.targets == 16
@@ -234,7 +254,52 @@ def test_what_a_fused_loss_cannot_do_is_refused_after_all(monkeypatch):
     assert settings_of(model) == before
 
 
+def test_a_head_without_positions_to_fit_it_on_is_refused():
+    model = sparsify(tiny_model("gpt2"), attn="entmax15", head="entmax15")
+    before, batches = settings_of(model), loader(model, num_batches=4)
+    for batch in batches[:3]:
+        batch["labels"] = torch.full_like(batch["labels"], -100)
+    for goal in ({}, {"classes": 5}):
+        with pytest.raises(ValueError, match="no position counts in the batches that the head is fitted on"):
+            calibrate(model, batches, **goal, progress=False)
+    assert settings_of(model) == before
+
+
+def test_a_compiled_model_is_measured_uncompiled_and_stays_compiled():
+    calls = []
+
+    def backend(graph, _):
+        calls.append(1)
+        return graph
+
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    expected = calibrate(copy.deepcopy(model), loader(model), progress=False)
+    model.compile(backend=backend)
+    assert calibrate(model, loader(model), progress=False) == expected
+    assert not calls
+    with torch.no_grad():
+        model(loader(model)[0]["input_ids"])
+    assert calls
+
+
+class HasNoExample(LlamaForCausalLM):
+    """Its input cannot be made up."""
+
+    main_input_name = "words"
+
+
+def test_a_fused_loss_is_checked_on_the_loaders_own_batch():
+    model = HasNoExample(tiny_model("llama").config).eval()
+    batches = loader(model)
+    sparsify(model, head="entmax15", fused_loss=True, example=batches[0])
+    calibrate(model, batches, progress=False)
+    assert sparse_config(model).head.temperature != 1
+
+
 def test_models_and_arguments_that_do_not_fit_are_refused():
+    whole = sparsify(tiny_model("bert"), attn="entmax15")
+    with pytest.raises(ValueError, match="this BertModel is a part of a sparse BertForMaskedLM, which keeps"):
+        calibrate(whole.bert, loader(whole), progress=False)
     dense = tiny_model("gpt2")
     with pytest.raises(ValueError, match="this GPT2LMHeadModel is dense; call sparsify"):
         calibrate(dense, loader(dense), progress=False)

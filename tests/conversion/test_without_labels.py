@@ -4,12 +4,20 @@ import logging
 
 import pytest
 import torch
-from transformers import BertModel, ViTConfig, ViTModel
+from transformers import (
+    BertModel,
+    ProphetNetConfig,
+    ProphetNetForCausalLM,
+    ViTConfig,
+    ViTModel,
+    Wav2Vec2Config,
+    Wav2Vec2Model,
+)
 
 from hf_sparse import calibrate, compare, sparse_config, sparsify
 from hf_sparse.conversion._batches import answer
 from hf_sparse.conversion._padding import counted
-from tests.tiny_models import tiny_model
+from tests.tiny_models import spread, tiny_model
 
 
 def encoder():
@@ -96,6 +104,37 @@ def test_edges_bound_what_attention_keeps():
     assert found[0.9] < found[0.4]
 
 
+def test_the_share_of_edges_counts_every_head_where_layers_have_different_numbers_of_them():
+    bart = tiny_model("bart", encoder_attention_heads=1, decoder_attention_heads=8)
+    report = calibrate(sparsify(bart, attn="sparsemax"), padded(), progress=False)
+    assert {layer.heads for layer in report.layers} == {1, 8}
+    kept, visible = (
+        sum(layer.heads * getattr(layer.after, name) for layer in report.layers)
+        for name in ("support", "dense_support")
+    )
+    assert report.edges == pytest.approx(kept / visible)
+
+
+def test_texts_of_one_token_leave_attention_as_it_was():
+    """One key has all of the weight at any temperature."""
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    report = calibrate(model, [{"input_ids": torch.tensor([[5], [6]])}] * 2, progress=False)
+    assert report.layers
+    assert {map_config.temperature for map_config in sparse_config(model).attention_maps} == {1.0}
+
+
+def test_attention_that_shows_its_heads_in_some_calls_alone_is_calibrated():
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_decoder_attention_heads": 4, "ngram": 2}
+    torch.manual_seed(0)
+    config = ProphetNetConfig(
+        vocab_size=23, num_decoder_layers=1, decoder_ffn_dim=32, is_decoder=True, is_encoder_decoder=False, **sizes
+    )
+    model = sparsify(spread(ProphetNetForCausalLM(config).eval()), attn="sparsemax")
+    report = calibrate(model, padded(), progress=False)
+    assert report.after.divergence < report.before.divergence
+    assert any(layer.heads == 1 for layer in report.layers)
+
+
 def test_a_time_budget_reads_less():
     calls = []
     model = sparsify(encoder(), attn="entmax15")
@@ -124,6 +163,17 @@ def test_a_time_budget_reads_less():
 def test_what_a_mask_excludes(batch, kind, whole, shape, expected):
     found = counted(batch, kind, whole, shape)
     assert (None if found is None else found.tolist()) == expected
+
+
+def test_silence_is_left_out_where_frames_are_not_so_many_samples_each():
+    torch.manual_seed(0)
+    config = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    model = sparsify(Wav2Vec2Model(Wav2Vec2Config(**config)).eval(), attn="entmax15")
+    mask = (torch.arange(4000) < torch.tensor([[4000], [1500]])).long()
+    batch = {"input_values": torch.randn(2, 4000), "attention_mask": mask}
+    frames = int(model._get_feature_vector_attention_mask(12, mask).sum())
+    assert 12 < frames < 24
+    assert calibrate(model, [batch], progress=False).dense.targets == frames
 
 
 def test_a_mask_that_cannot_be_read_is_reported(caplog):
@@ -173,6 +223,8 @@ def test_bad_requests_are_refused(arguments, error, message):
 
 
 def test_edges_are_for_attention():
+    with pytest.raises(ValueError, match="edges is for attention, and this model's is dense"):
+        calibrate(sparsify(tiny_model("gpt2"), attn="softmax"), padded(), edges=0.5, progress=False)
     with pytest.raises(ValueError, match="edges is for attention, and this model's is dense"):
         calibrate(sparsify(tiny_model("gpt2"), head="entmax15"), padded(), edges=0.5, progress=False)
 

@@ -109,6 +109,16 @@ def test_an_example_replaces_made_up_input():
     assert doctor(tiny_model("llama"), example={"input_ids": ids}).checks["causal"].startswith("not checked")
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
+def test_a_cache_is_examined_with_the_padding_of_the_example(name, side):
+    ids = tokens(length=8)
+    mask = torch.ones_like(ids)
+    mask[1, slice(3) if side == "left" else slice(5, None)] = 0
+    found = doctor(tiny_model(name), "entmax15", example={"input_ids": ids, "attention_mask": mask}, progress=False)
+    assert found.checks["cached equals uncached"].startswith("yes")
+
+
 def test_what_cannot_be_examined_is_refused():
     with pytest.raises(ValueError, match="sparse already"):
         doctor(sparsify(tiny_model("llama"), attn="entmax15"))

@@ -44,6 +44,21 @@ def test_an_end_of_alphas_range_starts_inside_it():
     assert starts == pytest.approx((1.01, 1.5, 1.7, 1.99))
 
 
+def test_an_alpha_outside_its_range_is_refused():
+    model = sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": 3.0})
+    with pytest.raises(ValueError, match="alpha is learned between 1 and 2, and a map of this model's attn has 3"):
+        learn_settings(model)
+    learn_settings(model, ["temperature"])
+    assert hf_sparse.sparse_config(model).attn[0].map.alpha == 3
+
+
+def test_a_part_of_a_sparse_model_is_refused():
+    """The whole keeps the settings: it would be saved with the old ones."""
+    model = sparsify(tiny_model("bert"), attn="entmax15")
+    with pytest.raises(ValueError, match="this BertModel is a part of a sparse BertForMaskedLM, which keeps"):
+        learn_settings(model.bert)
+
+
 def test_softmax_and_what_is_learned_already_stay():
     model = sparsify(tiny_model("bart"), attn={"encoder": "softmax", "cross": {"name": "entmax", "alpha": "learned"}})
     with torch.no_grad():
