@@ -6,7 +6,7 @@ part of the data, and measures on another, beside the dense model and the bare s
     smollm2-attention   a language model's attention: cross-entropy on text, at an eighth or a fifth of the edges
     smollm2-settings    the same, its alphas and temperatures trained for few edges at a loss .5 % above, no weight
     smollm2-trained     the same, trained for the fewest edges at a loss 1 % above a dense model's
-    smollm2-adapted     the same, with adapters beside the settings of its maps
+    smollm2-adapted*    the same, with adapters beside the settings of its maps
     smollm2-head        its head: a mean number of classes beside top-p
     smollm2-head-trained its head, trained with adapters for few classes beside a dense model trained alike
     smollm2-cache       its attention over long contexts: what a step must read, in float32 and half
@@ -100,6 +100,16 @@ RUNS = {
         length=512,
         dtype="bfloat16",
         steps=200,
+        rank=16,
+        increase=0.005,
+        distillation=0.5,
+    ),
+    "smollm2-adapted-longer": Pretrained(
+        part="trained",
+        edges=0.12,
+        length=512,
+        dtype="bfloat16",
+        steps=300,
         rank=16,
         increase=0.005,
         distillation=0.5,

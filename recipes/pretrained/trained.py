@@ -171,7 +171,8 @@ def _fitted(settings: dict[str, Any], figures: Figures) -> str:
 def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
     for record in records:
         figures, settings = record["figures"], record["settings"]
-        learned = "trained by adapters" if settings["rank"] else "no weight trained, only settings"
+        adapters = f"trained by adapters for {settings['steps']} steps"
+        learned = adapters if settings["rank"] else "no weight trained, only settings"
         length, edges = settings["length"], 0.12 if settings["length"] <= 256 else 0.05
         goal = f"loss within 1 %, at most {edges * 100:g} % of the edges of {length} tokens"
         yield Verdict(
