@@ -8,11 +8,14 @@ has its finite derivative.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..kernels import entmax_weights, jacobian_product, slopes_in_alpha
+from ._entmax_rows import by_chunks, write_jacobian_product, write_weights
 from ._softmax import softmax_rows
 from .newton import SOFTMAX_BELOW, exponent_of
 from .rows import in_graph
@@ -83,29 +86,76 @@ def _slope_in_alpha(p: Tensor, a: Tensor) -> Tensor:
     return p * (phi_2 - psi_2 - phi * log_p - entropy * psi) / (1 + a * phi)
 
 
-def _by_alpha(write: Callable[..., object], alpha: Tensor, *tensors: Tensor, width: int) -> Tensor:
-    """``write(*rows, alpha, out)`` for every run of rows that share an alpha; returns all that was written.
+class _Runs(NamedTuple):
+    """Runs of rows that share an alpha, each the business of one call.
 
-    Args:
-        write: takes rows (n, V) of each tensor, a number, and where to write, (n, width).
-        alpha: (..., 1), broadcasts over the rows.
-        tensors: (..., V), of one shape.
-        width: of the result (..., width).
+    Attributes:
+        alphas: of the runs.
+        lengths: rows of each.
     """
-    written = tensors[0].new_empty(*tensors[0].shape[:-1], width)
-    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in (*tensors, written)]
-    by_row = alpha.detach().expand(*tensors[0].shape[:-1], 1).flatten()
-    values, counts = torch.unique_consecutive(by_row, return_counts=True)
-    for each, *rows, out in zip(values.tolist(), *(rows.split(counts.tolist()) for rows in flat)):
-        write(*rows, each, out)
-    return written
+
+    alphas: list[float]
+    lengths: list[int]
+
+    @classmethod
+    def of(cls, alpha: Tensor, x: Tensor) -> _Runs:
+        """Those of rows x (..., V) and an alpha (..., 1) that broadcasts over them."""
+        by_row = alpha.detach().expand(*x.shape[:-1], 1).flatten()
+        values, counts = torch.unique_consecutive(by_row, return_counts=True)
+        return cls(values.tolist(), counts.tolist())
+
+    def write(self, write: Callable[..., object], *tensors: Tensor, width: int) -> Tensor:
+        """``write(*rows, alpha, out)`` for every run; returns all that was written.
+
+        Args:
+            write: takes rows (n, V) of each tensor, a number, and where to write, (n, width).
+            tensors: (..., V), of one shape.
+            width: of the result (..., width).
+        """
+        written = tensors[0].new_empty(*tensors[0].shape[:-1], width)
+        flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in (*tensors, written)]
+        for alpha, *rows, out in zip(self.alphas, *(rows.split(self.lengths) for rows in flat)):
+            write(*rows, alpha, out)
+        return written
 
 
-def _write_weights(x: Tensor, alpha: float, out: Tensor) -> None:
+# A call of torch for a run is worth its time from so many scores on; other rows are solved all together.
+_WORTH_A_CALL = 1 << 14
+
+
+def _runs(alpha: Tensor, x: Tensor, impl: str) -> _Runs | None:
+    """The runs of rows to be solved one after the other, or None."""
+    if x.numel() == 0 or x.device.type != "cpu" or in_graph():
+        return None
+    runs = _Runs.of(alpha, x)
+    return runs if impl == "cpp" or len(runs.alphas) * _WORTH_A_CALL <= x.numel() else None
+
+
+def _write_weights(x: Tensor, alpha: float, out: Tensor, impl: str) -> None:
     if alpha - 1 < SOFTMAX_BELOW:
         out.copy_(softmax_rows(x))
-    else:
+    elif impl == "cpp":
         entmax_weights(x, alpha, exponent_of(alpha), out)
+    else:
+        by_chunks(partial(write_weights, alpha=alpha), x, out=out)
+
+
+def _write_product(p: Tensor, grad: Tensor, alpha: float, out: Tensor, impl: str) -> None:
+    if impl == "cpp":
+        jacobian_product(p, grad, alpha, out)
+    else:
+        by_chunks(partial(write_jacobian_product, alpha=alpha), p, grad, out=out)
+
+
+def _write_slopes(p: Tensor, grad: Tensor, alpha: float, out: Tensor, impl: str) -> None:
+    if impl == "cpp":
+        slopes_in_alpha(p, grad, alpha, out)
+    else:
+        by_chunks(partial(_write_slopes_of_chunk, a=p.new_tensor(alpha) - 1), p, grad, out=out)
+
+
+def _write_slopes_of_chunk(p: Tensor, grad: Tensor, out: Tensor, a: Tensor) -> None:
+    torch.sum(torch.where(p > 0, grad, 0.0) * _slope_in_alpha(p, a), -1, keepdim=True, out=out)
 
 
 class EntmaxPerRow(torch.autograd.Function):
@@ -119,8 +169,9 @@ class EntmaxPerRow(torch.autograd.Function):
         # Here and not in the caller: under vmap the values can be read only here.
         if not in_graph() and not bool(((alpha >= 1) & (alpha <= 2)).all()):
             raise ValueError(f"a tensor alpha must be in [1, 2], was in [{float(alpha.min())}, {float(alpha.max())}]")
-        if impl == "cpp" and x.numel():
-            return _by_alpha(_write_weights, alpha, x, width=x.shape[-1])
+        runs = _runs(alpha, x, impl)
+        if runs is not None:
+            return runs.write(partial(_write_weights, impl=impl), x, width=x.shape[-1])
         return _solve(x, alpha - 1)
 
     @staticmethod
@@ -131,13 +182,15 @@ class EntmaxPerRow(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, alpha = ctx.saved_tensors
-        # The kernel's results have no derivative, and it takes no tensors of torch.func.
+        # What is written has no derivative, and is no tensor of torch.func.
         once = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-        if ctx.impl == "cpp" and once and p.numel():
+        runs = _runs(alpha, p, ctx.impl) if once else None
+        if runs is not None:
             for_alpha = None
             if ctx.needs_input_grad[1]:
-                for_alpha = _by_alpha(slopes_in_alpha, alpha, p, grad, width=1).sum_to_size(alpha.shape)
-            return _by_alpha(jacobian_product, alpha, p, grad, width=p.shape[-1]), for_alpha, None
+                by_row = runs.write(partial(_write_slopes, impl=ctx.impl), p, grad, width=1)
+                for_alpha = by_row.sum_to_size(alpha.shape)
+            return runs.write(partial(_write_product, impl=ctx.impl), p, grad, width=p.shape[-1]), for_alpha, None
         support = p > 0
         grad = torch.where(support, grad, 0.0)
         s = torch.where(support, ((2 - alpha) * _log(p)).exp(), 0.0)

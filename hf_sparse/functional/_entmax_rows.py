@@ -24,18 +24,18 @@ def _row_by_row(x: Tensor) -> bool:
     return x.device.type == "cpu" and not in_graph()
 
 
-def _by_chunks(write: Callable[..., None], *tensors: Tensor) -> Tensor:
-    """``write(*tensors, out)`` for a cache-sized number of rows at a time; returns out, shaped as the first tensor."""
+def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None = None) -> Tensor:
+    """``write(*tensors, out)`` for a cache-sized number of rows at a time; out, shaped as the first tensor if None."""
     flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
-    out = torch.empty_like(flat[0], memory_format=torch.contiguous_format)
-    num_rows = max(1, _CHUNK * torch.get_num_threads() // out.shape[-1])
-    for start in range(0, len(out), num_rows):
+    written = torch.empty_like(flat[0], memory_format=torch.contiguous_format) if out is None else out
+    num_rows = max(1, _CHUNK * torch.get_num_threads() // flat[0].shape[-1])
+    for start in range(0, len(written), num_rows):
         chunk = slice(start, start + num_rows)
-        write(*(tensor[chunk] for tensor in flat), out[chunk])
-    return out.view(tensors[0].shape)
+        write(*(tensor[chunk] for tensor in flat), written[chunk])
+    return written.view(tensors[0].shape) if out is None else out
 
 
-def _write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
+def write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
     """p of a chunk of rows (N, V); zeros for a fully masked row."""
     exponent = exponent_of(alpha)
     if alpha > 2:
@@ -92,7 +92,8 @@ def _mean(s: Tensor, values: Tensor) -> Tensor:
     return (s * values).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total)
 
 
-def _write_jacobian_product(p: Tensor, grad: Tensor, out: Tensor, alpha: float) -> None:
+def write_jacobian_product(p: Tensor, grad: Tensor, out: Tensor, alpha: float) -> None:
+    """``J g`` of a chunk of rows p and g (N, V); see ``JacobianProduct``."""
     if alpha > 2:
         out.copy_(_steep_jacobian_product(p, grad, alpha))
         return
@@ -143,7 +144,7 @@ class JacobianProduct(torch.autograd.Function):
         if impl == "cpp" and _row_by_row(p):
             return jacobian_product(p, grad, alpha)
         if _row_by_row(p):
-            return _by_chunks(partial(_write_jacobian_product, alpha=alpha), p.detach(), grad)
+            return by_chunks(partial(write_jacobian_product, alpha=alpha), p.detach(), grad)
         return _jacobian_product(p, grad, alpha)
 
     @staticmethod
@@ -188,7 +189,7 @@ class EntmaxRows(torch.autograd.Function):
         if impl == "cpp" and _row_by_row(x):
             return entmax_weights(x, alpha, exponent_of(alpha))
         if _row_by_row(x):
-            return _by_chunks(partial(_write_weights, alpha=alpha), x)
+            return by_chunks(partial(write_weights, alpha=alpha), x)
         return _weights(x.to(dtype_for(alpha, x)), alpha).to(x.dtype)
 
     @staticmethod

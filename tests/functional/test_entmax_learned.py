@@ -155,3 +155,18 @@ def test_the_kernel_steps_back_where_a_second_derivative_or_a_transform_is_wante
         sums[impl + " by rows"] = rows.detach()
     torch.testing.assert_close(sums["cpp"], sums["torch"], atol=1e-4, rtol=0)
     torch.testing.assert_close(sums["cpp by rows"], sums["torch by rows"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_rows_solved_alpha_by_alpha_and_all_together_are_the_same(dtype):
+    alpha = torch.tensor([1.0, 1.001, 1.3, 2.0], dtype=dtype)[:, None, None].requires_grad_()
+    z, upstream = (scores(1, 4, 128, 160, seed=seed, dtype=dtype) for seed in (0, 1))
+    z[0, 1, 2, 3:] = -torch.inf
+    z.requires_grad_()
+    long_runs = entmax(z, alpha, impl="torch")
+    # Heads next to each other: every row has another alpha than the one before.
+    no_runs = entmax(z.transpose(1, 2), alpha[:, 0], impl="torch").transpose(1, 2)
+    torch.testing.assert_close(long_runs, no_runs, atol=2 * WEIGHT[dtype], rtol=0)
+    found, expected = (torch.autograd.grad(p, (z, alpha), upstream) for p in (long_runs, no_runs))
+    torch.testing.assert_close(found[0], expected[0], atol=GRADIENT[dtype], rtol=0)
+    torch.testing.assert_close(found[1], expected[1], atol=128 * GRADIENT[dtype], rtol=1e-5)  # of as many rows
