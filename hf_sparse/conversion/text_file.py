@@ -41,12 +41,12 @@ def text_batches(
         masked language model 15 % of the tokens are masked, the same ones every time.
 
     Raises:
-        ValueError: no line, a line without its one tab, a file that is not UTF-8, a size below 1, or a model without a
-            loss over the words of a text.
+        ValueError: no line, a line without its one tab, a file that ``read_lines`` refuses, a size below 1, or a model
+            without a loss over the words of a text.
     """
     check_count("batch_size", batch_size)
     check_count("max_length", max_length)
-    lines = [line for line in _lines(Path(path)) if line.strip()]
+    lines = [line for line in read_lines(path) if line.strip()]
     if not lines:
         raise ValueError(f"{path} has no line of text")
     name, in_pairs = type(model).__name__, model.config.is_encoder_decoder
@@ -72,14 +72,22 @@ def text_batches(
     return batches
 
 
-def _lines(path: Path) -> list[str]:
-    """The lines of a file, without line ends and byte-order mark."""
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 file, plain or ``.gz``, without line ends and byte-order mark; empty ones too.
+
+    Raises:
+        ValueError: the file is not UTF-8, or not gzip where its name says so.
+    """
+    path = Path(path)
     try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8 text; byte {error.start} is not") from error
-    return [line.removesuffix("\r") for line in text.split("\n")]  # other characters of Unicode end no line
+    except gzip.BadGzipFile as error:
+        raise ValueError(f"{path} must be UTF-8 text, gzipped if its name ends in .gz: {error}") from error
+    # Other characters of Unicode end no line.
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def _positions(model: PreTrainedModel) -> float:

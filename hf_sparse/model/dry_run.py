@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..attention import SupportCount, observe
 from ..attention.inline import attention_call, is_softmax
+from .partitioned import whole
 
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 _Running = list[tuple[str, nn.Module]]
@@ -89,12 +90,16 @@ def eager_evaluation(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Run the block in one mode of ``model`` without gradients; leave modes and random state as they were."""
+    """Run the block in one mode of ``model`` without gradients; leave modes and random state as they were.
+
+    Parameters that ZeRO-3 divides are whole in it.
+    """
     before = [(module, module.training) for module in model.modules()]
     device = next(iter(model.parameters()), torch.empty(0)).device
     model.train(training)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        with whole(model.parameters()), torch.no_grad(), forked:
             yield
     finally:
         for module, mode in before:

@@ -38,9 +38,9 @@ def ask_for_weights(head: Any, inputs: Any, output: Any) -> None:
 
     They are freed where it ends. Asked for there, they are gathered, and stay until the model around it ends.
     """
-    _ = head.weight, head.bias
+    _ = head.weight, getattr(head, "bias", None)
 
 
 def linear_is_replaced() -> bool:
-    """Whether ``torch.nn.functional.linear`` is ZeRO-3's, of which a ``TorchFunctionMode`` sees nothing."""
+    """Whether ``torch.nn.functional.linear`` is another, as ZeRO-3's, that no ``TorchFunctionMode`` sees."""
     return not isinstance(nn.functional.linear, BuiltinFunctionType)

@@ -12,6 +12,8 @@ import datasets
 from datasets import Dataset
 from huggingface_hub.errors import HFValidationError
 
+from hf_sparse.conversion.text_file import read_lines
+
 from ..data import english_verbs
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -78,12 +80,8 @@ def read_table(path: Path) -> Dataset:
     Raises:
         ValueError: the file is no such table; the message names the line.
     """
-    try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: must be UTF-8 text; byte {error.start} is not") from error
-    stripped = ((number, line.removesuffix("\r")) for number, line in enumerate(lines, 1))
-    return as_table(str(path), "line", ((number, line.split("\t")) for number, line in stripped if line))
+    rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line)
+    return as_table(str(path), "line", rows)
 
 
 def read_hub(name: str) -> Words:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import NamedTuple
 import datasets
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from hf_sparse.conversion.text_file import read_lines
 
 from ..data import scenes
 
@@ -27,17 +28,13 @@ class Text(NamedTuple):
     what: str
 
 
-def read_lines(path: Path) -> list[str]:
-    """Stripped lines of a UTF-8 text file, plain or ``.gz``, empty lines included.
+def stripped_lines(path: Path) -> list[str]:
+    """The stripped lines of a file (see ``read_lines``).
 
     Raises:
         ValueError: the file is not UTF-8 text, or has no text.
     """
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        lines = [line.strip() for line in content.decode("utf-8").splitlines()]
-    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: must be UTF-8 text, gzipped if its name ends in .gz: {error}") from error
+    lines = [line.strip() for line in read_lines(path)]
     if not any(lines):
         raise ValueError(f"{path}: no text")
     return lines
@@ -80,12 +77,12 @@ def read_text(data: str) -> Text:
     if data == "scenes":
         return Text(*split([english for _, english in scenes.pairs()]), "embedded scenes")
     if path.is_file():
-        return Text(*split(articles(read_lines(path))), f"{path.parent.name}/{path.name}")
+        return Text(*split(articles(stripped_lines(path))), f"{path.parent.name}/{path.name}")
     if path.is_dir():
         test = next((path / name for name in ("test.txt", "valid.txt") if (path / name).is_file()), None)
         if test is None or not (path / "train.txt").is_file():
             raise ValueError(f"{path} must hold train.txt and test.txt or valid.txt; or give one file, to be split")
-        return Text(articles(read_lines(path / "train.txt")), articles(read_lines(test)), path.name)
+        return Text(articles(stripped_lines(path / "train.txt")), articles(stripped_lines(test)), path.name)
     name, _, configuration = data.partition(":")
     found = datasets.load_dataset(name, configuration or None)
     return Text(articles(list(found["train"]["text"])), articles(list(found["test"]["text"])), data)

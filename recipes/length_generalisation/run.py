@@ -40,12 +40,16 @@ from .data import MARK, PAD, TASKS, collate, rows
 from .report import card, report
 
 # The temperature of docs/training.md. At 1, scores of fresh weights leave out most keys, and these get no gradient.
-WARM = {"name": "entmax15", "temperature": 3.0}
+WARM = {"temperature": 3.0}
+ENTMAX: dict[str, Any] = {"name": "entmax15"}
+ADAPTIVE: dict[str, Any] = {**ENTMAX, "beta": {"learned": 0.1}, "gamma": {"learned": 1.0}}
 ATTENTION: dict[str, Any] = {
     "softmax": None,
     "scalable softmax": {"name": "softmax", "delta": 0.0, "beta": {"learned": 0.43}},
-    "entmax15": WARM,
-    "adaptive-scalable entmax15": {**WARM, "beta": {"learned": 0.1}, "gamma": {"learned": 1.0}},
+    "entmax15": ENTMAX | WARM,
+    "adaptive-scalable entmax15": ADAPTIVE | WARM,
+    "entmax15 at temperature 1": ENTMAX,
+    "adaptive-scalable entmax15 at temperature 1": ADAPTIVE,
 }
 
 

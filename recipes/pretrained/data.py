@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..translation.data import read_lines
+from hf_sparse.conversion.text_file import read_lines
 
 Batch = dict[str, Tensor]
 

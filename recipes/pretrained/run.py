@@ -89,31 +89,23 @@ class Pretrained(Settings):
         )
 
 
+ADAPTED = Pretrained(
+    part="trained",
+    edges=0.06,
+    length=512,
+    dtype="bfloat16",
+    steps=200,
+    rank=16,
+    increase=0.005,
+    distillation=0.5,
+)
 RUNS = {
     "smollm2-attention": Pretrained(edges=0.12),
     "smollm2-attention-fifth": Pretrained(edges=0.2),
     "smollm2-settings": Pretrained(part="trained", edges=0.12, batch_size=4, increase=0.005, dtype="bfloat16"),
     "smollm2-trained": Pretrained(part="trained", edges=0.12, length=512),
-    "smollm2-adapted": Pretrained(
-        part="trained",
-        edges=0.06,
-        length=512,
-        dtype="bfloat16",
-        steps=200,
-        rank=16,
-        increase=0.005,
-        distillation=0.5,
-    ),
-    "smollm2-adapted-longer": Pretrained(
-        part="trained",
-        edges=0.12,
-        length=512,
-        dtype="bfloat16",
-        steps=300,
-        rank=16,
-        increase=0.005,
-        distillation=0.5,
-    ),
+    "smollm2-adapted": ADAPTED,
+    "smollm2-adapted-longer": dataclasses.replace(ADAPTED, edges=0.12, steps=300),
     "smollm2-cache": Pretrained(part="cache", edges=0.12, length=512),
     "smollm2-cache-half": Pretrained(part="cache", edges=0.12, length=512, dtype="bfloat16"),
     "smollm2-head": Pretrained(part="head"),

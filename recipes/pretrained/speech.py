@@ -18,7 +18,8 @@ from scipy.signal import resample_poly
 from torch import Tensor
 from transformers import PreTrainedModel, WhisperForConditionalGeneration, WhisperProcessor
 
-from ..translation.data import read_lines
+from hf_sparse.conversion.text_file import read_lines
+
 from .whisper_ct2 import whisper_base
 
 RATE = 16_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,8 @@ from typing import NamedTuple
 import datasets
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from hf_sparse.conversion.text_file import read_lines
 
 from ..data import scenes
 
@@ -32,20 +33,6 @@ class Corpus(NamedTuple):
     train: list[Pair]
     dev: list[Pair]
     test: list[Pair]
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 text file, plain or ``.gz``, without line ends and byte-order mark.
-
-    Raises:
-        ValueError: the file is not UTF-8.
-    """
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: must be UTF-8 text; byte {error.start} is not") from error
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def read_table(path: Path) -> list[Pair]:

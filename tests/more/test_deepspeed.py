@@ -66,7 +66,7 @@ import sys
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM
-from hf_sparse import SparseTrainer, SparseTrainingArguments, sparsify
+from hf_sparse import SparseTrainer, SparseTrainingArguments, calibrate, learn_settings, sparsify
 
 dense, out = sys.argv[1:]
 rows = [[3 + (i * j) % 20 for j in range(4 + i % 3)] for i in range(8)]  # of different lengths in the two processes
@@ -84,12 +84,18 @@ args = SparseTrainingArguments(
 )
 model = AutoModelForCausalLM.from_pretrained(dense)  # divided from the start
 assert model.lm_head.weight.numel() == 0
-settings = {"attn": {"name": "entmax", "alpha": "learned"}, "head": {"name": "alpha_relu"}, "fused_loss": True}
-trainer = SparseTrainer(sparsify(model, **settings), args, train_dataset=data)
+sparsify(model, attn="entmax15", head={"name": "alpha_relu"}, fused_loss=True)
+calibrate(model, [{"input_ids": torch.tensor([row]), "labels": torch.tensor([row])} for row in rows], progress=False)
+learn_settings(model, ["alpha"])
+assert model.lm_head.weight.numel() == 0  # divided again
+start = model.model.layers[0].self_attn.sparse_alpha.value.detach().clone()
+trainer = SparseTrainer(model, args, train_dataset=data)
 trainer.train()
 assert trainer.is_deepspeed_enabled
 assert all(log["head_support"] >= 1 for log in trainer.state.log_history if "loss" in log)
 trainer.save_model()
+if trainer.is_world_process_zero():
+    torch.save(start, f"{out}.pt")
 """
 
 # On the interpreter's own way out gloo's threads can abort the process, when all the work is done.
@@ -119,7 +125,7 @@ def test_loss_and_steps_of_a_divided_model_are_those_of_a_whole_one(tmp_path, st
     launch(tmp_path, STEPS, stage)
 
 
-def test_a_model_that_is_loaded_in_parts_is_made_sparse_trained_with_a_fused_loss_and_saved_whole(tmp_path):
+def test_a_model_that_is_loaded_in_parts_is_made_sparse_calibrated_trained_and_saved_whole(tmp_path):
     tiny_model("llama").save_pretrained(tmp_path / "dense")
     launch(tmp_path, TRAINER, tmp_path / "dense", tmp_path / "out")
     model = from_pretrained(tmp_path / "out")
@@ -129,4 +135,4 @@ def test_a_model_that_is_loaded_in_parts_is_made_sparse_trained_with_a_fused_los
     assert not torch.equal(model.lm_head.weight, before.lm_head.weight)
     alpha = model.model.layers[0].self_attn.sparse_alpha.value
     assert alpha.shape == (model.config.num_attention_heads,)
-    assert (alpha != 0).any()  # trained: it starts at the middle of its range
+    assert not torch.equal(alpha, torch.load(tmp_path / "out.pt"))  # trained, too
