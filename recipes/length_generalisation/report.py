@@ -95,7 +95,8 @@ def length_best() -> str:
             )
         first = {name: at[lengths[0]] for name, at in accuracies[task].items()}
         lines += [
-            f"- {task} was not learned by every seed of {name}: {right:.1%} of answer tokens right at the training length"
+            f"- {task} was not learned by every seed of {name}: "
+            f"{right:.1%} of answer tokens right at the training length"
             for name, right in first.items()
             if right < 0.95
         ]
