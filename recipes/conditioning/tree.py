@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class Tree:
     Args:
         model: an encoder-decoder or a decoder with a sparse head, in evaluation mode.
         inputs: for one sentence, (1, length) tensors.
+        start: what the decoder reads before the output: the prompt of a decoder-only model.
         language: of the outputs.
         ends: the tokens that end an output.
         max_new_tokens: longest output.
@@ -31,11 +32,13 @@ class Tree:
         self,
         model: PreTrainedModel,
         inputs: Mapping[str, Tensor],
+        start: Sequence[int],
         language: Language,
         ends: Iterable[int],
         max_new_tokens: int,
     ) -> None:
-        self.model, self.inputs, self.language = model, inputs, language
+        self.model, self.start, self.language = model, list(start), language
+        self._encoded = _encoded(model, inputs)
         self.ends, self.max_new_tokens = set(ends), max_new_tokens
         self._known: dict[String, dict[int, float]] = {}
         self._states: dict[String, Any] = {(): language.start()}
@@ -67,13 +70,19 @@ class Tree:
 
     @torch.no_grad()
     def _distribution(self, prefix: String) -> Tensor:
-        tokens = torch.tensor([prefix], dtype=torch.long)
-        if self.model.config.is_encoder_decoder:
-            start = torch.tensor([[self.model.generation_config.decoder_start_token_id]])
-            logits = self.model(**self.inputs, decoder_input_ids=torch.cat([start, tokens], dim=1)).logits
-        else:
-            logits = self.model(input_ids=torch.cat([self.inputs["input_ids"], tokens], dim=1)).logits
+        name = "decoder_input_ids" if self._encoded else "input_ids"
+        ids = torch.tensor([[*self.start, *prefix]])
+        logits = self.model(**self._encoded, **{name: ids}).logits
         return hf_sparse.probabilities(self.model, logits[0, -1]).double()
+
+
+@torch.no_grad()
+def _encoded(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What the decoder of an encoder-decoder reads of the inputs; nothing for a decoder-only model."""
+    if not model.config.is_encoder_decoder:
+        return {}
+    rest = {name: value for name, value in inputs.items() if name != model.main_input_name}
+    return {**rest, "encoder_outputs": model.get_encoder()(**inputs)}
 
 
 class Sampler:

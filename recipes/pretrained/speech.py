@@ -61,20 +61,27 @@ def clips(
     Raises:
         ValueError: espeak-ng is not installed, or has no such voice; a text without sentences.
     """
-    if shutil.which("espeak-ng") is None:
-        raise ValueError("speech is made by espeak-ng, which is not installed: apt install espeak-ng")
-    check_voices(voices)
     lines = [line.strip() for line in read_lines(path) if 5 <= len(line.split()) <= 20]
     if len(lines) < 2:
         raise ValueError(f"{path} has {len(lines)} lines of 5 to 20 words, and two sentences are needed")
     chosen = torch.linspace(0, len(lines) - 1, min(2 * count, len(lines))).long().tolist()[part::2]
+    return spoken_clips(processor, [lines[index] for index in chosen], voices, noise, seed)
+
+
+def spoken_clips(
+    processor: WhisperProcessor, sentences: Sequence[str], voices: Sequence[str], noise: float, seed: int
+) -> list[Clip]:
+    """Sentences, spoken by voices in turn; arguments and errors as of ``clips``."""
+    if shutil.which("espeak-ng") is None:
+        raise ValueError("speech is made by espeak-ng, which is not installed: apt install espeak-ng")
+    check_voices(voices)
     random = np.random.default_rng(seed)
     found = []
-    for number, index in enumerate(chosen):
-        sound = spoken(lines[index], voices[number % len(voices)])
+    for number, sentence in enumerate(sentences):
+        sound = spoken(sentence, voices[number % len(voices)])
         sound = sound + noise * sound.std() * random.standard_normal(len(sound)).astype(np.float32)
         features = processor(sound, sampling_rate=RATE, return_tensors="pt").input_features
-        found.append(Clip(lines[index], features))
+        found.append(Clip(sentence, features))
     return found
 
 

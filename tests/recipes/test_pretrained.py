@@ -307,7 +307,7 @@ def test_a_sentence_may_begin_with_a_dash():
 def test_speech_without_its_program_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="espeak-ng, which is not installed"):
-        speech.clips(None, tmp_path / "said.txt", ("en-us",), 1, 0.0, 0, 0)
+        speech.spoken_clips(None, ["a sentence"], ("en-us",), 0.0, 0)
 
 
 def test_texts_without_what_is_needed_are_refused(tmp_path):
