@@ -18,7 +18,8 @@ RESULT = "recipes/conditioning/results/conditioning.json"
 TITLES = {
     "inflection": "verb forms, given the list of all forms",
     "fields": "fields after a prompt, given a pattern",
-    "commands": "speech in noise, given a list of commands",
+    "commands": "speech in some noise, given a list of commands",
+    "commands-noisy": "speech in as much noise as sound, given a list of commands",
 }
 
 
@@ -41,7 +42,7 @@ def draw(runs: Sequence[Record], path: Path) -> None:
         paths = [case["path"] for case in _known(run["figures"])]
         longest = max(map(len, paths), default=0)
         means = [fmean(path[min(n, len(path) - 1)] for path in paths) for n in range(longest)]
-        axes.plot(range(longest), means, marker=".", label=TITLES[run["settings"]["part"]])
+        axes.plot(range(longest), means, marker=".", label=TITLES[run["run"]])
     axes.set_xlabel("draws that ASAp has learned from (0: masking)")
     axes.set_ylabel("mean KL from p(output | L), nats")
     axes.axhline(0, color="black", linewidth=1, label="exact conditioning")
@@ -65,7 +66,7 @@ def conditioning_words() -> str:
             continue
         known = [case["right"] for case in figures["cases"] if "right" in case]
         others = [case for case in figures["cases"] if "right" not in case]
-        title = TITLES[run["settings"]["part"]]
+        title = TITLES[run["run"]]
         lines.append(
             f"- {title}: greedy decoding gets {figures['greedy']:.0%} of {len(known)} right, "
             f"the likeliest of {figures['entries']:,} entries is right for {fmean(known):.0%}."
@@ -95,7 +96,7 @@ def _lines(runs: Sequence[Record]) -> list[str]:
         cases, known = run["figures"]["cases"], _known(run["figures"])
         complete = [case for case in cases if case["complete"]]
         lines.append(
-            f"| {TITLES[run['settings']['part']]} | {len(cases)} | {len(complete)} | "
+            f"| {TITLES[run['run']]} | {len(cases)} | {len(complete)} | "
             f"{sum(not case['members'] for case in complete)} | "
             f"{fmean(case['probability'][0] for case in cases):.1%} | "
             f"{fmean(case['expanded'] for case in cases):.0f} | {_mean(known, 'masking')} | {_mean(known, 'asap')} |"

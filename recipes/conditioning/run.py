@@ -2,14 +2,14 @@
 
     inflection   a model of verb forms, trained here: the output is one of all known forms
     fields       a pretrained language model with a sparse head: a year, a number, yes or no, by a regular expression
-    commands     a speech recogniser with a sparse head: one of a list of commands, in noise, or something else
+    commands*    a speech recogniser with a sparse head: one of a list of commands, in noise, or something else
 
 Three distributions of outputs in the language are compared: the true one, which ``condition`` computes; that of
 masking, which is what constrained decoding samples from; and that of ASAp (Park et al. 2024) after draws that need as
 many prefixes as ``condition`` did.
 
     python -m recipes.conditioning.run --only inflection
-    python -m recipes.conditioning.run --only fields commands
+    python -m recipes.conditioning.run --only fields "commands*"
     python -m recipes.conditioning.run --set rows=20
 """
 
@@ -236,10 +236,12 @@ def perform(settings: Conditioning, folder: Path) -> Figures:
     return PARTS[settings.part](settings, folder)
 
 
+COMMANDED = Conditioning(part="commands", source="whisper-base", rows=len(COMMANDS))
 RUNS = {
     "inflection": Conditioning(),
     "fields": Conditioning(part="fields", rows=len(FIELDS)),
-    "commands": Conditioning(part="commands", source="whisper-base", rows=len(COMMANDS)),
+    "commands": COMMANDED,
+    "commands-noisy": dataclasses.replace(COMMANDED, noise=1.0),
 }
 QUICK = {"rows": 2, "fit_rows": 2, "steps": 10, "max_expanded": 20, "max_draws": 2}
 

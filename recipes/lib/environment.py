@@ -52,7 +52,7 @@ def origin(records: list[dict[str, Any]]) -> str:
     hardware, versions = records[0]["hardware"], records[0]["versions"]
     commits = ", ".join(dict.fromkeys(map(short_commit, records)))
     threads = f"{hardware['torch_threads']} thread{'s' if hardware['torch_threads'] > 1 else ''}"
-    minutes = sum(record["cpu_seconds"] for record in records) / 60
+    minutes = sum(record["cpu_seconds"] or 0 for record in records) / 60
     return (
         f"{len(records)} runs, {minutes:.0f} minutes of CPU together without what was read or resumed "
         f"({hardware['device']}, {threads}), torch {versions['torch']}, transformers "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ import hf_sparse
 
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
-from ..lib.environment import short_commit
+from ..lib.environment import origin
 from ..lib.records import Figures, Record
+from ..lib.seeds import by_run, over_seeds
 
 RESULT, FROM_SCRATCH = (f"recipes/translation/results/{name}.json" for name in ("multi30k", "multi30k_from_scratch"))
 MEASURES = (
@@ -131,34 +133,50 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
     )
 
 
-def systems(path: str) -> dict[str, Record]:
-    """Records of the systems of a summary, by name."""
-    return {record["run"]: record for record in read(path)["runs"] if is_system(record)}
+def systems(path: str) -> dict[str, list[Record]]:
+    """Records of the systems of a summary by name, one for each seed."""
+    return by_run(record for record in read(path)["runs"] if is_system(record))
 
 
-def table(records: dict[str, Record]) -> list[str]:
-    """Lines of a table of the documentation, one line per system."""
+def table(records: dict[str, list[Record]]) -> list[str]:
+    """Lines of a table of the documentation, one line per system: means over its seeds, with their spread."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for record in records.values():
-        row = record["figures"]
+    for seeds in records.values():
+        row = seeds[0]["figures"]
         fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
-        penalty = row["penalty"]
+        penalties = {_penalty(record["figures"]["penalty"]) for record in seeds}
         attention = f"{row['attention']}{', coverage vector' if has_coverage(row) else ''}"
-        search = f"penalty, beta {penalty['beta']:g}, alpha {penalty['alpha']:g}" if penalty else "beam"
-        lines.append(
-            f"| {attention} | {fertility or ''} | {search} | {row['bleu']:.2f} | {row['chrf']:.2f} | "
-            f"{row['rep']:.2f} | {row['rep_without_worst']:.2f} | {row['drop']:.2f} | "
-            f"{row['attended_at_a_step']:.1f} | {row['attended_share']:.0%} |"
-        )
+        figures = [
+            over_seeds([record["figures"][name] for record in seeds], form)
+            for name, form in (
+                ("bleu", ".2f"),
+                ("chrf", ".2f"),
+                ("rep", ".2f"),
+                ("rep_without_worst", ".2f"),
+                ("drop", ".2f"),
+                ("attended_at_a_step", ".1f"),
+                ("attended_share", ".0%"),
+            )
+        ]
+        lines.append(f"| {' | '.join([attention, fertility or '', ' or '.join(sorted(penalties)), *figures])} |")
     return lines
+
+
+def _penalty(weights: dict[str, float] | None) -> str:
+    return f"penalty, beta {weights['beta']:g}, alpha {weights['alpha']:g}" if weights else "beam"
+
+
+def _seeds(records: dict[str, list[Record]]) -> str:
+    counts = sorted({len(seeds) for seeds in records.values()})
+    return "one seed" if counts == [1] else f"{' to '.join(map(str, counts))} seeds (mean ± standard deviation)"
 
 
 @block
 def translation() -> str:
     """All systems on Multi30k, and one sentence by softmax and constrained sparsemax."""
     result, records = read(RESULT), systems(RESULT)
-    first = records["softmax"]
-    settings, versions, hardware, figures = (first[key] for key in ("settings", "versions", "hardware", "figures"))
+    first = records["softmax"][0]
+    settings, versions, figures = (first[key] for key in ("settings", "versions", "figures"))
     rows = figures["rows"]
     example = next(record["figures"] for record in result["runs"] if record["run"] == "example")
     lines = [
@@ -167,11 +185,9 @@ def translation() -> str:
         f"{rows['train']:,} pairs, {rows['vocabulary']:,} subwords, {figures['parameters']:,} "
         f"parameters; {settings['base_steps']:,} steps with softmax that all systems share, then {settings['steps']} "
         f"of each system's own, of {settings['batch_size']} pairs; {rows['test']:,} test sentences, "
-        f"{settings['beams']} beams; seed {settings['seed']}. BLEU and chrF by sacrebleu {versions['sacrebleu']}; REP "
+        f"{settings['beams']} beams; {_seeds(records)}. BLEU and chrF by sacrebleu {versions['sacrebleu']}; REP "
         "and DROP on lower-cased words; the weights of the penalty are those of highest BLEU on "
-        f"{rows['dev']} development sentences. One thread of a shared machine ({hardware['device']}, "
-        f"{hardware['machine']}), torch {versions['torch']}, transformers {versions['transformers']}, commit "
-        f"{short_commit(first)}. {result['note']}",
+        f"{rows['dev']} development sentences. {origin(result['runs'])}",
         "",
         "The test sentence with translations short enough to draw in which softmax repeats most beyond constrained "
         "sparsemax:",
@@ -189,17 +205,16 @@ def translation() -> str:
 def translation_from_scratch() -> str:
     """Systems on Multi30k that share no training."""
     records = systems(FROM_SCRATCH)
-    first = records["softmax"]
-    settings, versions, rows = first["settings"], first["versions"], first["figures"]["rows"]
-    losses = ", ".join(f"{name} {record['figures']['final_loss']:.2f}" for name, record in records.items())
-    cpu = ", ".join(f"{name} {record['figures']['training_cpu_seconds']:.0f}" for name, record in records.items())
+    first = records["softmax"][0]
+    settings, rows = first["settings"], first["figures"]["rows"]
+    losses = ", ".join(
+        f"{name} {fmean(record['figures']['final_loss'] for record in seeds):.2f}" for name, seeds in records.items()
+    )
     lines = [
         *table(records),
         "",
         f"Each from the same untrained weights, {settings['steps']} steps of {settings['batch_size']} pairs; "
-        f"{rows['test']:,} test sentences, {settings['beams']} beams; seed {settings['seed']}; all else as above."
-        f" Training loss over the last steps: {losses}. CPU seconds of training: {cpu}. "
-        f"torch {versions['torch']}, transformers {versions['transformers']}, commit "
-        f"{short_commit(first)}. {read(FROM_SCRATCH)['note']}",
+        f"{rows['test']:,} test sentences, {settings['beams']} beams; {_seeds(records)}; all else as above. Training "
+        f"loss over the last steps: {losses}. {origin(read(FROM_SCRATCH)['runs'])}",
     ]
     return "\n".join(lines)

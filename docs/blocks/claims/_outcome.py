@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from recipes.lib.blocks import read
+from recipes.lib.seeds import by_run, mean_of
 
 Figures = dict[str, Any]
 
@@ -32,8 +33,14 @@ def runs(path: str) -> list[dict[str, Any]]:
 
 
 def figures_of(path: str) -> dict[str, Figures]:
-    """The figures of every run of a study with one seed, by name."""
-    return {record["run"]: record["figures"] for record in runs(path)}
+    """The figures of every run of a study by name: means over its seeds."""
+    return {name: mean_of([record["figures"] for record in records]) for name, records in by_run(runs(path)).items()}
+
+
+def seeds_of(path: str, names: Collection[str]) -> str:
+    """How many seeds some runs of a study have, in brackets; nothing where it is one."""
+    counts = sorted({len(records) for name, records in by_run(runs(path)).items() if name in names})
+    return "" if counts == [1] else f" (means of {' to '.join(map(str, counts))} seeds)"
 
 
 def listed(values: Mapping[str, float], form: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._outcome import Outcome, figures_of, listed
+from ._outcome import Outcome, figures_of, listed, seeds_of
 
 RESULTS = "recipes/translation/results"
 SHARED_START, FROM_SCRATCH = f"{RESULTS}/multi30k.json", f"{RESULTS}/multi30k_from_scratch.json"
@@ -14,15 +14,17 @@ def constrained_sparsemax_is_first(figure: str) -> Outcome:
     """Compare one of BLEU, REP and DROP between four attentions."""
     systems = figures_of(SHARED_START)
     values = {name: systems[name][figure] for name in ATTENTIONS}
-    return Outcome(listed(values, ".2f"), BETTER[figure](values, key=values.__getitem__) == "csparsemax-predicted")
+    text = listed(values, ".2f") + seeds_of(SHARED_START, ATTENTIONS)
+    return Outcome(text, BETTER[figure](values, key=values.__getitem__) == "csparsemax-predicted")
 
 
 def predicted_fertility_is_best() -> Outcome:
     """Compare BLEU of constrained sparsemax between fertilities."""
     kind = "csparsemax-"
-    systems = figures_of(SHARED_START).items()
-    bleu = {name.removeprefix(kind): figures["bleu"] for name, figures in systems if name.startswith(kind)}
-    return Outcome(listed(bleu, ".2f"), max(bleu, key=bleu.__getitem__) == "predicted")
+    found = {name: figures for name, figures in figures_of(SHARED_START).items() if name.startswith(kind)}
+    bleu = {name.removeprefix(kind): figures["bleu"] for name, figures in found.items()}
+    text = listed(bleu, ".2f") + seeds_of(SHARED_START, found)
+    return Outcome(text, max(bleu, key=bleu.__getitem__) == "predicted")
 
 
 def coverage_vector_helps() -> Outcome:
@@ -30,5 +32,6 @@ def coverage_vector_helps() -> Outcome:
     systems = figures_of(FROM_SCRATCH)
     pairs = {key: (systems["softmax"][key], systems["softmax-coverage"][key]) for key in BETTER}
     text = ", ".join(f"{without:.2f} to {with_it:.2f}" for without, with_it in pairs.values())
+    text += seeds_of(FROM_SCRATCH, ("softmax", "softmax-coverage"))
     helps = all(BETTER[key](pair) == pair[1] != pair[0] for key, pair in pairs.items())
     return Outcome(text, helps)

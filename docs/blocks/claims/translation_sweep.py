@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recipes.lib.seeds import by_run, mean_of
-
-from ._outcome import Figures, NotRun, Outcome, listed, runs
+from ._outcome import Figures, NotRun, Outcome, figures_of, listed, seeds_of
 
 EMBEDDED = "recipes/translation_sweep/results/scenes.json"
 STUDIES = {"Multi30k": "recipes/translation_sweep/results/multi30k.json", "embedded sample": EMBEDDED}
 MAPS = ("softmax", "entmax15", "sparsemax")
 PLACES = {"attention": "attended", "output": "head_support"}
 AT_OUTPUT = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
-
-
-def means(path: str) -> dict[str, Figures]:
-    """The figures of every run of a study by name: means over its seeds."""
-    return {name: mean_of([record["figures"] for record in records]) for name, records in by_run(runs(path)).items()}
 
 
 def sweeps(*names: str) -> tuple[str, list[Figures]]:
@@ -30,15 +23,10 @@ def sweeps(*names: str) -> tuple[str, list[Figures]]:
         NotRun: a run is missing in every study.
     """
     for study, path in STUDIES.items():
-        found = means(path)
+        found = figures_of(path)
         if set(names) <= set(found):
-            return study + _seeds(path, names), [found[name] for name in names]
+            return study + seeds_of(path, names), [found[name] for name in names]
     raise NotRun(next(name for name in names if name not in found))
-
-
-def _seeds(path: str, names: Sequence[str]) -> str:
-    counts = sorted({len(records) for name, records in by_run(runs(path)).items() if name in names})
-    return "" if counts == [1] else f" (means of {' to '.join(map(str, counts))} seeds)"
 
 
 def evidence(names: Sequence[str], needed: Sequence[str]) -> list[tuple[str, dict[str, Figures]]]:
@@ -49,8 +37,8 @@ def evidence(names: Sequence[str], needed: Sequence[str]) -> list[tuple[str, dic
     Raises:
         NotRun: a run is missing in every study.
     """
-    study = next((path for path in STUDIES.values() if set(needed) <= set(means(path))), EMBEDDED)
-    there = [name for name in names if name in means(study)]
+    study = next((path for path in STUDIES.values() if set(needed) <= set(figures_of(path))), EMBEDDED)
+    there = [name for name in names if name in figures_of(study)]
     chosen = [names] if len(there) == len(names) else [there, names]
     found = [(asked, *sweeps(*asked)) for asked in chosen]
     return [(study, dict(zip(asked, figures))) for asked, study, figures in found]
@@ -64,7 +52,7 @@ def swept(prefix: str) -> dict[float, Figures]:
     """
     found = {
         float(name.removeprefix(prefix)): figures
-        for name, figures in means(EMBEDDED).items()
+        for name, figures in figures_of(EMBEDDED).items()
         if name.startswith(prefix)
     }
     if not found:
@@ -167,7 +155,7 @@ def threshold_grows() -> Outcome:
 
 def tau_hardly_matters() -> Outcome:
     """Compare BLEU over tau."""
-    found = [figures for name, figures in means(EMBEDDED).items() if _is_tau_run(name)]
+    found = [figures for name, figures in figures_of(EMBEDDED).items() if _is_tau_run(name)]
     bleu = {figures["config"]["head"]["tau"]: figures["bleu"] for figures in found}
     if len(bleu) < 3:
         raise NotRun("output-alpha_relu-tau-*")
@@ -195,7 +183,7 @@ def sums_concentrate() -> Outcome:
 
 def control_costs_nothing() -> Outcome:
     """Compare BLEU over lambda and q with softmax's; lambda 0 is sparsemax."""
-    softmax = means(EMBEDDED)["softmax"]["bleu"]
+    softmax = figures_of(EMBEDDED)["softmax"]["bleu"]
     texts, best = [f"softmax {softmax:.1f}"], 0.0
     for kind in ("sparsegen_lin", "sparsehourglass"):
         bleu = {f"{value:g}:": run["bleu"] for value, run in swept(f"cross-{kind}-").items()}
