@@ -102,14 +102,14 @@ def test_sparsity_must_grow_with_lambda_at_every_step(claims, monkeypatch, atten
 @pytest.fixture
 def studies(claims, monkeypatch):
     """The sweep's claims on made-up studies: figures by name of the run, one record a seed."""
-    sweep = importlib.import_module("blocks.claims.translation_sweep")
+    sweep, outcome = (importlib.import_module(f"blocks.claims.{name}") for name in ("translation_sweep", "_outcome"))
 
     def replace(multi30k, embedded):
         records = {
             path: [{"run": name, "figures": {"bleu": bleu}} for name, all_seeds in study.items() for bleu in all_seeds]
             for path, study in zip(sweep.STUDIES.values(), (multi30k, embedded))
         }
-        monkeypatch.setattr(sweep, "runs", records.__getitem__)
+        monkeypatch.setattr(outcome, "runs", records.__getitem__)
         return sweep
 
     return replace
