@@ -1,9 +1,11 @@
 """Short forms of the recipes' runs on the models that packages ship: everything but the length of training."""
 
 import math
+import shutil
 
 import pytest
 
+from recipes.conditioning import run as conditioning
 from recipes.data import scenes
 from recipes.instructions import run as instructions
 from recipes.pretrained import run as pretrained
@@ -18,7 +20,7 @@ def sentences(tmp_path_factory):
 
 
 def figures_of(study, run, data, folder, *changes):
-    options = ["--quick", "--data", data, "--only", run, "--out", str(folder)]
+    options = ["--quick", "--only", run, "--out", str(folder), *(["--data", data] if data else [])]
     (record,) = study.main(study.STUDY, [*options, *(["--set", *changes] if changes else [])])["runs"]
     return record["figures"]
 
@@ -60,3 +62,20 @@ def test_instructions(sentences, tmp_path):
     assert 0 < found["asked"] <= 1
     assert 0 < found["distinct_1"] <= found["distinct_2"] <= 1
     assert math.isfinite(found["loss"])
+
+
+def test_fields_of_a_language_model_are_conditioned(tmp_path):
+    found = figures_of(conditioning, "fields", None, tmp_path, "rows=4", "max_expanded=50")
+    *years, question = found["cases"]
+    assert not any(case["complete"] for case in years[:2])  # of 500 years
+    assert question["complete"]
+    assert all(0 < question[way] < 0.1 for way in ("masking", "asap"))
+
+
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="speech is made by espeak-ng")
+def test_commands_to_a_speech_recogniser(tmp_path):
+    found = figures_of(conditioning, "commands", None, tmp_path, "max_expanded=200")
+    *commands, remark = found["cases"][:3]
+    assert found["greedy"] <= 1 / 2 < sum(case["right"] for case in commands) / 2
+    assert remark["complete"]
+    assert "right" not in remark
