@@ -159,8 +159,8 @@ def test_the_kernel_steps_back_where_a_second_derivative_or_a_transform_is_wante
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_rows_solved_alpha_by_alpha_and_all_together_are_the_same(dtype):
-    alpha = torch.tensor([1.0, 1.001, 1.3, 2.0], dtype=dtype)[:, None, None].requires_grad_()
-    z, upstream = (scores(1, 4, 128, 160, seed=seed, dtype=dtype) for seed in (0, 1))
+    alpha = torch.tensor([1.0, 1.001, 1.0999, 1.1, 1.3, 2.0], dtype=dtype)[:, None, None].requires_grad_()
+    z, upstream = (scores(1, 6, 128, 160, seed=seed, dtype=dtype) for seed in (0, 1))
     z[0, 1, 2, 3:] = -torch.inf
     z.requires_grad_()
     long_runs = entmax(z, alpha, impl="torch")
