@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import math
 
@@ -47,10 +48,12 @@ def test_text_is_read_from_a_file_a_folder_or_the_sample(tmp_path):
 
 
 def test_files_without_text_are_named(tmp_path):
-    (tmp_path / "c.gz").write_text("no gzip", encoding="utf-8")
+    whole = gzip.compress(b"some text, " * 20)
+    for broken in (b"no gzip", whole[:-12], whole[:10] + bytes([whole[10] ^ 255]) + whole[11:]):
+        (tmp_path / "c.gz").write_bytes(broken)
+        with pytest.raises(ValueError, match=r"must be UTF-8 text, gzipped if its name ends in \.gz"):
+            data.read_text(str(tmp_path / "c.gz"))
     (tmp_path / "d").write_text("\n\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"must be UTF-8 text, gzipped if its name ends in \.gz"):
-        data.read_text(str(tmp_path / "c.gz"))
     with pytest.raises(ValueError, match="d: no text"):
         data.read_text(str(tmp_path / "d"))
 
