@@ -47,7 +47,7 @@ def accuracy(model: PreTrainedModel, forced: Batches) -> float:
 def translation(settings: Any, folder: Path) -> Figures:
     """Train a dense translator and sparse ones of some layers, and certify what they write about sentences."""
     task = prepared(read_named(settings.data, "de", "en"), settings.vocabulary)
-    dense = _trained(settings, task.tokenizer, task.rows, None, folder)
+    dense = _trained(settings, task.tokenizer, task.rows, None, folder / "dense")
     fit = list(sentences(task.tokenizer, task.corpus.dev[: settings.fit_rows]))
     test = task.corpus.test[: settings.rows]
     figures: Figures = {"ways": [], "dense": accuracy(dense, list(sentences(task.tokenizer, test)))}
@@ -70,12 +70,14 @@ def _translators(
     """Translators by what was done: calibrated ones, and some trained with their map."""
     yield from sparse_copies(dense, fit, settings.edges, swapped=())
     for name, (attn, heads) in TRAINED.items():
-        yield f"{name}, trained", _trained(settings, tokenizer, rows, attn, folder, heads)
+        own = folder / name.replace(", ", "-").replace(" ", "-")
+        yield f"{name}, trained", _trained(settings, tokenizer, rows, attn, own, heads)
 
 
 def _trained(
     settings: Any, tokenizer: PreTrainedTokenizerBase, rows: Dataset, attn: str | None, folder: Path, heads: int = 4
 ) -> PreTrainedModel:
+    """A translator, trained from the last checkpoint in ``folder``, which no other translator may share."""
     config = copy.deepcopy(build_model(tokenizer, settings.seed).config)  # type: ignore[arg-type]
     config.d_model, config.encoder_ffn_dim, config.decoder_ffn_dim = settings.width, *2 * [4 * settings.width]
     config.encoder_layers = config.decoder_layers = settings.layers
@@ -88,7 +90,7 @@ def _trained(
         model,
         tokenizer,
         rows,
-        folder / "checkpoints",
+        folder,
         collator=padding_collator(tokenizer, model),
         steps=settings.steps,
         lr=settings.lr,
