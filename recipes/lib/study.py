@@ -21,7 +21,7 @@ import transformers
 from accelerate import PartialState
 
 from .card import Card
-from .records import Figures, OtherSettings, Record, record_of, records_in, run_folder, write_json
+from .records import Figures, OtherSettings, Record, check_begun, record_of, records_in, run_folder, write_json
 from .settings import S, changed, listing
 from .summary import write_summary
 
@@ -97,13 +97,19 @@ def main(study: Study, arguments: Sequence[str] | None = None) -> dict[str, Any]
             study.check(settings)
         except (OSError, ValueError) as error:
             parser.error(f"{name}: {error}")
-    for number, (name, settings) in enumerate(runs.items(), 1):
-        for seed in [settings.seed] if options.seeds is None else range(options.seeds):
-            print(f"\n[{number}/{len(runs)}] {name}, seed {seed}", flush=True)
-            try:
-                record_of(name, dataclasses.replace(settings, seed=seed), study.perform, out)
-            except OtherSettings as error:
-                parser.error(str(error))
+    planned = [
+        (number, name, dataclasses.replace(settings, seed=seed))
+        for number, (name, settings) in enumerate(runs.items(), 1)
+        for seed in ([settings.seed] if options.seeds is None else range(options.seeds))
+    ]
+    for _, name, settings in planned:
+        try:
+            check_begun(name, settings, out)
+        except OtherSettings as error:
+            parser.error(str(error))
+    for number, name, settings in planned:
+        print(f"\n[{number}/{len(runs)}] {name}, seed {settings.seed}", flush=True)
+        record_of(name, settings, study.perform, out)
     results = gathered(study, out)
     if PartialState().is_main_process:
         _write(study, results, out, options.summary)

@@ -93,6 +93,15 @@ def test_a_folder_with_other_settings_is_refused(run, capsys):
     assert "was begun with other settings ({'base': 2.0})" in capsys.readouterr().err
 
 
+def test_a_folder_with_other_settings_is_refused_before_anything_is_run(run, capsys):
+    run("--only", "cube", "--seeds", "2")
+    for arguments in (["--set", "base=7"], ["--set", "seed=1", "base=7"]):
+        with pytest.raises(SystemExit):
+            run(*arguments)
+        assert "was begun with other settings ({'base': 2.0})" in capsys.readouterr().err
+        assert not run.performed
+
+
 def test_an_interrupted_run_is_begun_again(run):
     with pytest.raises(ZeroDivisionError):
         run("--only", "square", "--set", "base=0")
