@@ -23,7 +23,7 @@ from ..pretrained.language import token_loss
 from ..pretrained.sources import load
 from ..pretrained.speech import PROMPT, batches, clips, load_whisper
 from ..translation.data import Pair, read_named
-from ..translation.model import build_model, prepared
+from ..translation.model import as_read, build_model, prepared
 from .data import one_by_one, sentences
 from .frames import certified_frames
 from .proofs import certified
@@ -108,7 +108,7 @@ def _translated(
     forced = list(sentences(tokenizer, test))
     own = {"way": way, "depth": settings.layers, "quality": accuracy(model, forced), "edges": edges_of(model, forced)}
     model.double()
-    inputs = tokenizer([pair.source for pair in test], padding=True, return_tensors="pt")
+    inputs = as_read([pair.source for pair in test], tokenizer)
     return {**own, **certified(model, [(inputs, _written(model, inputs, settings.outputs))]).figures()}
 
 
@@ -118,7 +118,7 @@ def _written(model: PreTrainedModel, inputs: Mapping[str, Tensor], outputs: int)
 
 def _example(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: Pair, settings: Any) -> Figures:
     """One certificate with its tokens as text, for the picture."""
-    inputs = tokenizer(pair.source, return_tensors="pt")
+    inputs = as_read(pair.source, tokenizer)
     sequence = _written(model, inputs, settings.outputs)
     (found,) = hf_sparse.certify(model, inputs, sequence)
     return {

@@ -40,7 +40,7 @@ from ..lib.study import Study, main
 from ..lib.training import train
 from .data import Pair, read_named, words
 from .measures import coverage, most_repeated
-from .model import Task, build_model, prepared
+from .model import Task, as_read, build_model, prepared
 from .report import card, condensed, report
 from .systems import (
     SYSTEMS,
@@ -273,7 +273,8 @@ def example(settings: Translation, folder: Path) -> Figures:
     for name, place in folders.items():
         text = texts[name][index]
         model = hf_sparse.from_pretrained(place / "model").to(DEVICE)
-        keys, queries = (tokenizer.convert_ids_to_tokens(tokenizer(side).input_ids) for side in (pair.source, text))
+        sides = (as_read(side, tokenizer).input_ids[0] for side in (pair.source, text))
+        keys, queries = map(tokenizer.convert_ids_to_tokens, sides)
         weights = attention_of(model, tokenizer, [Pair(pair.source, text)])[0]
         attention[name] = {"keys": keys, "queries": queries, "weights": weights.tolist()}
     chosen = {name: lines[index] for name, lines in texts.items()}

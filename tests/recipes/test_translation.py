@@ -14,6 +14,7 @@ import hf_sparse
 from recipes.lib.study import main
 from recipes.translation import data as corpus
 from recipes.translation import measures, systems
+from recipes.translation.model import LONGEST, as_read
 
 pytest.importorskip("sacrebleu", reason="the translation recipe needs sacrebleu: pip install 'hf_sparse[recipes]'")
 
@@ -96,6 +97,21 @@ def test_tokenizer_keeps_text_and_comes_back_the_same(tmp_path):
         assert ids[-1] == tokenizer.eos_token_id
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
         assert again(text).input_ids == ids
+
+
+def test_texts_longer_than_the_model_reads_are_cut_and_translated():
+    task = recipe.task_of(recipe.Translation(vocabulary=300))
+    model = recipe.build_model(task.tokenizer, 0)
+    model.generation_config.max_new_tokens = 3
+    pair = corpus.Pair("Die Frau lacht. " * 100, "The woman laughs. " * 100)
+    assert len(task.tokenizer(pair.source).input_ids) > LONGEST + 2
+    assert len(systems.translate(model, task.tokenizer, [pair.source, "Ja."]).texts) == 2
+    model.set_attn_implementation("eager")
+    long, short = systems.attention_of(model, task.tokenizer, [pair, corpus.Pair("Ja.", "Yes.")])
+    assert long.shape == (LONGEST, LONGEST)
+    assert len(short) == len(task.tokenizer("Yes.").input_ids)
+    (ids,) = as_read(pair.source, task.tokenizer).input_ids
+    assert ids[-1] == task.tokenizer.eos_token_id
 
 
 def test_words_are_lower_cased_and_marks_are_words():

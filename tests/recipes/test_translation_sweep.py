@@ -133,6 +133,17 @@ def test_supports_are_those_of_the_single_forward_passes(made, maps):
     assert (figures["attended_share"] == 1) == ("attn" not in maps)
 
 
+def test_texts_longer_than_the_model_reads_are_cut(made):
+    pair = (made.corpus.test[0].source * 50, made.corpus.test[0].target * 50)
+    model, pairs = made.build(), [type(made.corpus.test[0])(*pair)]
+    model.generation_config.max_new_tokens = 3
+    assert len(made.tokenizer(pair[0]).input_ids) > model.config.max_position_embeddings
+    assert measures.forced_figures(model, made.tokenizer, pairs)["attended"] <= model.config.max_position_embeddings
+    assert len(measures.decode(model, made.tokenizer, [pair[0]], beams=2)[0]) == 1
+    shown = measures.example(model, made.tokenizer, pairs)
+    assert (len(shown["weights"]), len(shown["weights"][0])) == (len(shown["queries"]), len(shown["keys"]))
+
+
 def test_the_empty_string_is_counted_where_it_is_likelier_than_the_translation(made):
     model, sources = made.build(), [pair.source for pair in made.corpus.test[:3]]
     end = made.tokenizer.eos_token_id
