@@ -193,8 +193,8 @@ def fertility(settings: Translation, folder: Path) -> Figures:
 
 def made(settings: Translation, folder: Path, system: System) -> Figures:
     """Train the model of a system unless an earlier command did; returns log and seconds of the training."""
-    log = folder / "training.json"
-    if not (folder / "model").is_dir():
+    log = folder / "training.json"  # written last: without it the model may be half saved
+    if not log.is_file():
         counts: list[list[int]] = []
         bounds: dict[str, Any] = {}
         if isinstance(system.fertility, str):
@@ -208,8 +208,9 @@ def made(settings: Translation, folder: Path, system: System) -> Figures:
         model = make_sparse(start, system, bounds)
         rows = with_fertility(task_of(settings).rows, system, counts)
         lr = settings.tuning_lr if settings.base_steps else settings.lr
-        write_json(log, trained(model, rows, settings, folder, settings.steps, lr))
+        figures = trained(model, rows, settings, folder, settings.steps, lr)
         hf_sparse.save_pretrained(model, folder / "model")
+        write_json(log, figures)
     return read_json(log)
 
 

@@ -219,6 +219,8 @@ def test_quick_runs_make_everything_and_go_on_where_they_stopped(tmp_path, monke
             raise KeyboardInterrupt
         return translate(*rest)
 
+    torn = tmp_path / "runs" / "softmax-0" / "model"
+    torn.mkdir(parents=True)  # saving it was interrupted
     monkeypatch.setattr(recipe, "translate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         main(recipe.STUDY, arguments)
