@@ -135,10 +135,12 @@ def read_dataset(path: str, source: str, target: str) -> Corpus:
 
 
 def divided(pairs: Sequence[Pair]) -> Corpus:
-    """Split one list: of every ten rows one goes to development and one to test."""
+    """Split one list: of every ten different sources one goes to development and one to test, with all its rows."""
     parts: tuple[list[Pair], ...] = ([], [], [])
-    for index, pair in enumerate(pairs):
-        parts[{3: 1, 7: 2}.get(index % 10, 0)].append(pair)
+    numbers: dict[str, int] = {}
+    for pair in pairs:
+        number = numbers.setdefault(pair.source, len(numbers))
+        parts[{3: 1, 7: 2}.get(number % 10, 0)].append(pair)
     return Corpus(*parts)
 
 

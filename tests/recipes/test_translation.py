@@ -63,6 +63,17 @@ def test_folder_tables_and_data_set_give_the_same_corpus(tmp_path):
     assert corpus.read_dataset(str(tmp_path / "set"), "de", "en") == read
 
 
+def test_rows_that_occur_twice_are_in_one_part(tmp_path):
+    rows = [f"source {number}\ttarget {number}\n" for number in range(20)]
+    (tmp_path / "table.tsv").write_text("".join([*rows, "source 7\tanother\n", *rows[::-1]]), encoding="utf-8")
+    parts = corpus.read_named(str(tmp_path / "table.tsv"), "de", "en")
+    sources = [{pair.source for pair in part} for part in parts]
+    assert [len(part) for part in sources] == [16, 2, 2]
+    assert sum(map(len, parts)) == 41
+    assert set.union(*sources) == {f"source {number}" for number in range(20)}
+    assert [pair.target for pair in parts.test if pair.source == "source 7"] == ["target 7", "another", "target 7"]
+
+
 def test_wrong_corpora_are_refused_by_name(tmp_path):
     (tmp_path / "rows").write_text("a\tb\nc\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"line 2: expected two fields, source TAB target, was 'c'"):
