@@ -51,14 +51,18 @@ def articles(lines: list[str]) -> list[str]:
 
 
 def split(texts: list[str]) -> tuple[list[str], list[str]]:
-    """Articles for training, and one in ``HELD_OUT`` for testing.
+    """Articles for training, and one in ``HELD_OUT`` for testing; copies of those are in neither part.
 
     Raises:
-        ValueError: fewer than two articles.
+        ValueError: fewer than two different articles.
     """
-    if len(texts) < 2:
-        raise ValueError(f"needs at least 2 articles, or lines, to hold one out, was {len(texts)}")
-    return [text for number, text in enumerate(texts) if number % HELD_OUT], texts[::HELD_OUT]
+    test = texts[::HELD_OUT]
+    held_out = set(test)
+    train = [text for number, text in enumerate(texts) if number % HELD_OUT and text not in held_out]
+    if not train:
+        count = len(set(texts))
+        raise ValueError(f"needs at least 2 different articles, or lines, to hold one out, was {count}")
+    return train, test
 
 
 def read_text(data: str) -> Text:

@@ -30,8 +30,10 @@ def test_one_article_in_ten_is_held_out():
     train, test = data.split([str(number) for number in range(25)])
     assert test == ["0", "10", "20"]
     assert sorted(train + test, key=int) == [str(number) for number in range(25)]
-    with pytest.raises(ValueError, match="at least 2 articles, or lines, to hold one out, was 1"):
-        data.split(["all"])
+    assert data.split(["a", "b", "a", "b"]) == (["b", "b"], ["a"])
+    for all_alike in (["all"], ["all"] * 3):
+        with pytest.raises(ValueError, match="at least 2 different articles, or lines, to hold one out, was 1"):
+            data.split(all_alike)
 
 
 def test_text_is_read_from_a_file_a_folder_or_the_sample(tmp_path):
