@@ -149,18 +149,7 @@ def read_scenes() -> Corpus:
     return divided([Pair(*pair) for pair in scenes.pairs()])
 
 
-def read_named(data: str, source: str, target: str) -> Corpus:
-    """Corpus named on the command line.
-
-    Args:
-        data: a table (see ``read_table``), which is divided here; a folder of aligned files or of three tables;
-            anything else that ``datasets.load_dataset`` takes; or empty for the embedded scenes.
-        source: source language, for a folder or a data set.
-        target: target language.
-
-    Raises:
-        ValueError: see ``read_table``, ``read_folder``, ``read_tables``, ``read_dataset``.
-    """
+def _read(data: str, source: str, target: str) -> Corpus:
     path = Path(data)
     if not data:
         return read_scenes()
@@ -171,6 +160,26 @@ def read_named(data: str, source: str, target: str) -> Corpus:
     if any(file for names in (f"train.{source}*", "train.??", "train.??.gz") for file in path.glob(names)):
         return read_folder(path, source, target)
     return read_dataset(data, source, target)
+
+
+def read_named(data: str, source: str, target: str) -> Corpus:
+    """Corpus named on the command line.
+
+    Args:
+        data: a table (see ``read_table``), which is divided here; a folder of aligned files or of three tables;
+            anything else that ``datasets.load_dataset`` takes; or empty for the embedded scenes.
+        source: source language, for a folder or a data set.
+        target: target language.
+
+    Raises:
+        ValueError: a part has no pair; see also ``read_table``, ``read_folder``, ``read_tables``, ``read_dataset``.
+    """
+    corpus = _read(data, source, target)
+    for name, part in zip(Corpus._fields, corpus):
+        if not part:
+            counts = ", ".join(f"{len(part)} {name}" for name, part in zip(Corpus._fields, corpus))
+            raise ValueError(f"{data}: no pairs for {name} ({counts}); a table that is divided needs 8 sources")
+    return corpus
 
 
 def build_tokenizer(pairs: Sequence[Pair], vocabulary: int) -> PreTrainedTokenizerFast:

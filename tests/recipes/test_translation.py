@@ -95,6 +95,12 @@ def test_wrong_corpora_are_refused_by_name(tmp_path):
     (folder / "train.tsv").write_text("a\tb\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"no table for dev; looked for dev\.tsv\[\.gz\], val\.tsv"):
         corpus.read_tables(folder)
+    (tmp_path / "rows").write_text("".join(f"{row}\ta\n" for row in range(7)), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"no pairs for test \(6 train, 1 dev, 0 test\); .* needs 8 sources"):
+        corpus.read_named(str(tmp_path / "rows"), "de", "en")
+    parts = {f"{part}_{language}": "a\n" for part in ("train", "val", "test") for language in ("de", "en")}
+    with pytest.raises(ValueError, match=r"no pairs for dev \(1 train, 0 dev, 1 test\)"):
+        corpus.read_named(str(folder_of(tmp_path / "b", **parts | {"val_en": "\n"})), "de", "en")
 
 
 def test_tokenizer_keeps_text_and_comes_back_the_same(tmp_path):
