@@ -15,6 +15,8 @@ from hf_sparse.conversion.text_file import read_lines
 from ..data import scenes
 
 SPECIAL = ("<pad>", "</s>", "<unk>")
+# Puts Chinese characters apart, and changes nothing else.
+APART = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False)
 # The test sets of Multi30k among them; the first that is there is taken.
 TESTS = ("test", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
 SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": TESTS}
@@ -210,6 +212,6 @@ def build_tokenizer(pairs: Sequence[Pair], vocabulary: int) -> PreTrainedTokeniz
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words and punctuation marks, the units of REP, DROP and the word aligner."""
-    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text.lower())
+    """Lower-cased words, punctuation marks and Chinese characters, the units of REP, DROP and the word aligner."""
+    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(APART.normalize_str(text.lower()))
     return [piece for piece, _ in pieces]

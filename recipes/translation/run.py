@@ -39,7 +39,7 @@ from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from .data import Pair, read_named, words
-from .measures import coverage, most_repeated
+from .measures import bleu_of, coverage, most_repeated
 from .model import Task, as_read, build_model, prepared
 from .report import card, condensed, report
 from .systems import (
@@ -117,6 +117,12 @@ def _task(data: str, source: str, target: str, vocabulary: int) -> Task:
 def task_of(settings: Translation) -> Task:
     """Corpus, tokenizer and rows of a run; read once for all runs that share them."""
     return _task(settings.data, settings.source, settings.target, settings.vocabulary)
+
+
+def check(settings: Translation) -> None:
+    """Read the data of a run, and find out whether BLEU can be counted in its language."""
+    task_of(settings)
+    bleu_of(settings.target)
 
 
 def test_of(settings: Translation) -> list[Pair]:
@@ -221,7 +227,7 @@ def tuned_penalty(model: PreTrainedModel, settings: Translation) -> CoveragePena
 
     def bleu(penalty: CoveragePenalty) -> float:
         texts = translate(model, task.tokenizer, [p.source for p in dev], penalty, settings.beams).texts
-        return sacrebleu.corpus_bleu(texts, [[p.target for p in dev]]).score
+        return bleu_of(settings.target).corpus_score(texts, [[p.target for p in dev]]).score
 
     beta = max(WEIGHTS[1:], key=lambda beta: bleu(CoveragePenalty(beta)))
     return CoveragePenalty(beta, max(WEIGHTS, key=lambda alpha: bleu(CoveragePenalty(beta, alpha))))
@@ -244,7 +250,7 @@ def translated(settings: Translation, folder: Path) -> Figures:
         "fertility": system.fertility,
         "penalty": None if penalty is None else vars(penalty),
         "config": hf_sparse.sparse_config(model).to_dict(),
-        "bleu": sacrebleu.corpus_bleu(found.texts, [targets]).score,
+        "bleu": bleu_of(settings.target).corpus_score(found.texts, [targets]).score,
         "chrf": sacrebleu.corpus_chrf(found.texts, [targets]).score,
         **coverage(test, found.texts, word_aligner),
         **attention_figures(attention_of(model, task.tokenizer, forced)),
@@ -304,7 +310,7 @@ STUDY = Study(
     card=card,
     quick=QUICK,
     needs=needs,
-    check=task_of,
+    check=check,
     condensed=condensed,
 )
 

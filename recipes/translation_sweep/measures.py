@@ -22,6 +22,7 @@ from hf_sparse.metrics import logit_norm, self_normalization_sum
 from ..lib.batches import by_length
 from ..lib.records import Figures
 from ..translation.data import Pair
+from ..translation.measures import bleu_of
 from ..translation.model import as_read
 from ..translation.systems import attention_of
 
@@ -136,8 +137,8 @@ def forced_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, p
     }
 
 
-def scores(metric: str, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """BLEU and chrF of sacrebleu, or ROUGE F1 in percent.
+def scores(metric: str, texts: Sequence[str], references: Sequence[str], language: str = "en") -> dict[str, float]:
+    """BLEU and chrF of sacrebleu, BLEU as it is counted in ``language``; or ROUGE F1 in percent.
 
     ``bleu_interval`` is half of the 95 % interval of BLEU that sentences drawn again give: of these sentences and this
     model, not of other seeds.
@@ -148,8 +149,10 @@ def scores(metric: str, texts: Sequence[str], references: Sequence[str]) -> dict
     if metric == "bleu":
         import sacrebleu
 
+        counted = bleu_of(language)
+
         def bleu(rows: Sequence[int]) -> float:
-            return sacrebleu.corpus_bleu([texts[row] for row in rows], [[references[row] for row in rows]]).score
+            return counted.corpus_score([texts[row] for row in rows], [[references[row] for row in rows]]).score
 
         rows, random = range(len(texts)), Random(0)
         return {

@@ -29,6 +29,7 @@ from ..lib.records import Figures
 from ..lib.settings import Settings, setting
 from ..lib.study import Study, main
 from ..lib.training import StepSeconds, train
+from ..translation.measures import bleu_of
 from ..translation.model import Task, build_model, encode
 from .data import read_task
 from .measures import Curve, decode, example, forced_figures, scores
@@ -129,6 +130,17 @@ def trials() -> dict[str, Sweep]:
 QUICK = {"steps": 4, "batch_size": 8, "train_rows": 200, "test_rows": 6, "vocabulary": 400, "beams": 2}
 
 
+def written(settings: Sweep) -> str:
+    """The language that is translated into."""
+    return settings.source if settings.reverse else settings.target
+
+
+def check(settings: Sweep) -> None:
+    """Read the data of a run, and find out whether BLEU can be counted in its language."""
+    task_of(settings)
+    bleu_of(written(settings))
+
+
 def task_of(settings: Sweep) -> Task:
     """Corpus, tokenizer and rows of a run; read once for all runs that share them."""
     names = ("data", "source", "target", "reverse", "train_rows", "vocabulary")
@@ -172,7 +184,7 @@ def perform(settings: Sweep, folder: Path) -> Figures:
     (folder / "translations.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     target_tokens = fmean(map(len, rows["labels"])) * settings.batch_size
     return {
-        **scores(settings.metric, texts, [pair.target for pair in test]),
+        **scores(settings.metric, texts, [pair.target for pair in test], written(settings)),
         **empty,
         **forced_figures(model, tokenizer, test),
         "tokens_per_cpu_second": target_tokens / fmean(clock.seconds),
@@ -194,7 +206,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
-    check=task_of,
+    check=check,
     condensed=condensed,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from recipes.translation.model import LONGEST, as_read
 pytest.importorskip("sacrebleu", reason="the translation recipe needs sacrebleu: pip install 'hf_sparse[recipes]'")
 
 from recipes.translation import run as recipe
+from recipes.translation_sweep import run as sweep
 
 
 def folder_of(path: Path, **files: str) -> Path:
@@ -133,6 +135,25 @@ def test_texts_longer_than_the_model_reads_are_cut_and_translated():
 
 def test_words_are_lower_cased_and_marks_are_words():
     assert corpus.words("Die Frau, sie  lacht.") == ["die", "frau", ",", "sie", "lacht", "."]
+
+
+def test_chinese_is_scored_by_characters():
+    assert corpus.words("Er sagt 你好, ja.") == ["er", "sagt", "你", "好", ",", "ja", "."]
+    texts, references = ["一个女人在厨房里做饭。"], [["一个男人在厨房里做饭。"]]
+    assert measures.bleu_of("zh").corpus_score(texts, references).score > 60
+    assert measures.bleu_of("en").corpus_score(texts, references).score < 20
+    both = ["The dog, it sleeps.", "A cat."], [["The dog, he sleeps.", "A cat."]]
+    assert measures.bleu_of("en").corpus_score(*both).score == recipe.sacrebleu.corpus_bleu(*both).score
+
+
+@pytest.mark.parametrize("recipe_", [recipe, sweep])
+def test_a_language_whose_words_cannot_be_found_is_refused(recipe_, tmp_path, capsys):
+    if find_spec("MeCab"):
+        pytest.skip("the words of Japanese can be found here")
+    with pytest.raises(SystemExit):
+        main(recipe_.STUDY, ["--only", "softmax", "--set", "target=ja", "--out", str(tmp_path / "out")])
+    assert "target=ja: " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_example_is_where_the_first_system_repeats_most():

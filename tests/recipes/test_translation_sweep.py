@@ -185,6 +185,9 @@ def test_metrics():
     assert measures.scores("bleu", ["the cat sat on it"], ["the cat sat on it"])["bleu"] == pytest.approx(100)
     one_of_two = measures.scores("bleu", ["a b c d e f", "k"] * 20, ["a b c d e f", "g h i j k l"] * 20)
     assert 0 < one_of_two["bleu_interval"] < 20
+    chinese = ["一个女人在厨房里做饭。"], ["一个男人在厨房里做饭。"]
+    assert measures.scores("bleu", *chinese, "zh")["bleu"] > 60 > 20 > measures.scores("bleu", *chinese)["bleu"]
+    assert recipe.written(recipe.Sweep(source="zh", reverse=True)) == recipe.written(recipe.Sweep(target="zh")) == "zh"
     assert measures.scores("bleu", ["a b c d e"] * 9, ["a b c d e"] * 9)["bleu_interval"] == 0
     rouge = measures.scores("rouge", ["the cat", "dogs"], ["the cat sat down", "dogs"])
     assert rouge["rouge1"] == pytest.approx(100 * (2 / 3 + 1) / 2)
