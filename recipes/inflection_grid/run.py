@@ -27,7 +27,7 @@ from ..inflection.model import build_model, encode
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
 from ..lib.records import Figures
-from ..lib.settings import Settings, setting
+from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from .data import Task, prepared
@@ -56,6 +56,18 @@ class Grid(Settings):
     lr: float = setting(2e-3, "0.001, halved on plateaus", "4")
     beams: int = setting(5, "5", "4")
     report_to: str = setting("none")
+
+    def __post_init__(self) -> None:
+        check_positive(self, "dev_rows", "member_seeds", "steps", "batch_size", "lr")
+        if self.beams < 2:
+            raise ValueError(f"beams must be at least 2, was {self.beams}")
+        if self.maps:
+            hf_sparse.SparseConfig.parse(**self.maps)
+
+    @property
+    def maps(self) -> dict[str, str]:
+        """Arguments of ``sparsify``; softmax is not replaced."""
+        return {place: name for place, name in {"attn": self.attention, "head": self.head}.items() if name}
 
 
 def runs() -> dict[str, Grid]:
@@ -103,8 +115,8 @@ def perform(settings: Grid, folder: Path) -> Figures:
     if settings.members:
         return measured(ensemble(settings, folder), task, settings.beams)
     model = build_model(task.tokenizer, max(map(len, task.train["form"])), settings.seed)
-    if settings.head or settings.attention:
-        model = hf_sparse.sparsify(model, attn=settings.attention or None, head=settings.head or None)
+    if settings.maps:
+        model = hf_sparse.sparsify(model, **settings.maps)
     log = train(
         model,
         task.tokenizer,

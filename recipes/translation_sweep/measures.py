@@ -27,6 +27,7 @@ from ..translation.model import as_read
 from ..translation.systems import attention_of
 
 LONGEST_PICTURED = 14  # tokens
+METRICS = ("bleu", "rouge")
 RESAMPLED = 200  # times the sentences are drawn again
 
 

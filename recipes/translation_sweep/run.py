@@ -26,15 +26,16 @@ from hf_sparse.functional import balanced_temperature
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
 from ..lib.records import Figures
-from ..lib.settings import Settings, setting
+from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import StepSeconds, train
 from ..translation.measures import bleu_of
 from ..translation.model import Task, build_model, encode
 from .data import read_task
-from .measures import Curve, decode, example, forced_figures, scores
+from .measures import METRICS, Curve, decode, example, forced_figures, scores
 from .report import card, condensed, report
 
+PARTS = ("test", "dev")  # that a run can be judged on
 CURVE_ROWS = 64
 KEYS = 81  # temperature 3 of 1.5-entmax attention, better than 2 on dev rows; a sentence has fewer tokens
 
@@ -65,6 +66,18 @@ class Sweep(Settings):
     beams: int = setting(4, "5", "Peters et al. 2019, 4")
     metric: str = setting("bleu", "BLEU; ROUGE of headlines", "Laha et al. 2018, Table 2")
     report_to: str = setting("none")
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("part", PARTS), ("metric", METRICS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, was {getattr(self, name)!r}")
+        check_positive(self, "test_rows", "vocabulary", "temperature", "steps", "batch_size", "lr", "beams")
+        if self.train_rows < 0:
+            raise ValueError(f"train_rows must be above 0, or 0 for all, was {self.train_rows}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be at least 0 and below 1, was {self.label_smoothing}")
+        if self.head or self.attention:
+            hf_sparse.SparseConfig.parse(attn=self.attention, head=self.head)
 
 
 def of_alpha(alpha: float, temperature: float | str) -> dict[str, Any] | None:
@@ -158,7 +171,7 @@ def tempered(head: str | Mapping[str, Any] | None, multiple: float, vocabulary: 
 def perform(settings: Sweep, folder: Path) -> Figures:
     """Train one model from scratch and measure it."""
     corpus, tokenizer, rows = task_of(settings)
-    test = {"dev": corpus.dev, "test": corpus.test}[settings.part][: settings.test_rows]
+    test = getattr(corpus, settings.part)[: settings.test_rows]
     model = build_model(tokenizer, settings.seed)
     if settings.head or settings.attention:
         head = tempered(settings.head, settings.temperature, len(tokenizer))

@@ -57,6 +57,23 @@ def test_the_grid_is_that_of_the_paper_and_one_more():
     assert {run.members for run in recipe.runs().values()} - {""} == set(trained)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("dev_rows=0", "dev_rows must be above 0, was 0"),
+        ("steps=0", "steps must be above 0, was 0"),
+        ("beams=1", "beams must be at least 2, was 1"),
+        ("head=foo", "unknown sparse map 'foo'"),
+        ("attention=foo", "unknown sparse map 'foo'"),
+    ],
+)
+def test_wrong_settings_are_named_before_anything_is_trained(change, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(recipe.STUDY, ["--only", "output-1-attention-1", "--set", change, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_beam_search_proves_is_what_enumeration_finds(task):
     seen = []
     for ends in (1.2, 2.2, 2.3, 2.5):  # the more readily strings end, the fewer there are

@@ -69,6 +69,26 @@ def test_trials_are_shared_evenly_and_see_no_test_rows():
     assert len(trials) == 2 * len(softmax) == 10
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("part=train", "part must be one of test, dev, was 'train'"),
+        ("metric=meteor", "metric must be one of bleu, rouge, was 'meteor'"),
+        ("steps=0", "steps must be above 0, was 0"),
+        ("beams=0", "beams must be above 0, was 0"),
+        ("train_rows=-1", "train_rows must be above 0, or 0 for all, was -1"),
+        ("label_smoothing=1", "label_smoothing must be at least 0 and below 1, was 1"),
+        ("head=entmx15", "unknown sparse map 'entmx15'"),
+        ("attention=entmx15", "unknown sparse map 'entmx15'"),
+    ],
+)
+def test_wrong_settings_are_named_before_anything_is_trained(change, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(recipe.STUDY, ["--only", "softmax", "--set", change, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_kind_of_data_gives_a_corpus(tmp_path):
     named = read_named
     lines = [f"s{index}\tt{index}\n" for index in range(20)]
