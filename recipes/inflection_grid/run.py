@@ -26,7 +26,7 @@ import hf_sparse
 from ..inflection.model import build_model, encode
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
-from ..lib.records import Figures
+from ..lib.records import CannotRun, Figures, read_json
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
@@ -84,6 +84,7 @@ def runs() -> dict[str, Grid]:
     return trained | {f"ensemble-{name}": Grid(members=name) for name in trained}
 
 
+TRAINING = ("data", "languages", "size", "steps", "batch_size", "lr")  # settings that a trained model depends on
 QUICK = {"steps": 4, "batch_size": 16, "dev_rows": 6, "beams": 2, "member_seeds": 1}
 
 
@@ -91,16 +92,19 @@ def ensemble(settings: Grid, folder: Path) -> hf_sparse.Ensemble:
     """The runs of one name with seeds from 0, as one model.
 
     Raises:
-        FileNotFoundError: one of them has not been done.
+        CannotRun: one of them has not been done, or was trained otherwise than these settings say.
     """
     members = []
     for seed in range(settings.member_seeds):
-        path = folder.parent / f"{settings.members}-{seed}" / "model"
-        if not path.is_dir():
-            raise FileNotFoundError(
-                f"{path}: an ensemble needs its members; do --only {settings.members} --seeds {settings.member_seeds}"
+        member = folder.parent / f"{settings.members}-{seed}"
+        if not (member / "result.json").is_file():
+            raise CannotRun(
+                f"{member}: an ensemble needs its members; do --only {settings.members} --seeds {settings.member_seeds}"
             )
-        members.append(AutoModelForSeq2SeqLM.from_pretrained(path))
+        trained = read_json(member / "result.json")["settings"]
+        if other := {name: trained[name] for name in TRAINING if trained[name] != getattr(settings, name)}:
+            raise CannotRun(f"{member} was trained with other settings ({other}); give the ensemble the same")
+        members.append(AutoModelForSeq2SeqLM.from_pretrained(member / "model"))
     return hf_sparse.Ensemble(members)
 
 
@@ -146,6 +150,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
+    usual=("output-*",),  # ensembles need several seeds
     check=task_of,
     condensed=condensed,
 )

@@ -19,7 +19,11 @@ Record = dict[str, Any]
 Figures = dict[str, Any]
 
 
-class OtherSettings(ValueError):
+class CannotRun(ValueError):
+    """A run cannot be done in a folder, as it is."""
+
+
+class OtherSettings(CannotRun):
     """A folder holds the same run, begun with other settings."""
 
 
