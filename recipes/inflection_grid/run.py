@@ -98,9 +98,8 @@ def ensemble(settings: Grid, folder: Path) -> hf_sparse.Ensemble:
     for seed in range(settings.member_seeds):
         member = folder.parent / f"{settings.members}-{seed}"
         if not (member / "result.json").is_file():
-            raise CannotRun(
-                f"{member}: an ensemble needs its members; do --only {settings.members} --seeds {settings.member_seeds}"
-            )
+            command = f"--only {settings.members} --seeds {settings.member_seeds}"
+            raise CannotRun(f"{member}: an ensemble needs its members; do {command}")
         trained = read_json(member / "result.json")["settings"]
         if other := {name: trained[name] for name in TRAINING if trained[name] != getattr(settings, name)}:
             raise CannotRun(f"{member} was trained with other settings ({other}); give the ensemble the same")

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.axes import Axes
 
 import hf_sparse
 from recipes.inflection.model import source_text
 from recipes.inflection_grid import data, measures
 from recipes.inflection_grid import run as recipe
+from recipes.inflection_grid.pictures import draw
+from recipes.inflection_grid.report import card
 from recipes.lib.records import CannotRun, write_json
 from recipes.lib.study import main
 
@@ -136,6 +139,35 @@ def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path, capsys):
     ]
     assert set(results["runs"][2]["figures"]["accuracy_by_language"]) == {"german", "turkish"}
     assert (tmp_path / "inflection_grid.png").is_file()
+
+
+def test_every_language_is_drawn_where_runs_have_it(tmp_path, monkeypatch):
+    labels = []
+    plot = Axes.plot
+    monkeypatch.setattr(
+        Axes, "plot", lambda axes, *points, **how: labels.append(how["label"]) or plot(axes, *points, **how)
+    )
+    names = [f"language{number}" for number in range(12)]
+    shares = {"all_forms_seen": 0.5, "one_form": 0.5}
+    records = [
+        {"run": run, "figures": {"accuracy_by_language": dict.fromkeys(some, 0.5), **shares}}
+        for run, some in (("a", names[:5]), ("b", names))
+    ]
+    draw(records, tmp_path / "grid.png")
+    assert labels == names
+
+
+def test_a_card_names_the_folder_of_the_data():
+    figures = {"accuracy_by_language": {"finnish": 0.5}, "rows": {"train": 10, "dev": 5, "vocabulary": 9}}
+    figures |= {"config": None, "parameters": 100}
+    for data_, told in (
+        ("", "English verbs"),
+        ("/a/sigmorphon2018", "SIGMORPHON 2018, `low`"),
+        ("my/words/", "words, `low`"),
+    ):
+        settings = dataclasses.asdict(recipe.Grid(data=data_, size="low"))
+        record = {"run": "output-1-attention-1", "settings": settings, "figures": figures}
+        assert card(record, [record]).data.startswith(f"{told}")
 
 
 def test_an_ensemble_of_dense_models_is_one(task, tmp_path):
