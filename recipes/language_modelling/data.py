@@ -75,13 +75,13 @@ def read_text(data: str) -> Text:
             (``Salesforce/wikitext:wikitext-2-raw-v1``).
 
     Raises:
-        ValueError: there is no text, or the folder lacks a file.
+        ValueError: there is no text, or the folder lacks a file, or the data set a split or its column.
     """
     path = Path(data)
     if data == "scenes":
         return Text(*split([english for _, english in scenes.pairs()]), "embedded scenes")
     if path.is_file():
-        return Text(*split(articles(stripped_lines(path))), f"{path.parent.name}/{path.name}")
+        return Text(*split(articles(stripped_lines(path))), "/".join(path.absolute().parts[-2:]))
     if path.is_dir():
         test = next((path / name for name in ("test.txt", "valid.txt") if (path / name).is_file()), None)
         if test is None or not (path / "train.txt").is_file():
@@ -89,6 +89,9 @@ def read_text(data: str) -> Text:
         return Text(articles(stripped_lines(path / "train.txt")), articles(stripped_lines(test)), path.name)
     name, _, configuration = data.partition(":")
     found = datasets.load_dataset(name, configuration or None)
+    missing = [part for part in ("train", "test") if "text" not in found.column_names.get(part, ())]
+    if missing:
+        raise ValueError(f"{data}: no column 'text' in {' and '.join(missing)}; it has {found.column_names}")
     return Text(articles(list(found["train"]["text"])), articles(list(found["test"]["text"])), data)
 
 

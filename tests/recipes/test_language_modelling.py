@@ -9,6 +9,7 @@ import math
 
 import pytest
 import torch
+from datasets import Dataset, DatasetDict
 
 import hf_sparse
 from hf_sparse import from_pretrained, sparse_config
@@ -58,6 +59,45 @@ def test_files_without_text_are_named(tmp_path):
     (tmp_path / "d").write_text("\n\n", encoding="utf-8")
     with pytest.raises(ValueError, match="d: no text"):
         data.read_text(str(tmp_path / "d"))
+
+
+def test_a_data_set_without_texts_is_named(monkeypatch):
+    sets = {"train": Dataset.from_dict({"text": ["a"]}), "validation": Dataset.from_dict({"text": ["b"]})}
+    monkeypatch.setattr(data.datasets, "load_dataset", lambda *arguments: DatasetDict(sets))
+    with pytest.raises(ValueError, match="no column 'text' in test; it has"):
+        data.read_text("some/set")
+    sets["test"] = Dataset.from_dict({"text": ["c"]})
+    assert data.read_text("some/set") == (["a"], ["c"], "some/set")
+
+
+def test_a_file_is_named_with_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "lines.txt").write_text("a\nb\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert data.read_text("lines.txt").what == data.read_text(str(tmp_path / "lines.txt")).what
+    assert data.read_text("lines.txt").what == f"{tmp_path.name}/lines.txt"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["head=foo"], "head must be one of softmax, sparsemax, entmax15, entmax13, alpha_relu, was 'foo'"),
+        (["conversion=foo"], "conversion must be one of none, lora, full, was 'foo'"),
+        (["attention=foo"], "unknown sparse map 'foo'"),
+        (["steps=0"], "steps must be above 0, was 0"),
+        (["width=30"], "width must be a multiple of 4"),
+        (["prompt=64"], "prompt must be below context, 64, was 64"),
+        (["dev_rows=-1"], "dev_rows must be at least 0, were 0.0 and -1"),
+        (["uniform=0"], "uniform must be above 0 and below 1, was 0"),
+        (["data=FILE"], "tokens are not enough for one row of 64"),
+    ],
+)
+def test_wrong_settings_and_short_texts_are_named_before_anything_is_trained(changes, message, tmp_path, capsys):
+    (tmp_path / "short.txt").write_text("one line\nanother\n", encoding="utf-8")
+    changes = [change.replace("FILE", str(tmp_path / "short.txt")) for change in changes]
+    with pytest.raises(SystemExit):
+        main(recipe.STUDY, ["--only", "softmax", "--set", *changes, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_are_full_and_in_order():
