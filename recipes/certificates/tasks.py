@@ -22,7 +22,7 @@ from ..pretrained.data import windows
 from ..pretrained.language import token_loss
 from ..pretrained.sources import load
 from ..pretrained.speech import PROMPT, batches, clips, load_whisper
-from ..translation.data import Pair, read_named
+from ..translation.data import Corpus, Pair, read_named
 from ..translation.model import as_read, build_model, prepared
 from .data import one_by_one, sentences
 from .frames import certified_frames
@@ -44,9 +44,14 @@ def accuracy(model: PreTrainedModel, forced: Batches) -> float:
     return float(torch.cat(right).double().mean())
 
 
+def pairs_of(settings: Any) -> Corpus:
+    """The corpus of a translator; raises as ``read_named`` does."""
+    return read_named(settings.data, "de", "en")
+
+
 def translation(settings: Any, folder: Path) -> Figures:
     """Train a dense translator and sparse ones of some layers, and certify what they write about sentences."""
-    task = prepared(read_named(settings.data, "de", "en"), settings.vocabulary)
+    task = prepared(pairs_of(settings), settings.vocabulary)
     dense = _trained(settings, task.tokenizer, task.rows, None, folder / "dense")
     fit = list(sentences(task.tokenizer, task.corpus.dev[: settings.fit_rows]))
     test = task.corpus.test[: settings.rows]

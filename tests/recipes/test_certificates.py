@@ -112,6 +112,16 @@ def test_a_language_model_of_ones_own_is_certified_by_depth(tmp_path, capsys):
     assert "deletions were run" in capsys.readouterr().out
 
 
+def test_pairs_that_cannot_be_read_are_refused_first(tmp_path, capsys):
+    (tmp_path / "table.tsv").write_text("a\tb\tc\n", encoding="utf-8")
+    arguments = ["--only", "translation-1", "--data", str(tmp_path / "table.tsv"), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        recipe.main(recipe.STUDY, arguments)
+    assert "translation-1: " in (told := capsys.readouterr().err)
+    assert "line 1: expected two fields" in told
+    assert not (tmp_path / "out").exists()
+
+
 def test_text_is_needed(tmp_path, capsys):
     with pytest.raises(SystemExit):
         recipe.main(recipe.STUDY, ["--quick", "--only", "whisper", "--out", str(tmp_path)])
