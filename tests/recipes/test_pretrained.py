@@ -1,6 +1,7 @@
 """The recipe of pretrained models: its data, its prediction sets, and small runs on models made here."""
 
 import copy
+import dataclasses
 import gzip
 import json
 import re
@@ -283,6 +284,27 @@ def test_words_are_counted_wrong_case_and_punctuation_aside():
     assert whisper.error_rate(["the man he walks", "to the the harbor"], heard) == 3 / 8
 
 
+@pytest.mark.parametrize(("fit_rows", "rows"), [(4, 30), (8, 300), (40, 30), (16, 16)])
+def test_no_sentence_is_fitted_and_judged_on(fit_rows, rows, monkeypatch, tmp_path):
+    monkeypatch.setattr(whisper, "spoken_clips", lambda processor, sentences, *how: sentences)
+    sentences = [f"this is the sentence with number {number}" for number in range(97)]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join([*sentences, *sentences[:3]]), encoding="utf-8")
+    settings = dataclasses.replace(recipe.RUNS["whisper-decoder"], data=str(path), fit_rows=fit_rows, rows=rows)
+    fit, test = whisper.fit_and_test(settings, None)
+    assert test == speech.sentences_of(path, rows, 1)
+    assert fit
+    assert not set(fit) & set(test)
+
+
+def test_a_text_of_one_sentence_has_none_to_fit_on(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("one and the same sentence\n" * 4, encoding="utf-8")
+    settings = dataclasses.replace(recipe.RUNS["whisper-decoder"], data=str(path))
+    with pytest.raises(ValueError, match="has no sentences but those to judge on"):
+        whisper.fit_and_test(settings, None)
+
+
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which speaks the sentence")
 def test_speech_is_at_the_rate_that_models_hear():
     sound = speech.spoken("Two young men are outside near many bushes.", "en-us")
@@ -317,9 +339,8 @@ def test_texts_without_what_is_needed_are_refused(tmp_path):
         data.paragraphs(path, 4)
     with pytest.raises(ValueError, match="has 0 lines of three words or more"):
         data.captions(path, 4)
-    if shutil.which("espeak-ng"):
-        with pytest.raises(ValueError, match="has 0 lines of 5 to 20 words"):
-            speech.clips(None, path, ("en-us",), 1, 0.0, 0, 0)
+    with pytest.raises(ValueError, match="has 0 lines of 5 to 20 words"):
+        speech.sentences_of(path, 1, 0)
 
 
 def test_a_text_may_be_compressed(tmp_path):
