@@ -14,7 +14,7 @@ import torch
 import hf_sparse
 from hf_sparse.functional import entmax
 from recipes.lib.blocks import read
-from recipes.pretrained import data, encoders, promises, sentences, sets, speech, whisper
+from recipes.pretrained import data, encoders, language, promises, sentences, sets, speech, whisper
 from recipes.pretrained import run as recipe
 from recipes.pretrained.parts import PARTS, part_of
 from recipes.pretrained.reactions import masked_batches
@@ -175,6 +175,16 @@ def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, 
     for run in runs:
         assert "loss" in table([run]).splitlines()[-1]
     json.dumps(runs)
+
+
+def test_keys_outside_a_window_are_no_zeros_of_the_map():
+    ids = torch.randint(3, 20, (2, 12), generator=torch.Generator().manual_seed(0))
+    causal = hf_sparse.sparsify(tiny_model("gemma2"), attn="softmax")  # a window of 4 in one of its layers
+    assert language.loss_and_edges(causal, ids)[1] == 1
+    masked = hf_sparse.sparsify(tiny_model("modernbert", local_attention=4), attn="softmax")
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    batch["attention_mask"][1, 8:] = 0
+    assert encoders.zeros_of(masked, [batch]) == 0
 
 
 @needs_compiler
