@@ -19,6 +19,8 @@ SPECIAL = ("<pad>", "</s>", "<unk>")
 APART = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False)
 # The test sets of Multi30k among them; the first that is there is taken.
 TESTS = ("test", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
+USUAL = ("de", "en")  # languages of the settings where none are given
+LANGUAGES = {"de": "German", "en": "English", "fr": "French"}
 SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": TESTS}
 
 
@@ -182,6 +184,29 @@ def read_named(data: str, source: str, target: str) -> Corpus:
             counts = ", ".join(f"{len(part)} {name}" for name, part in zip(Corpus._fields, corpus))
             raise ValueError(f"{data}: no pairs for {name} ({counts}); a table that is divided needs 8 sources")
     return corpus
+
+
+def sides(data: str, source: str, target: str) -> tuple[str, str]:
+    """What a card calls the sides of a corpus: its languages, or source and target of a table of which none was told.
+
+    Args:
+        data: see ``read_named``.
+        source: source language.
+        target: target language.
+    """
+    path = Path(data)
+    is_table = bool(data) and (path.is_file() or any(path.glob("train.tsv*")))
+    if is_table and (source, target) == USUAL:
+        return "source", "target"
+    return LANGUAGES.get(source, source), LANGUAGES.get(target, target)
+
+
+def test_set(data: str, source: str, target: str) -> str:
+    """Name of the test set that is read from a folder of aligned files; empty for other data."""
+    path = Path(data)
+    if not path.is_dir() or any(path.glob("train.tsv*")):
+        return ""
+    return next((name for name in TESTS if _aligned(path, [name], source, target)), "")
 
 
 def build_tokenizer(pairs: Sequence[Pair], vocabulary: int) -> PreTrainedTokenizerFast:

@@ -38,7 +38,7 @@ from ..lib.records import Figures, read_json, sibling, write_json
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
-from .data import Pair, read_named, words
+from .data import Pair, read_named, test_set, words
 from .measures import bleu_of, coverage, most_repeated
 from .model import Task, as_read, build_model, prepared
 from .report import card, condensed, report
@@ -257,6 +257,7 @@ def translated(settings: Translation, folder: Path) -> Figures:
         "architecture": type(model).__name__,
         "parameters": model.num_parameters(),
         "decoding_seconds": round(found.seconds, 1),
+        "test_set": test_set(settings.data, settings.source, settings.target),
         "rows": {
             "train": len(task.rows),
             "dev": len(task.corpus.dev[: settings.dev_rows]),

@@ -29,6 +29,7 @@ from ..lib.records import Figures
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import StepSeconds, train
+from ..translation.data import test_set
 from ..translation.measures import bleu_of
 from ..translation.model import Task, build_model, encode
 from .data import read_task
@@ -148,6 +149,11 @@ def written(settings: Sweep) -> str:
     return settings.source if settings.reverse else settings.target
 
 
+def test_name(settings: Sweep) -> str:
+    """What the rows that a run is judged on are called; empty for those of one table or data set."""
+    return "dev" if settings.part == "dev" else test_set(settings.data, settings.source, settings.target)
+
+
 def check(settings: Sweep) -> None:
     """Read the data of a run, and find out whether BLEU can be counted in its language."""
     task_of(settings)
@@ -203,6 +209,7 @@ def perform(settings: Sweep, folder: Path) -> Figures:
         "tokens_per_cpu_second": target_tokens / fmean(clock.seconds),
         "config": config_of(model),
         "parameters": model.num_parameters(),
+        "test_set": test_name(settings),
         "rows": {"train": len(rows), "test": len(test), "vocabulary": len(tokenizer)},
         "curve": [entry for entry in log if "threshold" in entry],
         "loss": [{"step": entry["step"], "loss": entry["loss"]} for entry in log if "loss" in entry],

@@ -14,7 +14,7 @@ import torch
 import hf_sparse
 from recipes.lib.study import main
 from recipes.translation import data as corpus
-from recipes.translation import measures, systems
+from recipes.translation import measures, report, systems
 from recipes.translation.model import LONGEST, as_read
 
 pytest.importorskip("sacrebleu", reason="the translation recipe needs sacrebleu: pip install 'hf_sparse[recipes]'")
@@ -74,6 +74,30 @@ def test_rows_that_occur_twice_are_in_one_part(tmp_path):
     assert sum(map(len, parts)) == 41
     assert set.union(*sources) == {f"source {number}" for number in range(20)}
     assert [pair.target for pair in parts.test if pair.source == "source 7"] == ["target 7", "another", "target 7"]
+
+
+def test_the_test_set_that_is_taken_has_a_name(tmp_path):
+    parts = {f"{part}_{language}": "a\n" for part in ("train", "val") for language in ("de", "en")}
+    folder = folder_of(tmp_path / "a", **parts)
+    for name in ("test_2018_flickr", "test_2017_flickr"):
+        for language in ("de", "en"):
+            (folder / f"{name}.{language}.gz").write_bytes(gzip.compress(f"{name}\n".encode()))
+        assert corpus.test_set(str(folder), "de", "en") == name
+        assert corpus.read_named(str(folder), "de", "en").test == [(name, name)]
+    assert corpus.test_set("", "de", "en") == corpus.test_set(str(tmp_path / "none"), "de", "en") == ""
+    figures = {"test_set": "test_2017_flickr"}
+    assert (report.test_text(figures), report.test_text({})) == (" (test_2017_flickr)", "")
+
+
+def test_a_table_has_the_languages_it_was_given_and_no_others(tmp_path):
+    (tmp_path / "table.tsv").write_text("a\tb\n", encoding="utf-8")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "train.tsv.gz").write_bytes(b"")
+    for table in (tmp_path / "table.tsv", tmp_path / "tables"):
+        assert corpus.sides(str(table), "de", "en") == ("source", "target")
+        assert corpus.sides(str(table), "fi", "en") == ("fi", "English")
+    assert corpus.sides("", "de", "en") == corpus.sides("multi30k", "de", "en") == ("German", "English")
+    assert (recipe.Translation().source, recipe.Translation().target) == corpus.USUAL
 
 
 def test_wrong_corpora_are_refused_by_name(tmp_path):
