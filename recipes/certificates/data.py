@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..translation.data import Pair
+from ..translation.model import as_read
 
 Batch = dict[str, Tensor]
 
@@ -16,8 +17,7 @@ Batch = dict[str, Tensor]
 def sentences(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[Pair]) -> Iterator[Batch]:
     """A batch for each sentence, with its translation as labels."""
     for pair in pairs:
-        inputs = tokenizer(pair.source, return_tensors="pt")
-        yield {**inputs, "labels": tokenizer(pair.target, return_tensors="pt").input_ids}
+        yield {**as_read(pair.source, tokenizer), "labels": as_read(pair.target, tokenizer).input_ids}
 
 
 def one_by_one(ids: Tensor) -> list[Batch]:

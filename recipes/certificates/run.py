@@ -82,8 +82,10 @@ QUICK: dict[str, Any] = {
 
 
 def check(settings: Certificates) -> None:
-    """Refuse a run without its text."""
-    if settings.part != "translation" and not Path(settings.data).is_file():
+    """Refuse a run without its text, or with pairs that cannot be read."""
+    if settings.part == "translation":
+        tasks.pairs_of(settings)
+    elif not Path(settings.data).is_file():
         raise ValueError(f"--data must be a text file, was {settings.data!r}")
 
 

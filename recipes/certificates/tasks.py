@@ -22,8 +22,8 @@ from ..pretrained.data import windows
 from ..pretrained.language import token_loss
 from ..pretrained.sources import load
 from ..pretrained.speech import PROMPT, batches, clips, load_whisper
-from ..translation.data import Pair, read_named
-from ..translation.model import build_model, prepared
+from ..translation.data import Corpus, Pair, read_named
+from ..translation.model import as_read, build_model, prepared
 from .data import one_by_one, sentences
 from .frames import certified_frames
 from .proofs import certified
@@ -44,10 +44,15 @@ def accuracy(model: PreTrainedModel, forced: Batches) -> float:
     return float(torch.cat(right).double().mean())
 
 
+def pairs_of(settings: Any) -> Corpus:
+    """The corpus of a translator; raises as ``read_named`` does."""
+    return read_named(settings.data, "de", "en")
+
+
 def translation(settings: Any, folder: Path) -> Figures:
     """Train a dense translator and sparse ones of some layers, and certify what they write about sentences."""
-    task = prepared(read_named(settings.data, "de", "en"), settings.vocabulary)
-    dense = _trained(settings, task.tokenizer, task.rows, None, folder)
+    task = prepared(pairs_of(settings), settings.vocabulary)
+    dense = _trained(settings, task.tokenizer, task.rows, None, folder / "dense")
     fit = list(sentences(task.tokenizer, task.corpus.dev[: settings.fit_rows]))
     test = task.corpus.test[: settings.rows]
     figures: Figures = {"ways": [], "dense": accuracy(dense, list(sentences(task.tokenizer, test)))}
@@ -70,12 +75,14 @@ def _translators(
     """Translators by what was done: calibrated ones, and some trained with their map."""
     yield from sparse_copies(dense, fit, settings.edges, swapped=())
     for name, (attn, heads) in TRAINED.items():
-        yield f"{name}, trained", _trained(settings, tokenizer, rows, attn, folder, heads)
+        own = folder / name.replace(", ", "-").replace(" ", "-")
+        yield f"{name}, trained", _trained(settings, tokenizer, rows, attn, own, heads)
 
 
 def _trained(
     settings: Any, tokenizer: PreTrainedTokenizerBase, rows: Dataset, attn: str | None, folder: Path, heads: int = 4
 ) -> PreTrainedModel:
+    """A translator, trained from the last checkpoint in ``folder``, which no other translator may share."""
     config = copy.deepcopy(build_model(tokenizer, settings.seed).config)  # type: ignore[arg-type]
     config.d_model, config.encoder_ffn_dim, config.decoder_ffn_dim = settings.width, *2 * [4 * settings.width]
     config.encoder_layers = config.decoder_layers = settings.layers
@@ -88,7 +95,7 @@ def _trained(
         model,
         tokenizer,
         rows,
-        folder / "checkpoints",
+        folder,
         collator=padding_collator(tokenizer, model),
         steps=settings.steps,
         lr=settings.lr,
@@ -106,7 +113,7 @@ def _translated(
     forced = list(sentences(tokenizer, test))
     own = {"way": way, "depth": settings.layers, "quality": accuracy(model, forced), "edges": edges_of(model, forced)}
     model.double()
-    inputs = tokenizer([pair.source for pair in test], padding=True, return_tensors="pt")
+    inputs = as_read([pair.source for pair in test], tokenizer)
     return {**own, **certified(model, [(inputs, _written(model, inputs, settings.outputs))]).figures()}
 
 
@@ -116,7 +123,7 @@ def _written(model: PreTrainedModel, inputs: Mapping[str, Tensor], outputs: int)
 
 def _example(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: Pair, settings: Any) -> Figures:
     """One certificate with its tokens as text, for the picture."""
-    inputs = tokenizer(pair.source, return_tensors="pt")
+    inputs = as_read(pair.source, tokenizer)
     sequence = _written(model, inputs, settings.outputs)
     (found,) = hf_sparse.certify(model, inputs, sequence)
     return {

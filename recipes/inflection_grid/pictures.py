@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+from math import nan
 from pathlib import Path
 from statistics import fmean
 
@@ -11,14 +13,24 @@ from ..lib.records import Figures, Record
 
 
 def draw(records: list[Record], path: Path) -> None:
-    """Draw accuracy by language, and the share of words with all or one form seen; means over seeds, a row per run."""
+    """Draw accuracy by language, and the share of words with all or one form seen; means over seeds, a row per run.
+
+    A run has no point in languages that it was not evaluated on.
+    """
     runs: dict[str, list[Figures]] = {}
     for record in records:
         runs.setdefault(record["run"], []).append(record["figures"])
     figure = Figure(figsize=(11, 1.2 + 0.3 * len(runs)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for language, marker in zip(records[0]["figures"]["accuracy_by_language"], "os^Dv<>*"):
-        accuracy = [100 * fmean(seed["accuracy_by_language"][language] for seed in seeds) for seeds in runs.values()]
+    languages = dict.fromkeys(name for record in records for name in record["figures"]["accuracy_by_language"])
+    for language, marker in zip(languages, cycle("os^Dv<>*")):
+        found = {
+            name: [
+                seed["accuracy_by_language"][language] for seed in seeds if language in seed["accuracy_by_language"]
+            ]
+            for name, seeds in runs.items()
+        }
+        accuracy = [100 * fmean(values) if values else nan for values in found.values()]
         left.plot(accuracy, list(runs), marker, label=language)
     left.grid(alpha=0.3)
     left.invert_yaxis()

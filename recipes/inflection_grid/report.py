@@ -14,6 +14,7 @@ from ..lib.records import Figures, Record
 from .pictures import draw
 
 MEDIUM, HIGH = (f"recipes/inflection_grid/results/{size}.json" for size in ("medium", "high"))
+DATA = {"": "English verbs of the repository", "sigmorphon2018": "SIGMORPHON 2018"}
 MEASURES = (
     Measure("accuracy", "accuracy", ".1%", "higher"),
     Measure("one form possible", "one_form", ".1%"),
@@ -58,7 +59,8 @@ def card(record: Record, records: Sequence[Record]) -> Card:
     maps = f"{map_name(settings['head'])} at the output and {map_name(settings['attention'])} in attention"
     names = list(figures["accuracy_by_language"])
     words = f"{figures['rows']['train'] // len(names):,} words a language"
-    source = f"SIGMORPHON 2018, `{settings['size']}`" if settings["data"] else "English verbs of the repository"
+    folder = Path(settings["data"]).name
+    source = f"{DATA.get(folder, folder)}, `{settings['size']}`" if settings["data"] else DATA[""]
     config = figures["config"]
     return Card(
         name=f"inflection-grid-{record['run']}",

@@ -26,8 +26,8 @@ import hf_sparse
 from ..inflection.model import build_model, encode
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
-from ..lib.records import Figures
-from ..lib.settings import Settings, setting
+from ..lib.records import CannotRun, Figures, read_json
+from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from .data import Task, prepared
@@ -57,6 +57,18 @@ class Grid(Settings):
     beams: int = setting(5, "5", "4")
     report_to: str = setting("none")
 
+    def __post_init__(self) -> None:
+        check_positive(self, "dev_rows", "member_seeds", "steps", "batch_size", "lr")
+        if self.beams < 2:
+            raise ValueError(f"beams must be at least 2, was {self.beams}")
+        if self.maps:
+            hf_sparse.SparseConfig.parse(**self.maps)
+
+    @property
+    def maps(self) -> dict[str, str]:
+        """Arguments of ``sparsify``; softmax is not replaced."""
+        return {place: name for place, name in {"attn": self.attention, "head": self.head}.items() if name}
+
 
 def runs() -> dict[str, Grid]:
     """All runs, the most important first and ensembles last."""
@@ -72,6 +84,7 @@ def runs() -> dict[str, Grid]:
     return trained | {f"ensemble-{name}": Grid(members=name) for name in trained}
 
 
+TRAINING = ("data", "languages", "size", "steps", "batch_size", "lr")  # settings that a trained model depends on
 QUICK = {"steps": 4, "batch_size": 16, "dev_rows": 6, "beams": 2, "member_seeds": 1}
 
 
@@ -79,16 +92,18 @@ def ensemble(settings: Grid, folder: Path) -> hf_sparse.Ensemble:
     """The runs of one name with seeds from 0, as one model.
 
     Raises:
-        FileNotFoundError: one of them has not been done.
+        CannotRun: one of them has not been done, or was trained otherwise than these settings say.
     """
     members = []
     for seed in range(settings.member_seeds):
-        path = folder.parent / f"{settings.members}-{seed}" / "model"
-        if not path.is_dir():
-            raise FileNotFoundError(
-                f"{path}: an ensemble needs its members; do --only {settings.members} --seeds {settings.member_seeds}"
-            )
-        members.append(AutoModelForSeq2SeqLM.from_pretrained(path))
+        member = folder.parent / f"{settings.members}-{seed}"
+        if not (member / "result.json").is_file():
+            command = f"--only {settings.members} --seeds {settings.member_seeds}"
+            raise CannotRun(f"{member}: an ensemble needs its members; do {command}")
+        trained = read_json(member / "result.json")["settings"]
+        if other := {name: trained[name] for name in TRAINING if trained[name] != getattr(settings, name)}:
+            raise CannotRun(f"{member} was trained with other settings ({other}); give the ensemble the same")
+        members.append(AutoModelForSeq2SeqLM.from_pretrained(member / "model"))
     return hf_sparse.Ensemble(members)
 
 
@@ -103,8 +118,8 @@ def perform(settings: Grid, folder: Path) -> Figures:
     if settings.members:
         return measured(ensemble(settings, folder), task, settings.beams)
     model = build_model(task.tokenizer, max(map(len, task.train["form"])), settings.seed)
-    if settings.head or settings.attention:
-        model = hf_sparse.sparsify(model, attn=settings.attention or None, head=settings.head or None)
+    if settings.maps:
+        model = hf_sparse.sparsify(model, **settings.maps)
     log = train(
         model,
         task.tokenizer,
@@ -134,6 +149,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
+    usual=("output-*",),  # ensembles need several seeds
     check=task_of,
     condensed=condensed,
 )

@@ -64,6 +64,11 @@ class Instructions(Settings):
             raise ValueError(f"suppression={self.suppression} needs a sparse head, which it has a price outside of")
 
 
+def instructions_of(settings: Instructions) -> tuple[list[Instruction], list[Instruction]]:
+    """What a run is trained on and judged by; raises as ``read_instructions`` does."""
+    return read_instructions(settings.data, settings.asked, settings.rows, settings.seed)
+
+
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -126,7 +131,7 @@ def answered(
 
 def perform(settings: Instructions, folder: Path) -> Figures:
     """Fine-tune a model, and measure its answers."""
-    rows, test = read_instructions(settings.data, settings.asked, settings.rows, settings.seed)
+    rows, test = instructions_of(settings)
     model, tokenizer = load(settings.source, "causal")
     train(model, tokenizer, rows, settings, folder)
     figures: Figures = {"data": settings.data, "instructions": len(test), **held_out(model, tokenizer, test)}
@@ -161,6 +166,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
+    check=instructions_of,
 )
 
 if __name__ == "__main__":

@@ -51,14 +51,18 @@ def articles(lines: list[str]) -> list[str]:
 
 
 def split(texts: list[str]) -> tuple[list[str], list[str]]:
-    """Articles for training, and one in ``HELD_OUT`` for testing.
+    """Articles for training, and one in ``HELD_OUT`` for testing; copies of those are in neither part.
 
     Raises:
-        ValueError: fewer than two articles.
+        ValueError: fewer than two different articles.
     """
-    if len(texts) < 2:
-        raise ValueError(f"needs at least 2 articles, or lines, to hold one out, was {len(texts)}")
-    return [text for number, text in enumerate(texts) if number % HELD_OUT], texts[::HELD_OUT]
+    test = texts[::HELD_OUT]
+    held_out = set(test)
+    train = [text for number, text in enumerate(texts) if number % HELD_OUT and text not in held_out]
+    if not train:
+        count = len(set(texts))
+        raise ValueError(f"needs at least 2 different articles, or lines, to hold one out, was {count}")
+    return train, test
 
 
 def read_text(data: str) -> Text:
@@ -71,13 +75,13 @@ def read_text(data: str) -> Text:
             (``Salesforce/wikitext:wikitext-2-raw-v1``).
 
     Raises:
-        ValueError: there is no text, or the folder lacks a file.
+        ValueError: there is no text, or the folder lacks a file, or the data set a split or its column.
     """
     path = Path(data)
     if data == "scenes":
         return Text(*split([english for _, english in scenes.pairs()]), "embedded scenes")
     if path.is_file():
-        return Text(*split(articles(stripped_lines(path))), f"{path.parent.name}/{path.name}")
+        return Text(*split(articles(stripped_lines(path))), "/".join(path.absolute().parts[-2:]))
     if path.is_dir():
         test = next((path / name for name in ("test.txt", "valid.txt") if (path / name).is_file()), None)
         if test is None or not (path / "train.txt").is_file():
@@ -85,6 +89,9 @@ def read_text(data: str) -> Text:
         return Text(articles(stripped_lines(path / "train.txt")), articles(stripped_lines(test)), path.name)
     name, _, configuration = data.partition(":")
     found = datasets.load_dataset(name, configuration or None)
+    missing = [part for part in ("train", "test") if "text" not in found.column_names.get(part, ())]
+    if missing:
+        raise ValueError(f"{data}: no column 'text' in {' and '.join(missing)}; it has {found.column_names}")
     return Text(articles(list(found["train"]["text"])), articles(list(found["test"]["text"])), data)
 
 

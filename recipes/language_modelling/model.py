@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import peft
 import torch
@@ -15,12 +16,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 import hf_sparse
 
 from ..lib.records import sibling
-from ..lib.settings import Settings, setting
+from ..lib.settings import Settings, check_positive, setting
 from ..lib.training import train
 from .curve import Curve
-from .data import Text, blocks, learn_tokenizer, read_text
+from .data import blocks, learn_tokenizer, read_text
 
 DENSE_RUN = "softmax"  # conversions resume from it
+NUM_HEADS = 4
+CONVERSIONS = ("", "none", "lora", "full")
 HEADS: dict[str, Any] = {
     "softmax": None,
     "sparsemax": "sparsemax",
@@ -57,6 +60,26 @@ class LanguageSettings(Settings):
     prompt: int = setting(16)
     report_to: str = setting("none")
 
+    def __post_init__(self) -> None:
+        for name, allowed in (("head", HEADS), ("conversion", CONVERSIONS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(filter(None, allowed))}, was {getattr(self, name)!r}"
+                )
+        check_positive(self, "conversion_steps", "lora_rank", "width", "layers", "steps", "batch_size")
+        check_positive(self, "vocabulary", "span", "test_rows", "prompts", "prompt")
+        if self.width % NUM_HEADS:
+            raise ValueError(f"width must be a multiple of {NUM_HEADS}, the heads of attention, was {self.width}")
+        if self.prompt >= self.context:
+            raise ValueError(f"prompt must be below context, {self.context}, was {self.prompt}")
+        if self.temperature < 0 or self.dev_rows < 0:
+            raise ValueError(
+                f"temperature and dev_rows must be at least 0, were {self.temperature} and {self.dev_rows}"
+            )
+        if not 0 < self.uniform < 1:
+            raise ValueError(f"uniform must be above 0 and below 1, was {self.uniform}")
+        hf_sparse.SparseConfig.parse(attn=self.attention)
+
 
 def build(settings: LanguageSettings, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     """A fresh dense model; the same seed gives the same weights."""
@@ -65,7 +88,7 @@ def build(settings: LanguageSettings, tokenizer: PreTrainedTokenizerFast) -> GPT
         vocab_size=len(tokenizer),
         n_embd=settings.width,
         n_layer=settings.layers,
-        n_head=4,
+        n_head=NUM_HEADS,
         n_positions=settings.context,
         initializer_range=0.06,
         pad_token_id=tokenizer.pad_token_id,
@@ -102,18 +125,45 @@ def collate(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
     return {"input_ids": ids, "labels": ids}
 
 
+class Rows(NamedTuple):
+    """The name of a text, its tokenizer, and its tokens in rows for training and for testing."""
+
+    what: str
+    tokenizer: PreTrainedTokenizerFast
+    train: list[list[int]]
+    test: list[list[int]]
+
+
+@functools.lru_cache(maxsize=1)
+def rows_of(data: str, vocabulary: int, context: int, most: int) -> Rows:
+    """Read a text and cut it into rows, once for all runs that share it.
+
+    Args:
+        data: see ``read_text``.
+        vocabulary: largest number of tokens.
+        context: tokens of a row.
+        most: largest number of rows for testing.
+
+    Raises:
+        ValueError: the text is too short for one row of either kind; see also ``read_text``.
+    """
+    text = read_text(data)
+    tokenizer = learn_tokenizer(text.train, vocabulary)
+    return Rows(
+        text.what, tokenizer, blocks(tokenizer, text.train, context), blocks(tokenizer, text.test, context, most)
+    )
+
+
 class Corpus:
     """The rows of a text, and training on them."""
 
     def __init__(self, settings: LanguageSettings) -> None:
-        text: Text = read_text(settings.data)
-        self.what = text.what
         self.settings = settings
-        self.tokenizer = learn_tokenizer(text.train, settings.vocabulary)
-        self.train_rows = blocks(self.tokenizer, text.train, settings.context)
-        held_out = torch.tensor(
-            blocks(self.tokenizer, text.test, settings.context, settings.test_rows + settings.dev_rows)
+        most = settings.test_rows + settings.dev_rows
+        self.what, self.tokenizer, self.train_rows, rows = rows_of(
+            settings.data, settings.vocabulary, settings.context, most
         )
+        held_out = torch.tensor(rows)
         self.test_rows, self.dev_rows = held_out[: settings.test_rows], held_out[settings.test_rows :]
         self.log: list[dict[str, Any]] = []
 

@@ -29,7 +29,6 @@ from ..lib.models import config_of, probabilities
 from ..lib.records import Figures
 from ..lib.study import Study, main
 from .curve import fit_to, points
-from .data import read_text
 from .measures import DENSE, SPARSE, Decoding, distinct, fit, repetitions
 from .model import DENSE_RUN, HEADS, Corpus, LanguageSettings
 from .report import card, condensed, report
@@ -169,7 +168,7 @@ STUDY = Study(
     card=card,
     quick=QUICK,
     needs=lambda settings: [DENSE_RUN] if settings.conversion else [],
-    check=lambda settings: read_text(settings.data),
+    check=Corpus,
     condensed=condensed,
 )
 

@@ -57,15 +57,20 @@ TASKS: dict[str, Callable[[int, int, Random], Row]] = {
 }
 
 
+def check_symbols(task: str, length: int, symbols: int) -> None:
+    """Raise ``ValueError`` if there are too few symbols for a row of that length."""
+    most = symbols // 2 if task == "recall" else symbols
+    if length > most:
+        raise ValueError(f"{task}: length {length} needs as many different symbols, and there are {most}")
+
+
 def rows(task: str, lengths: range, count: int, symbols: int, seed: Any) -> Iterator[Row]:
     """``count`` rows of a task, each of a length drawn evenly from ``lengths``.
 
     Raises:
         ValueError: there are too few symbols for the longest row.
     """
-    most = symbols // 2 if task == "recall" else symbols
-    if lengths[-1] > most:
-        raise ValueError(f"{task}: length {lengths[-1]} needs as many different symbols, and there are {most}")
+    check_symbols(task, lengths[-1], symbols)
     random = Random(f"{task} {seed}")
     for _ in range(count):
         yield TASKS[task](random.choice(lengths), symbols, random)

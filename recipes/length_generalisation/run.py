@@ -33,10 +33,10 @@ from hf_sparse.attention import attention_sites, observe
 
 from ..lib.models import config_of
 from ..lib.records import Figures
-from ..lib.settings import Settings, setting
+from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
-from .data import MARK, PAD, TASKS, collate, rows
+from .data import MARK, PAD, TASKS, check_symbols, collate, rows
 from .report import card, report
 
 # The temperature of docs/training.md. At 1, scores of fresh weights leave out most keys, and these get no gradient.
@@ -71,6 +71,16 @@ class LengthSettings(Settings):
     lr: float = setting(5e-3)
     test_rows: int = setting(40)
     report_to: str = setting("none")
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("task", TASKS), ("attention", ATTENTION)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, was {getattr(self, name)!r}")
+        check_positive(self, "shortest", "symbols", "width", "heads", "window", "steps", "batch_size", "test_rows")
+        if self.longest < self.shortest:
+            raise ValueError(f"longest must be at least shortest, {self.shortest}, was {self.longest}")
+        if not self.multiples or min(self.multiples) < 1:
+            raise ValueError(f"multiples must be some numbers from 1 on, was {self.multiples}")
 
 
 def build(settings: LengthSettings) -> PreTrainedModel:
@@ -184,6 +194,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
+    check=lambda settings: check_symbols(settings.task, settings.longest * max(settings.multiples), settings.symbols),
 )
 
 if __name__ == "__main__":

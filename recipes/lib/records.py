@@ -19,7 +19,11 @@ Record = dict[str, Any]
 Figures = dict[str, Any]
 
 
-class OtherSettings(ValueError):
+class CannotRun(ValueError):
+    """A run cannot be done in a folder, as it is."""
+
+
+class OtherSettings(CannotRun):
     """A folder holds the same run, begun with other settings."""
 
 
@@ -46,6 +50,15 @@ def sibling(folder: Path, name: str, settings: Settings) -> Path:
     return folder.parent / f"{name}-{settings.seed}"
 
 
+def check_begun(name: str, settings: Settings, out: Path) -> None:
+    """Raise ``OtherSettings`` if the folder ``out`` holds this run, begun with other settings."""
+    folder = run_folder(out, name, settings.seed)
+    begun, asked = folder / "settings.json", _as_json(settings)
+    if begun.is_file() and (found := read_json(begun)) != asked:
+        other = {key: found.get(key) for key in found | asked if found.get(key) != asked.get(key)}
+        raise OtherSettings(f"{folder} was begun with other settings ({other}); choose another --out")
+
+
 def record_of(name: str, settings: S, perform: Callable[[S, Path], Figures], out: Path) -> Record:
     """The record of one run: read from its file, or made by running it.
 
@@ -62,17 +75,14 @@ def record_of(name: str, settings: S, perform: Callable[[S, Path], Figures], out
     Raises:
         OtherSettings: the folder holds this run, begun with other settings.
     """
-    folder = run_folder(out, name, settings.seed)
-    path, begun = folder / "result.json", folder / "settings.json"
-    asked = json.loads(json.dumps(dataclasses.asdict(settings)))
-    if begun.is_file() and (found := read_json(begun)) != asked:
-        other = {key: found.get(key) for key in found | asked if found.get(key) != asked.get(key)}
-        raise OtherSettings(f"{folder} was begun with other settings ({other}); choose another --out")
+    check_begun(name, settings, out)
+    folder, asked = run_folder(out, name, settings.seed), _as_json(settings)
+    path = folder / "result.json"
     if path.is_file():
         return read_json(path)
     process = PartialState()
     if process.is_main_process:
-        write_json(begun, asked)
+        write_json(folder / "settings.json", asked)
     process.wait_for_everyone()
     reset_peak_memory()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -90,6 +100,10 @@ def record_of(name: str, settings: S, perform: Callable[[S, Path], Figures], out
         write_json(path, record)
     process.wait_for_everyone()
     return read_json(path)
+
+
+def _as_json(settings: Settings) -> dict[str, Any]:
+    return json.loads(json.dumps(dataclasses.asdict(settings)))  # type: ignore[no-any-return]
 
 
 def records_in(out: Path, names: Sequence[str]) -> list[Record]:

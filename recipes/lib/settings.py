@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 S = TypeVar("S", bound="Settings")
 
@@ -39,7 +39,7 @@ def changed(settings: S, changes: Mapping[str, Any]) -> S:
 
     Args:
         settings: of any recipe.
-        changes: values by name; an int is accepted for a float.
+        changes: values by name; an int is accepted for a float, a list for a tuple.
 
     Raises:
         ValueError: no setting has that name, or the value has another type.
@@ -50,9 +50,19 @@ def changed(settings: S, changes: Mapping[str, Any]) -> S:
     kinds = get_type_hints(type(settings))
     for name, value in changes.items():
         kind = kinds[name]
-        if kind in (bool, int, float, str) and not isinstance(value, (int, float) if kind is float else kind):
+        if get_origin(kind) is tuple:
+            kind, *_ = get_args(kind)
+            if not isinstance(value, tuple | list) or not all(_is(kind, entry) for entry in value):
+                raise ValueError(f"{name} must be a list of {kind.__name__}, as in {name}=[...], was {value!r}")
+        elif kind in (bool, int, float, str) and not _is(kind, value):
             raise ValueError(f"{name} must be {kind.__name__}, was {value!r}")
     return dataclasses.replace(settings, **changes)
+
+
+def _is(kind: type, value: Any) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def listing(runs: Mapping[str, Settings]) -> str:

@@ -21,7 +21,17 @@ import transformers
 from accelerate import PartialState
 
 from .card import Card
-from .records import Figures, OtherSettings, Record, record_of, records_in, run_folder, write_json
+from .records import (
+    CannotRun,
+    Figures,
+    OtherSettings,
+    Record,
+    check_begun,
+    record_of,
+    records_in,
+    run_folder,
+    write_json,
+)
 from .settings import S, changed, listing
 from .summary import write_summary
 
@@ -35,7 +45,7 @@ class Study(Generic[S]):
         description: of the command line; the docstring of ``run.py``.
         runs: settings by name of the run; a setting ``data`` names the data set, where there is one.
         perform: trains and measures one run, given its settings and its folder; returns the figures. A model is saved
-            in the folder's ``model``, checkpoints may stay beside it.
+            in the folder's ``model``, checkpoints may stay beside it. ``CannotRun`` ends the command with its message.
         report: prints and draws the results, given these and the folder of the study.
         card: model card of a run, given its record and those of all runs; None for a model that is no result.
         quick: settings with which a run takes seconds, for ``--quick``.
@@ -97,13 +107,22 @@ def main(study: Study, arguments: Sequence[str] | None = None) -> dict[str, Any]
             study.check(settings)
         except (OSError, ValueError) as error:
             parser.error(f"{name}: {error}")
-    for number, (name, settings) in enumerate(runs.items(), 1):
-        for seed in [settings.seed] if options.seeds is None else range(options.seeds):
-            print(f"\n[{number}/{len(runs)}] {name}, seed {seed}", flush=True)
-            try:
-                record_of(name, dataclasses.replace(settings, seed=seed), study.perform, out)
-            except OtherSettings as error:
-                parser.error(str(error))
+    planned = [
+        (number, name, dataclasses.replace(settings, seed=seed))
+        for number, (name, settings) in enumerate(runs.items(), 1)
+        for seed in ([settings.seed] if options.seeds is None else range(options.seeds))
+    ]
+    for _, name, settings in planned:
+        try:
+            check_begun(name, settings, out)
+        except OtherSettings as error:
+            parser.error(str(error))
+    for number, name, settings in planned:
+        print(f"\n[{number}/{len(runs)}] {name}, seed {settings.seed}", flush=True)
+        try:
+            record_of(name, settings, study.perform, out)
+        except CannotRun as error:
+            parser.error(str(error))
     results = gathered(study, out)
     if PartialState().is_main_process:
         _write(study, results, out, options.summary)

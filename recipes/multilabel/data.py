@@ -13,6 +13,7 @@ from sklearn.datasets import make_multilabel_classification
 from torch import Tensor
 
 WORDS, LABELS = 10, 10
+FEWEST = 5  # rows of which half train, a fifth validate and the rest test
 MULAN_LABEL = "{http://mulan.sourceforge.net/labels}label"
 
 
@@ -71,7 +72,12 @@ def divided(part: Part, seed: int = 0) -> Problem:
     """Split rows at random: half for training, a fifth for choosing settings, three tenths for testing (Appendix A.6).
 
     Features are scaled to mean 0 and standard deviation 1 over the training rows.
+
+    Raises:
+        ValueError: a part would have no row.
     """
+    if len(part.labels) < FEWEST:
+        raise ValueError(f"{len(part.labels)} rows with a label are too few to divide; {FEWEST} are needed")
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(part.labels), generator=generator)
     first, second = len(order) // 2, len(order) * 7 // 10
@@ -87,13 +93,20 @@ def read_mulan(path: Path) -> Part:
     ``birds-train.arff`` goes with ``birds.xml``.
 
     Raises:
-        ValueError: the XML file is missing, a label is no attribute, an attribute is no number, or no row has a label.
+        ValueError: the XML file is missing or malformed, a label is no attribute, the ARFF file is not dense or has
+            attributes that are no numbers, a value is missing, or no row has a label.
     """
     described = path.with_name(path.stem.removesuffix("-train").removesuffix("-test") + ".xml")
     if not described.is_file():
         raise ValueError(f"{path}: the names of its labels belong in {described}, which does not exist")
-    names = [label.get("name", "") for label in ElementTree.parse(described).iter(MULAN_LABEL)]
-    rows, meta = arff.loadarff(path)
+    try:
+        names = [label.get("name", "") for label in ElementTree.parse(described).iter(MULAN_LABEL)]
+    except ElementTree.ParseError as error:
+        raise ValueError(f"{described} is no XML ({error})") from error
+    try:
+        rows, meta = arff.loadarff(path)
+    except (ValueError, NotImplementedError) as error:
+        raise ValueError(f"{path} cannot be read as dense ARFF of numbers ({error})") from error
     column = {name.replace("\\", ""): name for name in meta.names()}  # quotes in names come escaped
     missing = [name for name in names if name not in column]
     if missing or not names:
@@ -102,6 +115,8 @@ def read_mulan(path: Path) -> Part:
         table = {name: np.array([float(value) for value in rows[raw]]) for name, raw in column.items()}
     except ValueError as error:
         raise ValueError(f"{path}: every attribute must be a number ({error})") from error
+    if unknown := [name for name, values in table.items() if not np.isfinite(values).all()]:
+        raise ValueError(f"{path}: values of {unknown[0]!r} are missing or infinite; leave these rows out")
     labels = torch.from_numpy(np.stack([table.pop(name) for name in names], axis=1) > 0)
     kept = labels.any(1)  # "we consider only those examples with at least one label", Section 5.1.2
     if not kept.any():

@@ -20,12 +20,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..lib.records import Figures
-from ..lib.settings import Settings, setting
+from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from .classifier import LONGEST, fit_classifier
-from .data import LABELS, Part, Problem, divided, documents, read_mulan, sample
+from .data import FEWEST, LABELS, Part, Problem, divided, documents, read_mulan, sample
 from .model import PAIRS, fit_linear
 from .report import card, condensed, report
+
+MODELS = ("linear", "classifier")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +44,21 @@ class Multilabel(Settings):
     rows: int = setting(5000)
     steps: int = setting(250)
     lr: float = setting(0.1)
-    batch_size: int = setting(0)  # 0: all rows
+    batch_size: int = setting(0)  # of the classifier; linear models see all rows at every step
     report_to: str = setting("none")
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("pair", ["", *PAIRS]), ("model", MODELS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(filter(None, allowed))}, was {getattr(self, name)!r}"
+                )
+        check_positive(self, "words", "rows", "steps", "lr", *(["batch_size"] if self.model == "classifier" else []))
+        if not 0 <= self.spread < self.mean_labels <= LABELS:
+            raise ValueError(
+                f"mean_labels must be at most {LABELS}, and spread at least 0 and below mean_labels, were "
+                f"{self.mean_labels} and {self.spread}"
+            )
 
 
 def runs() -> dict[str, Multilabel]:
@@ -77,6 +92,14 @@ def problem_of(settings: Multilabel) -> Problem:
     if settings.documents:
         return divided(made_up(settings), settings.seed)
     return divided(read_mulan(Path(settings.data)) if settings.data else sample(settings.rows), settings.seed)
+
+
+def check(settings: Multilabel) -> None:
+    """Refuse a run whose file cannot be read, or whose rows are too few to divide."""
+    if settings.data:
+        problem_of(dataclasses.replace(settings, pair=""))
+    elif settings.rows < FEWEST:
+        raise ValueError(f"rows must be at least {FEWEST}, was {settings.rows}")
 
 
 def made_up(settings: Multilabel) -> Part:
@@ -117,7 +140,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
-    check=lambda settings: settings.data and problem_of(dataclasses.replace(settings, pair="")),
+    check=check,
     condensed=condensed,
 )
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import hf_sparse
-from hf_sparse.attention import observe
 
 from ..lib.models import config_of, save
 from ..lib.records import Figures, Record
 from .data import windows
-from .language import OF_ATTENTION, TASK, rows_of, token_loss
+from .language import OF_ATTENTION, TASK, loss_and_edges, rows_of, token_loss
 from .part import WAYS, Cells, Description, Part, Verdict, how
 from .sources import load
 
@@ -28,17 +27,14 @@ def attention(settings: Any, folder: Path) -> Figures:
     start = time.process_time()
     report = hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None, progress=False)
     seconds = time.process_time() - start
-    with observe(model) as counts:
-        calibrated = token_loss(model, test)
-    kept = sum(count.nonzero for count in counts.values())
-    visible = sum(count.rows for count in counts.values()) * (settings.length + 1) / 2
+    calibrated, edges = loss_and_edges(model, test)
     save(model, tokenizer, folder)
     return {
         "dense": dense,
         "swapped": swapped,
         "calibrated": calibrated,
         "increase": calibrated / dense - 1,
-        "edges": kept / visible,
+        "edges": edges,
         "own_report": {"before": report.before.divergence, "after": report.after.divergence},
         "calibration_cpu_seconds": round(seconds, 1),
         "tokens": test.numel() - len(test),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_sparse.attention import observe
+from hf_sparse.attention.soft_edges import soft_edges
 
 from .data import Batch
 
@@ -35,8 +35,8 @@ def zeros_of(model: PreTrainedModel, batches: list[Batch]) -> float:
         lengths = batch["attention_mask"].sum(-1).double()
         for i, length in enumerate(lengths.long().tolist()):
             alone = {name: values[i : i + 1, :length] for name, values in batch.items()}
-            with torch.no_grad(), observe(model) as counts:
+            with torch.no_grad(), soft_edges(model) as edges:
                 model(**alone)
-            kept += sum(count.nonzero for count in counts.values())
-            visible += sum(count.keys for count in counts.values())
+            kept += edges.kept
+            visible += edges.visible
     return 1 - kept / visible

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_sparse.attention.soft_edges import soft_edges
+
 from ..lib.card import Measure
 from .part import ZEROS
 
@@ -28,6 +30,14 @@ def token_loss(model: PreTrainedModel, ids: Tensor) -> float:
     """Cross-entropy of a model with a dense head, in nats a token."""
     losses = [float(model(input_ids=row[None], labels=row[None]).loss) for row in ids]
     return sum(losses) / len(losses)
+
+
+@torch.no_grad()
+def loss_and_edges(model: PreTrainedModel, ids: Tensor) -> tuple[float, float]:
+    """The same of a model with sparse attention, and the share of visible keys that have weight."""
+    with soft_edges(model) as edges:
+        loss = token_loss(model, ids)
+    return loss, edges.kept / edges.visible
 
 
 @torch.no_grad()

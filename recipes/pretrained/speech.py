@@ -44,34 +44,46 @@ def load_whisper(source: str) -> tuple[WhisperForConditionalGeneration, WhisperP
     return model, WhisperProcessor.from_pretrained(source)
 
 
-def clips(
-    processor: WhisperProcessor, path: Path, voices: Sequence[str], count: int, noise: float, part: int, seed: int
-) -> list[Clip]:
-    """Sentences of a file, spoken by voices in turn.
+def sentences_of(path: Path, count: int, part: int) -> list[str]:
+    """Sentences evenly spaced through a file. Parts of equal counts have no line in common, others may have some.
 
     Args:
-        processor: makes the features.
         path: a sentence in each line, UTF-8, plain or ``.gz``.
-        voices: names that espeak-ng knows, as ``en-us+f3``.
         count: how many.
-        noise: standard deviation of white noise, as a share of the sound's.
         part: 0 or 1: which of every two of the evenly spaced sentences.
-        seed: of the noise.
 
     Raises:
-        ValueError: espeak-ng is not installed, or has no such voice; a text without sentences.
+        ValueError: a text without sentences.
     """
     lines = [line.strip() for line in read_lines(path) if 5 <= len(line.split()) <= 20]
     if len(lines) < 2:
         raise ValueError(f"{path} has {len(lines)} lines of 5 to 20 words, and two sentences are needed")
     chosen = torch.linspace(0, len(lines) - 1, min(2 * count, len(lines))).long().tolist()[part::2]
-    return spoken_clips(processor, [lines[index] for index in chosen], voices, noise, seed)
+    return [lines[index] for index in chosen]
+
+
+def clips(
+    processor: WhisperProcessor, path: Path, voices: Sequence[str], count: int, noise: float, part: int, seed: int
+) -> list[Clip]:
+    """Sentences of a file (see ``sentences_of``), spoken by voices in turn (see ``spoken_clips``)."""
+    return spoken_clips(processor, sentences_of(path, count, part), voices, noise, seed)
 
 
 def spoken_clips(
     processor: WhisperProcessor, sentences: Sequence[str], voices: Sequence[str], noise: float, seed: int
 ) -> list[Clip]:
-    """Sentences, spoken by voices in turn; arguments and errors as of ``clips``."""
+    """Sentences, spoken by voices in turn.
+
+    Args:
+        processor: makes the features.
+        sentences: texts.
+        voices: names that espeak-ng knows, as ``en-us+f3``.
+        noise: standard deviation of white noise, as a share of the sound's.
+        seed: of the noise.
+
+    Raises:
+        ValueError: espeak-ng is not installed, or has no such voice.
+    """
     if shutil.which("espeak-ng") is None:
         raise ValueError("speech is made by espeak-ng, which is not installed: apt install espeak-ng")
     check_voices(voices)

@@ -10,17 +10,15 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 import hf_sparse
 from hf_sparse.attention.site import learned_parameters
-from hf_sparse.attention.soft_edges import soft_edges
 
 from ..lib.models import config_of, save
 from ..lib.records import Figures, Record
 from .data import windows
-from .language import OF_ATTENTION, TASK, rows_of, token_loss
+from .language import OF_ATTENTION, TASK, loss_and_edges, rows_of, token_loss
 from .part import Cells, Description, Part, Verdict, how
 from .sources import load
 
@@ -42,7 +40,7 @@ def trained(settings: Any, folder: Path) -> Figures:
     hf_sparse.sparsify(model, attn=settings.map, example=example)
     figures["swapped"] = token_loss(model, test)
     hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None, progress=False)
-    figures["calibrated"], figures["calibrated_edges"] = _loss_and_edges(model, test)
+    figures["calibrated"], figures["calibrated_edges"] = loss_and_edges(model, test)
     hf_sparse.learn_settings(model, LEARNED, example=example)
     model = adapted(model, settings, modules_to_save=[f"sparse_{name}" for name in LEARNED])
     budget = {"max_loss_increase": settings.increase, "distillation_weight": settings.distillation}
@@ -50,7 +48,7 @@ def trained(settings: Any, folder: Path) -> Figures:
     trainer = hf_sparse.SparseTrainer(model, options, train_dataset=text, teacher=dense)
     trainer.train()
     model = merged(model)
-    figures["trained"], figures["edges"] = _loss_and_edges(model, test)
+    figures["trained"], figures["edges"] = loss_and_edges(model, test)
     figures["continued"] = token_loss(continued(dense, text, settings, folder), test)
     save(model, tokenizer, folder)
     names = ("step", "loss_increase", "edge_price", "attention_edges")
@@ -125,13 +123,6 @@ def training_rows(tokenizer: PreTrainedTokenizerBase, settings: Any) -> Dataset:
     """All windows of the first half of a text, each its own labels."""
     ids, _ = windows(tokenizer, Path(settings.data), settings.length, 10**9)
     return Dataset.from_dict({"input_ids": ids.tolist(), "labels": ids.tolist()})
-
-
-@torch.no_grad()
-def _loss_and_edges(model: PreTrainedModel, ids: Tensor) -> tuple[float, float]:
-    with soft_edges(model) as edges:
-        loss = token_loss(model, ids)
-    return loss, edges.kept / edges.visible
 
 
 def _cells(settings: dict[str, Any], figures: Figures) -> Cells:

@@ -17,7 +17,7 @@ from ..lib.card import Measure
 from ..lib.models import save
 from ..lib.records import Figures
 from .part import text_of
-from .speech import Clip, batches, clips, transcripts
+from .speech import Clip, batches, sentences_of, spoken_clips, transcripts
 
 TASK = "automatic-speech-recognition"
 TEXT = "synthetic speech"
@@ -53,10 +53,21 @@ def zeros_of(model: PreTrainedModel, heard: list[dict[str, torch.Tensor]]) -> fl
 
 
 def fit_and_test(settings: Any, processor: WhisperProcessor) -> tuple[list[Clip], list[Clip]]:
-    """Clips to fit on and to judge on: other sentences, other voices."""
+    """Clips to fit on and to judge on: other sentences, other voices.
+
+    Raises:
+        ValueError: no other sentence is left to fit on; see also ``sentences_of`` and ``spoken_clips``.
+    """
     path, seed = Path(settings.data), settings.seed
-    fit = clips(processor, path, settings.fit_voices, settings.fit_rows, settings.noise, 0, seed)
-    return fit, clips(processor, path, settings.voices, settings.rows, settings.noise, 1, seed + 1)
+    test = sentences_of(path, settings.rows, 1)
+    judged = set(test)
+    fit = [sentence for sentence in sentences_of(path, settings.fit_rows, 0) if sentence not in judged]
+    if not fit:
+        raise ValueError(f"{path} has no sentences but those to judge on")
+    return (
+        spoken_clips(processor, fit, settings.fit_voices, settings.noise, seed),
+        spoken_clips(processor, test, settings.voices, settings.noise, seed + 1),
+    )
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -21,8 +22,9 @@ class Rows(NamedTuple):
     what: str
 
 
+@functools.lru_cache(maxsize=1)
 def read_rows(data: str, vocabulary: int, context: int, train_rows: int, test_rows: int) -> Rows:
-    """Read a text and cut it into rows.
+    """Read a text and cut it into rows, once for all runs that share them.
 
     Args:
         data: see ``recipes.language_modelling.data.read_text``.
@@ -30,6 +32,10 @@ def read_rows(data: str, vocabulary: int, context: int, train_rows: int, test_ro
         context: tokens of a row.
         train_rows: most rows to train on.
         test_rows: most rows to test on, of other articles.
+
+    Raises:
+        OSError: nothing has that name.
+        ValueError: there is no text, or too little for a row; see ``read_text``.
     """
     text = read_text(data)
     tokenizer = learn_tokenizer(text.train, vocabulary)

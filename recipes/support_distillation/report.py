@@ -11,7 +11,7 @@ from typing import Any
 from ..lib.blocks import block, read
 from ..lib.card import Card
 from ..lib.environment import origin
-from ..lib.records import Figures, Record
+from ..lib.records import Record
 from ..lib.seeds import by_run
 
 RESULT = "recipes/support_distillation/results/supports.json"
@@ -90,9 +90,11 @@ def _against(records: Sequence[Record], groups: dict[str, list[Record]]) -> str:
     full = _full_of(settings, groups)
     if not settings["store"] or full is None or full[0]["run"] == records[0]["run"]:
         return "-"
-    ratios = [_ratio(record["figures"], _same_seed(full, record)) - 1 for record in records]
-    spread = f" ({min(ratios):+.1%} to {max(ratios):+.1%})" if len(ratios) > 1 else ""
-    return f"{fmean(ratios):+.1%}{spread}"
+    ratios = _ratios(records, full)
+    if not ratios:
+        return "-"
+    spread = f" ({min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%})" if len(ratios) > 1 else ""
+    return f"{fmean(ratios) - 1:+.1%}{spread}"
 
 
 def _full_of(settings: dict[str, Any], groups: dict[str, list[Record]]) -> list[Record] | None:
@@ -101,14 +103,14 @@ def _full_of(settings: dict[str, Any], groups: dict[str, list[Record]]) -> list[
     return next((runs for runs in groups.values() if wanted.items() <= runs[0]["settings"].items()), None)
 
 
-def _same_seed(full: Sequence[Record], record: Record) -> Figures:
-    (own,) = [other for other in full if other["settings"]["seed"] == record["settings"]["seed"]]
-    figures: Figures = own["figures"]
-    return figures
-
-
-def _ratio(figures: Figures, full: Figures) -> float:
-    return math.exp(figures["eps_loss"] - full["eps_loss"])
+def _ratios(records: Sequence[Record], full: Sequence[Record]) -> list[float]:
+    """Eps-perplexities as multiples of those of the full distribution, of the seeds that both have."""
+    losses = {record["settings"]["seed"]: record["figures"]["eps_loss"] for record in full}
+    return [
+        math.exp(record["figures"]["eps_loss"] - losses[record["settings"]["seed"]])
+        for record in records
+        if record["settings"]["seed"] in losses
+    ]
 
 
 def _stored(records: Sequence[Record], groups: dict[str, list[Record]]) -> str:
@@ -132,9 +134,9 @@ def _verdicts(runs: Sequence[Record]) -> list[str]:
     for name, records in groups.items():
         settings = records[0]["settings"]
         full = _full_of(settings, groups)
-        if settings["store"] in ("", "labels", "full") or full is None:
+        if settings["store"] in ("", "labels", "full") or full is None or not (ratios := _ratios(records, full)):
             continue
-        cost = fmean(_ratio(record["figures"], _same_seed(full, record)) for record in records) - 1
+        cost = fmean(ratios) - 1
         share = _mean(records, "bytes") / _mean(groups["teacher"], "bytes")
         # Calibration reaches a mean number of classes on the rows it saw; what it keeps of others is a little off.
         met = cost <= COST and round(share, 3) <= SHARE

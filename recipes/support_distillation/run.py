@@ -39,7 +39,7 @@ from ..lib.records import Figures, sibling
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
-from .data import read_rows
+from .data import Rows, read_rows
 from .report import card, report
 from .stores import bytes_a_token, bytes_of_whole, counted, kept, supports, top_k
 
@@ -77,6 +77,9 @@ class SupportDistillation(Settings):
             raise ValueError(f"store must be one of {', '.join(STORES)}, or empty, was {self.store!r}")
         check_positive(self, "classes", "count", "vocabulary", "context", "train_rows", "test_rows", "steps", "lr")
         check_positive(self, "teacher_width", "teacher_layers", "teacher_steps", "width", "layers", "batch_size")
+        if self.store == "sampled" and self.count > 255:
+            raise ValueError(f"count must be at most 255, which is what a byte counts, was {self.count}")
+        hf_sparse.SparseConfig.parse(head=self.head)
 
 
 def build(settings: SupportDistillation, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
@@ -125,9 +128,21 @@ def stored(settings: SupportDistillation, teacher: PreTrainedModel, rows: Datase
     return kept(teacher, rows, lambda p: counted(p, settings.count, generator), "uint8")
 
 
+def rows_of(settings: SupportDistillation) -> Rows:
+    """The rows of a run; raises as ``read_rows`` does."""
+    return read_rows(settings.data, settings.vocabulary, settings.context, settings.train_rows, settings.test_rows)
+
+
+def check(settings: SupportDistillation) -> None:
+    """Read the text of a run, and refuse more classes than it has."""
+    classes = len(rows_of(settings).tokenizer)
+    if settings.store == "top-k" and settings.count > classes:
+        raise ValueError(f"count must be at most {classes}, the classes there are, was {settings.count}")
+
+
 def perform(settings: SupportDistillation, folder: Path) -> Figures:
     """Train the teacher, or a student."""
-    text = read_rows(settings.data, settings.vocabulary, settings.context, settings.train_rows, settings.test_rows)
+    text = rows_of(settings)
     options: dict[str, Any] = {"batch_size": settings.batch_size, "lr": settings.lr, "seed": settings.seed}
     options |= {"collator": collate, "report_to": settings.report_to}
     model: PreTrainedModel = build(settings, text.tokenizer)
@@ -197,6 +212,7 @@ STUDY = Study(
     card=card,
     quick=QUICK,
     needs=lambda settings: [TEACHER] if settings.store else [],
+    check=check,
 )
 
 if __name__ == "__main__":

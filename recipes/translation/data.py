@@ -15,8 +15,12 @@ from hf_sparse.conversion.text_file import read_lines
 from ..data import scenes
 
 SPECIAL = ("<pad>", "</s>", "<unk>")
+# Puts Chinese characters apart, and changes nothing else.
+APART = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False)
 # The test sets of Multi30k among them; the first that is there is taken.
 TESTS = ("test", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
+USUAL = ("de", "en")  # languages of the settings where none are given
+LANGUAGES = {"de": "German", "en": "English", "fr": "French"}
 SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": TESTS}
 
 
@@ -135,16 +139,31 @@ def read_dataset(path: str, source: str, target: str) -> Corpus:
 
 
 def divided(pairs: Sequence[Pair]) -> Corpus:
-    """Split one list: of every ten rows one goes to development and one to test."""
+    """Split one list: of every ten different sources one goes to development and one to test, with all its rows."""
     parts: tuple[list[Pair], ...] = ([], [], [])
-    for index, pair in enumerate(pairs):
-        parts[{3: 1, 7: 2}.get(index % 10, 0)].append(pair)
+    numbers: dict[str, int] = {}
+    for pair in pairs:
+        number = numbers.setdefault(pair.source, len(numbers))
+        parts[{3: 1, 7: 2}.get(number % 10, 0)].append(pair)
     return Corpus(*parts)
 
 
 def read_scenes() -> Corpus:
     """The scenes of ``recipes.data``, German to English."""
     return divided([Pair(*pair) for pair in scenes.pairs()])
+
+
+def _read(data: str, source: str, target: str) -> Corpus:
+    path = Path(data)
+    if not data:
+        return read_scenes()
+    if path.is_file():
+        return divided(read_table(path))
+    if any(path.glob("train.tsv*")):
+        return read_tables(path)
+    if any(file for names in (f"train.{source}*", "train.??", "train.??.gz") for file in path.glob(names)):
+        return read_folder(path, source, target)
+    return read_dataset(data, source, target)
 
 
 def read_named(data: str, source: str, target: str) -> Corpus:
@@ -157,18 +176,37 @@ def read_named(data: str, source: str, target: str) -> Corpus:
         target: target language.
 
     Raises:
-        ValueError: see ``read_table``, ``read_folder``, ``read_tables``, ``read_dataset``.
+        ValueError: a part has no pair; see also ``read_table``, ``read_folder``, ``read_tables``, ``read_dataset``.
+    """
+    corpus = _read(data, source, target)
+    for name, part in zip(Corpus._fields, corpus):
+        if not part:
+            counts = ", ".join(f"{len(part)} {name}" for name, part in zip(Corpus._fields, corpus))
+            raise ValueError(f"{data}: no pairs for {name} ({counts}); a table that is divided needs 8 sources")
+    return corpus
+
+
+def sides(data: str, source: str, target: str) -> tuple[str, str]:
+    """What a card calls the sides of a corpus: its languages, or source and target of a table of which none was told.
+
+    Args:
+        data: see ``read_named``.
+        source: source language.
+        target: target language.
     """
     path = Path(data)
-    if not data:
-        return read_scenes()
-    if path.is_file():
-        return divided(read_table(path))
-    if any(path.glob("train.tsv*")):
-        return read_tables(path)
-    if any(file for names in (f"train.{source}*", "train.??", "train.??.gz") for file in path.glob(names)):
-        return read_folder(path, source, target)
-    return read_dataset(data, source, target)
+    is_table = bool(data) and (path.is_file() or any(path.glob("train.tsv*")))
+    if is_table and (source, target) == USUAL:
+        return "source", "target"
+    return LANGUAGES.get(source, source), LANGUAGES.get(target, target)
+
+
+def test_set(data: str, source: str, target: str) -> str:
+    """Name of the test set that is read from a folder of aligned files; empty for other data."""
+    path = Path(data)
+    if not path.is_dir() or any(path.glob("train.tsv*")):
+        return ""
+    return next((name for name in TESTS if _aligned(path, [name], source, target)), "")
 
 
 def build_tokenizer(pairs: Sequence[Pair], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -199,6 +237,6 @@ def build_tokenizer(pairs: Sequence[Pair], vocabulary: int) -> PreTrainedTokeniz
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words and punctuation marks, the units of REP, DROP and the word aligner."""
-    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text.lower())
+    """Lower-cased words, punctuation marks and Chinese characters, the units of REP, DROP and the word aligner."""
+    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(APART.normalize_str(text.lower()))
     return [piece for piece, _ in pieces]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hf_sparse import WordAligner
 from hf_sparse.metrics import rep_score
@@ -12,6 +13,23 @@ from .data import Pair, words
 
 LONGEST_PICTURED = 20  # words
 WORST = 5  # sentences
+
+
+def bleu_of(language: str) -> Any:
+    """BLEU as sacrebleu counts it in a language: by words, in Chinese by characters.
+
+    Args:
+        language: as sacrebleu names it, ``en`` or ``zh`` for instance; by words where it knows nothing else.
+
+    Raises:
+        ValueError: Japanese or Korean, and the package that finds their words is not installed.
+    """
+    from sacrebleu.metrics import BLEU
+
+    try:
+        return BLEU(trg_lang=language)
+    except RuntimeError as error:
+        raise ValueError(f"target={language}: {error}") from error
 
 
 def coverage(pairs: Sequence[Pair], texts: Sequence[str], word_aligner: WordAligner) -> dict[str, float]:

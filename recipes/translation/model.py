@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from datasets import Dataset
-from transformers import MarianConfig, MarianMTModel, PreTrainedModel, PreTrainedTokenizerFast, set_seed
+from transformers import (
+    BatchEncoding,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    set_seed,
+)
 
 from .data import Corpus, Pair, build_tokenizer
 
-LONGEST = 128  # tokens; longer training pairs are left out, longer translations cut
+LONGEST = 128  # tokens; longer training pairs are left out, longer sources and translations cut
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
@@ -52,6 +60,12 @@ def encode(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerFast) -> Dataset
         if max(len(source), len(target)) <= LONGEST
     ]
     return Dataset.from_list(rows)
+
+
+def as_read(texts: str | Sequence[str], tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:
+    """Texts as the model reads them: tensors of token ids, padded, no row longer than ``LONGEST``."""
+    rows = [texts] if isinstance(texts, str) else list(texts)
+    return tokenizer(rows, padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
 
 
 class Task(NamedTuple):

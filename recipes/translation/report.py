@@ -16,6 +16,7 @@ from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
+from .data import sides
 
 RESULT, FROM_SCRATCH = (f"recipes/translation/results/{name}.json" for name in ("multi30k", "multi30k_from_scratch"))
 MEASURES = (
@@ -46,7 +47,7 @@ def report(results: dict[str, Any], out: Path) -> None:
         rows = systems[0]["figures"]["rows"]
         print(
             f"\n{rows['train']:,} pairs to train on, {rows['dev']:,} to tune penalties on, {rows['test']:,} to test "
-            f"on; {rows['vocabulary']:,} subwords\n\n{comparison(systems)}"
+            f"on{test_text(systems[0]['figures'])}; {rows['vocabulary']:,} subwords\n\n{comparison(systems)}"
         )
     example = next((record["figures"] for record in results["runs"] if record["run"] == "example"), None)
     if example:
@@ -56,6 +57,12 @@ def report(results: dict[str, Any], out: Path) -> None:
             hf_sparse.plot_attention(
                 torch.tensor(seen["weights"]), seen["keys"], seen["queries"], title=name, path=path
             )
+
+
+def test_text(figures: Figures) -> str:
+    """The name of the test set in brackets; nothing where it has none, or a record is older than such names."""
+    name = figures.get("test_set")
+    return f" ({name})" if name else ""
 
 
 def is_system(record: Record) -> bool:
@@ -106,8 +113,7 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
     extras = bounds.get(row["fertility"], f", with a fertility of {row['fertility']} for every token")
     extras += ", with coverage vectors" if has_coverage(row) else ""
     swap = "" if row["attention"] == "softmax" else f", with {row['attention']} in place of softmax in cross-attention"
-    languages = {"de": "German", "en": "English"}
-    source, target = (languages.get(settings[side], settings[side]) for side in ("source", "target"))
+    source, target = sides(settings["data"], settings["source"], settings["target"])
     start = (
         "It resumes from a model trained with softmax." if settings["base_steps"] else "It is trained from scratch."
     )
@@ -119,7 +125,7 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
         what=f"A small encoder-decoder ({row['architecture']}, {row['parameters']:,} parameters) from {source} to "
         f"{target}{swap}{extras} (Malaviya et al. 2018). {start}",
         data=f"{corpora.get(settings['data'], settings['data'])}: {row['rows']['train']:,} pairs to train on, "
-        f"{row['rows']['test']:,} to test on; "
+        f"{row['rows']['test']:,} to test on{test_text(row)}; "
         f"{settings['base_steps']:,} steps with softmax, {settings['steps']} with its own attention, of "
         f"{settings['batch_size']} pairs; {settings['beams']} beams; seed {settings['seed']}.",
         measures=MEASURES,

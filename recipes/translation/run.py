@@ -38,9 +38,9 @@ from ..lib.records import Figures, read_json, sibling, write_json
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
-from .data import Pair, read_named, words
-from .measures import coverage, most_repeated
-from .model import Task, build_model, prepared
+from .data import Pair, read_named, test_set, words
+from .measures import bleu_of, coverage, most_repeated
+from .model import Task, as_read, build_model, prepared
 from .report import card, condensed, report
 from .systems import (
     SYSTEMS,
@@ -119,6 +119,12 @@ def task_of(settings: Translation) -> Task:
     return _task(settings.data, settings.source, settings.target, settings.vocabulary)
 
 
+def check(settings: Translation) -> None:
+    """Read the data of a run, and find out whether BLEU can be counted in its language."""
+    task_of(settings)
+    bleu_of(settings.target)
+
+
 def test_of(settings: Translation) -> list[Pair]:
     """Test pairs."""
     return task_of(settings).corpus.test[: settings.test_rows]
@@ -193,8 +199,8 @@ def fertility(settings: Translation, folder: Path) -> Figures:
 
 def made(settings: Translation, folder: Path, system: System) -> Figures:
     """Train the model of a system unless an earlier command did; returns log and seconds of the training."""
-    log = folder / "training.json"
-    if not (folder / "model").is_dir():
+    log = folder / "training.json"  # written last: without it the model may be half saved
+    if not log.is_file():
         counts: list[list[int]] = []
         bounds: dict[str, Any] = {}
         if isinstance(system.fertility, str):
@@ -208,8 +214,9 @@ def made(settings: Translation, folder: Path, system: System) -> Figures:
         model = make_sparse(start, system, bounds)
         rows = with_fertility(task_of(settings).rows, system, counts)
         lr = settings.tuning_lr if settings.base_steps else settings.lr
-        write_json(log, trained(model, rows, settings, folder, settings.steps, lr))
+        figures = trained(model, rows, settings, folder, settings.steps, lr)
         hf_sparse.save_pretrained(model, folder / "model")
+        write_json(log, figures)
     return read_json(log)
 
 
@@ -220,7 +227,7 @@ def tuned_penalty(model: PreTrainedModel, settings: Translation) -> CoveragePena
 
     def bleu(penalty: CoveragePenalty) -> float:
         texts = translate(model, task.tokenizer, [p.source for p in dev], penalty, settings.beams).texts
-        return sacrebleu.corpus_bleu(texts, [[p.target for p in dev]]).score
+        return bleu_of(settings.target).corpus_score(texts, [[p.target for p in dev]]).score
 
     beta = max(WEIGHTS[1:], key=lambda beta: bleu(CoveragePenalty(beta)))
     return CoveragePenalty(beta, max(WEIGHTS, key=lambda alpha: bleu(CoveragePenalty(beta, alpha))))
@@ -243,13 +250,14 @@ def translated(settings: Translation, folder: Path) -> Figures:
         "fertility": system.fertility,
         "penalty": None if penalty is None else vars(penalty),
         "config": hf_sparse.sparse_config(model).to_dict(),
-        "bleu": sacrebleu.corpus_bleu(found.texts, [targets]).score,
+        "bleu": bleu_of(settings.target).corpus_score(found.texts, [targets]).score,
         "chrf": sacrebleu.corpus_chrf(found.texts, [targets]).score,
         **coverage(test, found.texts, word_aligner),
         **attention_figures(attention_of(model, task.tokenizer, forced)),
         "architecture": type(model).__name__,
         "parameters": model.num_parameters(),
         "decoding_seconds": round(found.seconds, 1),
+        "test_set": test_set(settings.data, settings.source, settings.target),
         "rows": {
             "train": len(task.rows),
             "dev": len(task.corpus.dev[: settings.dev_rows]),
@@ -273,7 +281,8 @@ def example(settings: Translation, folder: Path) -> Figures:
     for name, place in folders.items():
         text = texts[name][index]
         model = hf_sparse.from_pretrained(place / "model").to(DEVICE)
-        keys, queries = (tokenizer.convert_ids_to_tokens(tokenizer(side).input_ids) for side in (pair.source, text))
+        sides = (as_read(side, tokenizer).input_ids[0] for side in (pair.source, text))
+        keys, queries = map(tokenizer.convert_ids_to_tokens, sides)
         weights = attention_of(model, tokenizer, [Pair(pair.source, text)])[0]
         attention[name] = {"keys": keys, "queries": queries, "weights": weights.tolist()}
     chosen = {name: lines[index] for name, lines in texts.items()}
@@ -302,7 +311,7 @@ STUDY = Study(
     card=card,
     quick=QUICK,
     needs=needs,
-    check=task_of,
+    check=check,
     condensed=condensed,
 )
 

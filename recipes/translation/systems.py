@@ -31,6 +31,7 @@ from hf_sparse.metrics import attended_words
 
 from ..lib.batches import by_length
 from .data import Pair
+from .model import as_read
 
 EXHAUSTION = 0.2
 MAX_FERTILITY = 5
@@ -160,7 +161,7 @@ def translate(
     started = time.perf_counter()
     texts = [""] * len(sources)
     for batch in tqdm(list(by_length(sources, batch_size)), desc="  translating", leave=False):
-        inputs = tokenizer([sources[index] for index in batch], padding=True, return_tensors="pt").to(model.device)
+        inputs = as_read([sources[index] for index in batch], tokenizer).to(model.device)
         longest = min(2 * inputs.input_ids.shape[1] + 10, model.generation_config.max_new_tokens)
         options = {"num_beams": beams, "max_new_tokens": longest}
         if penalty is not None:
@@ -180,8 +181,7 @@ def attention_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pai
     maps = []
     for start in range(0, len(pairs), 64):
         batch = pairs[start : start + 64]
-        inputs = tokenizer([p.source for p in batch], padding=True, return_tensors="pt").to(model.device)
-        labels = tokenizer([p.target for p in batch], padding=True, return_tensors="pt").to(model.device)
+        inputs, labels = (as_read(side, tokenizer).to(model.device) for side in zip(*batch))
         output = model(**inputs, labels=labels.input_ids, output_attentions=True)
         weights = output.cross_attentions[-1].mean(1)
         sizes = zip(labels.attention_mask.sum(1).tolist(), inputs.attention_mask.sum(1).tolist())

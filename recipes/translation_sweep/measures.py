@@ -22,9 +22,12 @@ from hf_sparse.metrics import logit_norm, self_normalization_sum
 from ..lib.batches import by_length
 from ..lib.records import Figures
 from ..translation.data import Pair
+from ..translation.measures import bleu_of
+from ..translation.model import as_read
 from ..translation.systems import attention_of
 
 LONGEST_PICTURED = 14  # tokens
+METRICS = ("bleu", "rouge")
 RESAMPLED = 200  # times the sentences are drawn again
 
 
@@ -89,7 +92,7 @@ def decode(
     model.eval()
     texts, preferred, empty = [""] * len(sources), 0, 0
     for batch in by_length(sources, 50):
-        inputs = tokenizer([sources[index] for index in batch], padding=True, return_tensors="pt").to(model.device)
+        inputs = as_read([sources[index] for index in batch], tokenizer).to(model.device)
         longest = min(2 * inputs.input_ids.shape[1] + 10, model.generation_config.max_new_tokens)
         compared = hf_sparse.compare_with_empty(
             model, inputs, beams, max_new_tokens=longest, length_penalty=0.0, early_stopping="never"
@@ -111,8 +114,8 @@ def forced_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, p
     cross = {site.path for _, site in attention_sites(model) if site.kind == "cross"}
     with observe(model) as counts:
         for pair in pairs:  # one by one: padding would count
-            inputs = tokenizer(pair.source, return_tensors="pt").to(model.device)
-            labels = tokenizer(pair.target, return_tensors="pt").input_ids.to(model.device)
+            inputs = as_read(pair.source, tokenizer).to(model.device)
+            labels = as_read(pair.target, tokenizer).input_ids.to(model.device)
             z = model(**inputs, labels=labels).logits[0].float()
             weights = map_config(z)
             right += (z.argmax(-1) == labels[0]).tolist()
@@ -135,8 +138,8 @@ def forced_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, p
     }
 
 
-def scores(metric: str, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """BLEU and chrF of sacrebleu, or ROUGE F1 in percent.
+def scores(metric: str, texts: Sequence[str], references: Sequence[str], language: str = "en") -> dict[str, float]:
+    """BLEU and chrF of sacrebleu, BLEU as it is counted in ``language``; or ROUGE F1 in percent.
 
     ``bleu_interval`` is half of the 95 % interval of BLEU that sentences drawn again give: of these sentences and this
     model, not of other seeds.
@@ -147,8 +150,10 @@ def scores(metric: str, texts: Sequence[str], references: Sequence[str]) -> dict
     if metric == "bleu":
         import sacrebleu
 
+        counted = bleu_of(language)
+
         def bleu(rows: Sequence[int]) -> float:
-            return sacrebleu.corpus_bleu([texts[row] for row in rows], [[references[row] for row in rows]]).score
+            return counted.corpus_score([texts[row] for row in rows], [[references[row] for row in rows]]).score
 
         rows, random = range(len(texts)), Random(0)
         return {
@@ -172,5 +177,5 @@ def example(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pairs: S
     lengths = [max(len(tokenizer(text).input_ids) for text in pair) for pair in pairs]
     pair = next((pair for pair, length in zip(pairs, lengths) if 8 <= length <= LONGEST_PICTURED), pairs[0])
     weights: Tensor = attention_of(model, tokenizer, [pair])[0]
-    keys, queries = (tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in pair)
+    keys, queries = (tokenizer.convert_ids_to_tokens(as_read(text, tokenizer).input_ids[0]) for text in pair)
     return {"keys": keys, "queries": queries, "weights": [[round(w, 4) for w in row] for row in weights.tolist()]}

@@ -14,6 +14,7 @@ from ..lib.card import Card, Measure, alike
 from ..lib.environment import short_commit
 from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, mean_of, over_seeds
+from ..translation.data import sides
 from .pictures import draw
 
 RESULT, MULTI30K, TRIALS = (
@@ -87,20 +88,20 @@ def card(record: Record, records: Sequence[Record]) -> Card:
     dense = next((other for other in comparable if is_dense(other)), record)
     maps = f"{map_text(settings['head'])} at the output and {map_text(settings['attention'])} in attention"
     smoothed = f", targets smoothed by {settings['label_smoothing']:g}" if settings["label_smoothing"] else ""
-    languages = {"de": "German", "en": "English"}
-    sides = [languages.get(settings[side], settings[side]) for side in ("source", "target")]
-    direction = " to ".join(reversed(sides) if settings["reverse"] else sides)
+    named = sides(settings["data"], settings["source"], settings["target"])
+    direction = " to ".join(reversed(named) if settings["reverse"] else named)
+    test = f" ({figures['test_set']})" if figures.get("test_set") else ""  # older records have none
     scored = {measure.key for measure in MEASURES} & set(figures)
     rouge = tuple(Measure(name, name, ".2f", "higher") for name in SCORES[1:] if name in figures)
     return Card(
         name=f"translation-sweep-{record['run']}",
-        title=f"{direction} with {maps}",
+        title=f"{direction[0].upper()}{direction[1:]} with {maps}",
         task="translation",
         what=f"A small encoder-decoder (MarianMTModel, {figures['parameters']:,} parameters) trained from "
         f"scratch, {direction}, with {maps}{smoothed}.",
         data=f"{DATA.get(settings['data'], settings['data']).split(' (')[0]}: {figures['rows']['train']:,} pairs to "
-        f"train on, {figures['rows']['test']} to test on; {settings['steps']} steps of {settings['batch_size']} "
-        f"pairs; seed {settings['seed']}.",
+        f"train on, {figures['rows']['test']} to test on{test}; {settings['steps']} steps of "
+        f"{settings['batch_size']} pairs; seed {settings['seed']}.",
         measures=rouge + tuple(measure for measure in MEASURES if measure.key in scored),
         rows={dense["run"]: dense["figures"], record["run"]: figures},
         own=record["run"],

@@ -26,14 +26,17 @@ from hf_sparse.functional import balanced_temperature
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
 from ..lib.records import Figures
-from ..lib.settings import Settings, setting
+from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import StepSeconds, train
+from ..translation.data import test_set
+from ..translation.measures import bleu_of
 from ..translation.model import Task, build_model, encode
 from .data import read_task
-from .measures import Curve, decode, example, forced_figures, scores
+from .measures import METRICS, Curve, decode, example, forced_figures, scores
 from .report import card, condensed, report
 
+PARTS = ("test", "dev")  # that a run can be judged on
 CURVE_ROWS = 64
 KEYS = 81  # temperature 3 of 1.5-entmax attention, better than 2 on dev rows; a sentence has fewer tokens
 
@@ -64,6 +67,18 @@ class Sweep(Settings):
     beams: int = setting(4, "5", "Peters et al. 2019, 4")
     metric: str = setting("bleu", "BLEU; ROUGE of headlines", "Laha et al. 2018, Table 2")
     report_to: str = setting("none")
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("part", PARTS), ("metric", METRICS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, was {getattr(self, name)!r}")
+        check_positive(self, "test_rows", "vocabulary", "temperature", "steps", "batch_size", "lr", "beams")
+        if self.train_rows < 0:
+            raise ValueError(f"train_rows must be above 0, or 0 for all, was {self.train_rows}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be at least 0 and below 1, was {self.label_smoothing}")
+        if self.head or self.attention:
+            hf_sparse.SparseConfig.parse(attn=self.attention, head=self.head)
 
 
 def of_alpha(alpha: float, temperature: float | str) -> dict[str, Any] | None:
@@ -129,6 +144,22 @@ def trials() -> dict[str, Sweep]:
 QUICK = {"steps": 4, "batch_size": 8, "train_rows": 200, "test_rows": 6, "vocabulary": 400, "beams": 2}
 
 
+def written(settings: Sweep) -> str:
+    """The language that is translated into."""
+    return settings.source if settings.reverse else settings.target
+
+
+def test_name(settings: Sweep) -> str:
+    """What the rows that a run is judged on are called; empty for those of one table or data set."""
+    return "dev" if settings.part == "dev" else test_set(settings.data, settings.source, settings.target)
+
+
+def check(settings: Sweep) -> None:
+    """Read the data of a run, and find out whether BLEU can be counted in its language."""
+    task_of(settings)
+    bleu_of(written(settings))
+
+
 def task_of(settings: Sweep) -> Task:
     """Corpus, tokenizer and rows of a run; read once for all runs that share them."""
     names = ("data", "source", "target", "reverse", "train_rows", "vocabulary")
@@ -146,7 +177,7 @@ def tempered(head: str | Mapping[str, Any] | None, multiple: float, vocabulary: 
 def perform(settings: Sweep, folder: Path) -> Figures:
     """Train one model from scratch and measure it."""
     corpus, tokenizer, rows = task_of(settings)
-    test = {"dev": corpus.dev, "test": corpus.test}[settings.part][: settings.test_rows]
+    test = getattr(corpus, settings.part)[: settings.test_rows]
     model = build_model(tokenizer, settings.seed)
     if settings.head or settings.attention:
         head = tempered(settings.head, settings.temperature, len(tokenizer))
@@ -172,12 +203,13 @@ def perform(settings: Sweep, folder: Path) -> Figures:
     (folder / "translations.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     target_tokens = fmean(map(len, rows["labels"])) * settings.batch_size
     return {
-        **scores(settings.metric, texts, [pair.target for pair in test]),
+        **scores(settings.metric, texts, [pair.target for pair in test], written(settings)),
         **empty,
         **forced_figures(model, tokenizer, test),
         "tokens_per_cpu_second": target_tokens / fmean(clock.seconds),
         "config": config_of(model),
         "parameters": model.num_parameters(),
+        "test_set": test_name(settings),
         "rows": {"train": len(rows), "test": len(test), "vocabulary": len(tokenizer)},
         "curve": [entry for entry in log if "threshold" in entry],
         "loss": [{"step": entry["step"], "loss": entry["loss"]} for entry in log if "loss" in entry],
@@ -194,7 +226,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
-    check=task_of,
+    check=check,
     condensed=condensed,
 )
 

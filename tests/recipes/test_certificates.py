@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 import hf_sparse
 from hf_sparse import DeletionCertificate
-from recipes.certificates import frames
+from recipes.certificates import frames, tasks
 from recipes.certificates import run as recipe
 from recipes.certificates.proofs import Tally, certified, changes
 from recipes.certificates.report import card, draw_example, report
@@ -75,6 +76,31 @@ def test_a_small_run_of_the_translators_draws_a_certificate(tmp_path):
     assert card(run, [run]) is None
 
 
+def test_a_dense_translator_does_not_go_on_from_the_checkpoints_of_a_sparse_one(tmp_path, monkeypatch):
+    class Interrupted(Exception):
+        pass
+
+    class AtTheThirdStep(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                raise Interrupted
+
+    trained, train = [], tasks.train
+
+    def recorded(model, *arguments, **options):
+        train(model, *arguments, callbacks=[AtTheThirdStep()] if hf_sparse.is_sparse(model) else [], **options)
+        trained.append([weight.clone() for weight in model.parameters()])
+        if len(trained) == 2:
+            raise Interrupted
+
+    monkeypatch.setattr(tasks, "train", recorded)
+    arguments = ["--quick", "--only", "translation-1", "--out", str(tmp_path), "--set", "width=16", "edges=()"]
+    for _ in range(2):  # interrupted in the training of a sparse translator, and after that of the dense one
+        with pytest.raises(Interrupted):
+            recipe.main(recipe.STUDY, arguments)
+    torch.testing.assert_close(*trained)
+
+
 def test_a_language_model_of_ones_own_is_certified_by_depth(tmp_path, capsys):
     folder, path = tmp_path / "model", tmp_path / "text.txt"
     tiny_model("llama").save_pretrained(folder)
@@ -84,6 +110,16 @@ def test_a_language_model_of_ones_own_is_certified_by_depth(tmp_path, capsys):
     (run,) = recipe.main(recipe.STUDY, [*arguments, "--set", f"source={folder}"])["runs"]
     assert {way["depth"] for way in run["figures"]["ways"]} == {1, 2}
     assert "deletions were run" in capsys.readouterr().out
+
+
+def test_pairs_that_cannot_be_read_are_refused_first(tmp_path, capsys):
+    (tmp_path / "table.tsv").write_text("a\tb\tc\n", encoding="utf-8")
+    arguments = ["--only", "translation-1", "--data", str(tmp_path / "table.tsv"), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        recipe.main(recipe.STUDY, arguments)
+    assert "translation-1: " in (told := capsys.readouterr().err)
+    assert "line 1: expected two fields" in told
+    assert not (tmp_path / "out").exists()
 
 
 def test_text_is_needed(tmp_path, capsys):

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.axes import Axes
 
 import hf_sparse
 from recipes.inflection.model import source_text
 from recipes.inflection_grid import data, measures
 from recipes.inflection_grid import run as recipe
+from recipes.inflection_grid.pictures import draw
+from recipes.inflection_grid.report import card
+from recipes.lib.records import CannotRun, write_json
 from recipes.lib.study import main
 
 LINES = {
@@ -57,6 +61,23 @@ def test_the_grid_is_that_of_the_paper_and_one_more():
     assert {run.members for run in recipe.runs().values()} - {""} == set(trained)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("dev_rows=0", "dev_rows must be above 0, was 0"),
+        ("steps=0", "steps must be above 0, was 0"),
+        ("beams=1", "beams must be at least 2, was 1"),
+        ("head=foo", "unknown sparse map 'foo'"),
+        ("attention=foo", "unknown sparse map 'foo'"),
+    ],
+)
+def test_wrong_settings_are_named_before_anything_is_trained(change, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(recipe.STUDY, ["--only", "output-1-attention-1", "--set", change, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_beam_search_proves_is_what_enumeration_finds(task):
     seen = []
     for ends in (1.2, 2.2, 2.3, 2.5):  # the more readily strings end, the fewer there are
@@ -98,7 +119,7 @@ def test_accuracy_is_averaged_over_languages(task, monkeypatch):
     assert (figures["one_form"], figures["all_forms_seen"], figures["certified"]) == (1 / 3, 2 / 3, 1)
 
 
-def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path):
+def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path, capsys):
     runs = {name: recipe.runs()[name] for name in ("output-1.5-attention-1.5", "ensemble-output-1.5-attention-1.5")}
     arguments = ["--quick", "--out", str(tmp_path), "--data", str(sigmorphon)]
     arguments += ["--set", "languages=german,turkish", "member_seeds=2", "steps=2"]
@@ -106,9 +127,10 @@ def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path):
     def go(*more):
         return main(dataclasses.replace(recipe.STUDY, runs=runs), [*arguments, *more])
 
-    with pytest.raises(FileNotFoundError, match="an ensemble needs its members; do --only output"):
+    with pytest.raises(SystemExit):
         go("--only", "ensemble*")
-    go("--only", "output*", "--seeds", "2")
+    assert "an ensemble needs its members; do --only output" in capsys.readouterr().err
+    go("--seeds", "2")
     results = go("--only", "ensemble*")
     assert [(record["run"], record["settings"]["seed"]) for record in results["runs"]] == [
         ("output-1.5-attention-1.5", 0),
@@ -119,9 +141,42 @@ def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path):
     assert (tmp_path / "inflection_grid.png").is_file()
 
 
+def test_every_language_is_drawn_where_runs_have_it(tmp_path, monkeypatch):
+    labels = []
+    plot = Axes.plot
+    monkeypatch.setattr(
+        Axes, "plot", lambda axes, *points, **how: labels.append(how["label"]) or plot(axes, *points, **how)
+    )
+    names = [f"language{number}" for number in range(12)]
+    shares = {"all_forms_seen": 0.5, "one_form": 0.5}
+    records = [
+        {"run": run, "figures": {"accuracy_by_language": dict.fromkeys(some, 0.5), **shares}}
+        for run, some in (("a", names[:5]), ("b", names))
+    ]
+    draw(records, tmp_path / "grid.png")
+    assert labels == names
+
+
+def test_a_card_names_the_folder_of_the_data():
+    figures = {"accuracy_by_language": {"finnish": 0.5}, "rows": {"train": 10, "dev": 5, "vocabulary": 9}}
+    figures |= {"config": None, "parameters": 100}
+    for data_, told in (
+        ("", "English verbs"),
+        ("/a/sigmorphon2018", "SIGMORPHON 2018, `low`"),
+        ("my/words/", "words, `low`"),
+    ):
+        settings = dataclasses.asdict(recipe.Grid(data=data_, size="low"))
+        record = {"run": "output-1-attention-1", "settings": settings, "figures": figures}
+        assert card(record, [record]).data.startswith(f"{told}")
+
+
 def test_an_ensemble_of_dense_models_is_one(task, tmp_path):
+    settings = recipe.Grid(members="softmax", member_seeds=2)
     for seed in range(2):
         recipe.build_model(task.tokenizer, 3, seed).save_pretrained(tmp_path / f"softmax-{seed}" / "model")
-    made = recipe.ensemble(recipe.Grid(members="softmax", member_seeds=2), tmp_path / "ensemble")
+        write_json(tmp_path / f"softmax-{seed}" / "result.json", {"settings": dataclasses.asdict(recipe.Grid())})
+    made = recipe.ensemble(settings, tmp_path / "ensemble")
     assert len(made.members) == 2
     assert len(measures.search(made, task.tokenizer, task.dev, beams=2)["forms"]) == 3
+    with pytest.raises(CannotRun, match=r"softmax-0 was trained with other settings \({'steps': 1600}\)"):
+        recipe.ensemble(dataclasses.replace(settings, steps=2400), tmp_path / "ensemble")

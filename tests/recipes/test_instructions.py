@@ -81,6 +81,14 @@ def test_a_small_run_of_every_loss(sentences, tmp_path, capsys):
     assert "- `ts2`, aim: ahead of cross-entropy" in printed
 
 
+def test_a_text_without_sentences_is_refused_before_anything_is_trained(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("word\nanother\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        recipe.main(recipe.STUDY, ["--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out")])
+    assert "has no sentences with 3 different words" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_price_without_a_sparse_head_is_refused():
     with pytest.raises(ValueError, match=r"suppression=0.25 needs a sparse head"):
         recipe.Instructions(suppression=0.25)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import math
 
 import pytest
 import torch
+from datasets import Dataset, DatasetDict
 
 import hf_sparse
 from hf_sparse import from_pretrained, sparse_config
@@ -29,8 +31,10 @@ def test_one_article_in_ten_is_held_out():
     train, test = data.split([str(number) for number in range(25)])
     assert test == ["0", "10", "20"]
     assert sorted(train + test, key=int) == [str(number) for number in range(25)]
-    with pytest.raises(ValueError, match="at least 2 articles, or lines, to hold one out, was 1"):
-        data.split(["all"])
+    assert data.split(["a", "b", "a", "b"]) == (["b", "b"], ["a"])
+    for all_alike in (["all"], ["all"] * 3):
+        with pytest.raises(ValueError, match="at least 2 different articles, or lines, to hold one out, was 1"):
+            data.split(all_alike)
 
 
 def test_text_is_read_from_a_file_a_folder_or_the_sample(tmp_path):
@@ -47,12 +51,53 @@ def test_text_is_read_from_a_file_a_folder_or_the_sample(tmp_path):
 
 
 def test_files_without_text_are_named(tmp_path):
-    (tmp_path / "c.gz").write_text("no gzip", encoding="utf-8")
+    whole = gzip.compress(b"some text, " * 20)
+    for broken in (b"no gzip", whole[:-12], whole[:10] + bytes([whole[10] ^ 255]) + whole[11:]):
+        (tmp_path / "c.gz").write_bytes(broken)
+        with pytest.raises(ValueError, match=r"must be UTF-8 text, gzipped if its name ends in \.gz"):
+            data.read_text(str(tmp_path / "c.gz"))
     (tmp_path / "d").write_text("\n\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"must be UTF-8 text, gzipped if its name ends in \.gz"):
-        data.read_text(str(tmp_path / "c.gz"))
     with pytest.raises(ValueError, match="d: no text"):
         data.read_text(str(tmp_path / "d"))
+
+
+def test_a_data_set_without_texts_is_named(monkeypatch):
+    sets = {"train": Dataset.from_dict({"text": ["a"]}), "validation": Dataset.from_dict({"text": ["b"]})}
+    monkeypatch.setattr(data.datasets, "load_dataset", lambda *arguments: DatasetDict(sets))
+    with pytest.raises(ValueError, match="no column 'text' in test; it has"):
+        data.read_text("some/set")
+    sets["test"] = Dataset.from_dict({"text": ["c"]})
+    assert data.read_text("some/set") == (["a"], ["c"], "some/set")
+
+
+def test_a_file_is_named_with_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "lines.txt").write_text("a\nb\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert data.read_text("lines.txt").what == data.read_text(str(tmp_path / "lines.txt")).what
+    assert data.read_text("lines.txt").what == f"{tmp_path.name}/lines.txt"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["head=foo"], "head must be one of softmax, sparsemax, entmax15, entmax13, alpha_relu, was 'foo'"),
+        (["conversion=foo"], "conversion must be one of none, lora, full, was 'foo'"),
+        (["attention=foo"], "unknown sparse map 'foo'"),
+        (["steps=0"], "steps must be above 0, was 0"),
+        (["width=30"], "width must be a multiple of 4"),
+        (["prompt=64"], "prompt must be below context, 64, was 64"),
+        (["dev_rows=-1"], "dev_rows must be at least 0, were 0.0 and -1"),
+        (["uniform=0"], "uniform must be above 0 and below 1, was 0"),
+        (["data=FILE"], "tokens are not enough for one row of 64"),
+    ],
+)
+def test_wrong_settings_and_short_texts_are_named_before_anything_is_trained(changes, message, tmp_path, capsys):
+    (tmp_path / "short.txt").write_text("one line\nanother\n", encoding="utf-8")
+    changes = [change.replace("FILE", str(tmp_path / "short.txt")) for change in changes]
+    with pytest.raises(SystemExit):
+        main(recipe.STUDY, ["--only", "softmax", "--set", *changes, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_are_full_and_in_order():

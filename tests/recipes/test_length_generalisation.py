@@ -56,6 +56,24 @@ def test_lengths_without_enough_symbols_are_refused(task, most):
         next(tasks.rows(task, range(most + 1, most + 2), 1, 20, 0))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("task=foo", "task must be one of copy, reverse, recall, was 'foo'"),
+        ("attention=foo", "attention must be one of softmax, scalable softmax"),
+        ("shortest=9", "longest must be at least shortest, 9, was 8"),
+        ("steps=0", "steps must be above 0, was 0"),
+        ("multiples=()", "multiples must be some numbers from 1 on"),
+        ("multiples=(1, 65)", "copy: length 520 needs as many different symbols, and there are 512"),
+    ],
+)
+def test_wrong_settings_are_named_before_anything_is_trained(change, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(recipe.STUDY, ["--only", "copy-softmax", "--set", change, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_batch_is_padded_where_nothing_counts():
     batch = tasks.collate([{"input_ids": [1, 5, 1, 5], "labels": [-100] * 3 + [5]}, {"input_ids": [1], "labels": [1]}])
     assert batch["input_ids"].tolist() == [[1, 5, 1, 5], [1, 0, 0, 0]]

@@ -58,6 +58,51 @@ def test_mulan_files_are_read_and_rows_without_label_left_out(tmp_path):
         data.read_mulan(tmp_path / "small-train.arff")
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1,?,1,0", "values of 'length' are missing or infinite"),
+        ("{0 1, 2 1}", "cannot be read as dense ARFF of numbers"),
+    ],
+)
+def test_rows_that_cannot_be_learned_from_are_refused(row, message, tmp_path):
+    (tmp_path / "small.xml").write_text(XML)
+    names = ("@attribute weight numeric", "@attribute length numeric", "@attribute 'the cat\\'s' {0,1}")
+    text = "\n".join(["@relation r", *names, "@attribute dog {0,1}", "@data", row, ""])
+    (tmp_path / "small.arff").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        data.read_mulan(tmp_path / "small.arff")
+    (tmp_path / "small.xml").write_text("<labels")
+    with pytest.raises(ValueError, match=r"small\.xml is no XML"):
+        data.read_mulan(tmp_path / "small.arff")
+
+
+def test_a_part_without_rows_is_refused():
+    few = data.Part(torch.ones(4, 2), torch.ones(4, 3).bool())
+    with pytest.raises(ValueError, match="4 rows with a label are too few to divide; 5 are needed"):
+        data.divided(few)
+    five = data.Part(torch.ones(5, 2), torch.ones(5, 3).bool())
+    assert all(len(part.labels) for part in data.divided(five))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("pair=foo", "pair must be one of softmax+log, sparsemax+huber"),
+        ("model=foo", "model must be one of linear, classifier, was 'foo'"),
+        ("steps=0", "steps must be above 0, was 0"),
+        ("batch_size=0", "batch_size must be above 0, was 0"),
+        ("mean_labels=12", "mean_labels must be at most 10"),
+        ("spread=2", "spread at least 0 and below mean_labels, were 2 and 2"),
+    ],
+)
+def test_wrong_settings_are_named_before_anything_is_trained(change, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(recipe.STUDY, ["--only", "classifier-softmax+log", "--set", change, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["softmax+log", "sparsemax+huber", "sparsemax+hinge", "sparsehourglass+hinge"])
 def test_every_pair_learns_labels_that_the_features_tell(name):
     labels = data.documents(range(1, 4), 10, rows=400, seed=0).labels

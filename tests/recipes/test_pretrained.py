@@ -1,6 +1,7 @@
 """The recipe of pretrained models: its data, its prediction sets, and small runs on models made here."""
 
 import copy
+import dataclasses
 import gzip
 import json
 import re
@@ -13,7 +14,7 @@ import torch
 import hf_sparse
 from hf_sparse.functional import entmax
 from recipes.lib.blocks import read
-from recipes.pretrained import data, encoders, promises, sentences, sets, speech, whisper
+from recipes.pretrained import data, encoders, language, promises, sentences, sets, speech, whisper
 from recipes.pretrained import run as recipe
 from recipes.pretrained.parts import PARTS, part_of
 from recipes.pretrained.reactions import masked_batches
@@ -176,6 +177,16 @@ def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, 
     json.dumps(runs)
 
 
+def test_keys_outside_a_window_are_no_zeros_of_the_map():
+    ids = torch.randint(3, 20, (2, 12), generator=torch.Generator().manual_seed(0))
+    causal = hf_sparse.sparsify(tiny_model("gemma2"), attn="softmax")  # a window of 4 in one of its layers
+    assert language.loss_and_edges(causal, ids)[1] == 1
+    masked = hf_sparse.sparsify(tiny_model("modernbert", local_attention=4), attn="softmax")
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    batch["attention_mask"][1, 8:] = 0
+    assert encoders.zeros_of(masked, [batch]) == 0
+
+
 @needs_compiler
 def test_a_screened_head_is_compared_with_the_whole_product(tmp_path, language_model):
     (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
@@ -283,6 +294,27 @@ def test_words_are_counted_wrong_case_and_punctuation_aside():
     assert whisper.error_rate(["the man he walks", "to the the harbor"], heard) == 3 / 8
 
 
+@pytest.mark.parametrize(("fit_rows", "rows"), [(4, 30), (8, 300), (40, 30), (16, 16)])
+def test_no_sentence_is_fitted_and_judged_on(fit_rows, rows, monkeypatch, tmp_path):
+    monkeypatch.setattr(whisper, "spoken_clips", lambda processor, sentences, *how: sentences)
+    sentences = [f"this is the sentence with number {number}" for number in range(97)]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join([*sentences, *sentences[:3]]), encoding="utf-8")
+    settings = dataclasses.replace(recipe.RUNS["whisper-decoder"], data=str(path), fit_rows=fit_rows, rows=rows)
+    fit, test = whisper.fit_and_test(settings, None)
+    assert test == speech.sentences_of(path, rows, 1)
+    assert fit
+    assert not set(fit) & set(test)
+
+
+def test_a_text_of_one_sentence_has_none_to_fit_on(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("one and the same sentence\n" * 4, encoding="utf-8")
+    settings = dataclasses.replace(recipe.RUNS["whisper-decoder"], data=str(path))
+    with pytest.raises(ValueError, match="has no sentences but those to judge on"):
+        whisper.fit_and_test(settings, None)
+
+
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which speaks the sentence")
 def test_speech_is_at_the_rate_that_models_hear():
     sound = speech.spoken("Two young men are outside near many bushes.", "en-us")
@@ -317,9 +349,8 @@ def test_texts_without_what_is_needed_are_refused(tmp_path):
         data.paragraphs(path, 4)
     with pytest.raises(ValueError, match="has 0 lines of three words or more"):
         data.captions(path, 4)
-    if shutil.which("espeak-ng"):
-        with pytest.raises(ValueError, match="has 0 lines of 5 to 20 words"):
-            speech.clips(None, path, ("en-us",), 1, 0.0, 0, 0)
+    with pytest.raises(ValueError, match="has 0 lines of 5 to 20 words"):
+        speech.sentences_of(path, 1, 0)
 
 
 def test_a_text_may_be_compressed(tmp_path):

@@ -26,6 +26,8 @@ def run(tmp_path):
         base: float = setting(2.0, paper="3", where="Table 1")
         exponent: int = setting(1)
         data: str = setting("none")
+        widths: tuple[int, ...] = setting((1, 2))
+        names: tuple[str, ...] = setting(("a",))
 
     performed, reported = [], []
 
@@ -50,6 +52,9 @@ def run(tmp_path):
     return go
 
 
+KEPT = {"seed": 0, "base": 2.0, "data": "none", "widths": [1, 2], "names": ["a"]}  # settings as a record has them
+
+
 def figures(results):
     return [(r["run"], r["settings"]["seed"], r["figures"]["power"]) for r in results["runs"]]
 
@@ -67,7 +72,7 @@ def test_every_run_is_done_once_and_all_are_gathered(run):
 
 def test_a_record_says_what_it_ran_with_and_on(run):
     record = run("--only", "cu*")[0]["runs"][0]
-    assert record["settings"] == {"seed": 0, "base": 2.0, "exponent": 3, "data": "none"}
+    assert record["settings"] == KEPT | {"exponent": 3}
     assert record["versions"]["torch"]
     assert record["hardware"]["cores"]
     assert "commit" in record
@@ -77,8 +82,10 @@ def test_a_record_says_what_it_ran_with_and_on(run):
 
 def test_settings_are_changed_from_the_command_line(run):
     results, _ = run("--only", "square", "--set", "base=5", "exponent=1", "--data", "file.tsv")
-    assert results["runs"][0]["settings"] == {"seed": 0, "base": 5, "exponent": 1, "data": "file.tsv"}
+    assert results["runs"][0]["settings"] == KEPT | {"base": 5, "exponent": 1, "data": "file.tsv"}
     assert figures(results) == [("square", 0, 5)]
+    results, _ = run("--only", "square", "--set", "widths=(3,)", "--out", f"{run.folder}-other")
+    assert results["runs"][0]["settings"]["widths"] == [3]
 
 
 def test_quick_settings_yield_to_those_of_the_command_line(run):
@@ -91,6 +98,15 @@ def test_a_folder_with_other_settings_is_refused(run, capsys):
     with pytest.raises(SystemExit):
         run("--only", "square", "--set", "base=7")
     assert "was begun with other settings ({'base': 2.0})" in capsys.readouterr().err
+
+
+def test_a_folder_with_other_settings_is_refused_before_anything_is_run(run, capsys):
+    run("--only", "cube", "--seeds", "2")
+    for arguments in (["--set", "base=7"], ["--set", "seed=1", "base=7"]):
+        with pytest.raises(SystemExit):
+            run(*arguments)
+        assert "was begun with other settings ({'base': 2.0})" in capsys.readouterr().err
+        assert not run.performed
 
 
 def test_an_interrupted_run_is_begun_again(run):
@@ -143,9 +159,13 @@ def test_a_summary_is_written_where_it_is_asked_for(run, tmp_path):
     ("arguments", "message"),
     [
         (["--only", "root"], "no such run; there are: square, cube"),
-        (["--set", "height=3"], "no setting named height; there are: seed, base, exponent, data"),
+        (["--set", "height=3"], "no setting named height; there are: seed, base, exponent, data, widths, names"),
         (["--set", "base=two"], "base must be float, was 'two'"),
         (["--set", "exponent=2.5"], "exponent must be int, was 2.5"),
+        (["--set", "exponent=True"], "exponent must be int, was True"),
+        (["--set", "widths=3"], "widths must be a list of int, as in widths=[...], was 3"),
+        (["--set", "widths=[3, 0.5]"], "widths must be a list of int, as in widths=[...], was [3, 0.5]"),
+        (["--set", "names=abc"], "names must be a list of str, as in names=[...], was 'abc'"),
         (["--set", "base"], "expected NAME=VALUE, was 'base'"),
         (["--seeds", "0"], "--seeds must be at least 1, was 0"),
     ],

@@ -1,5 +1,7 @@
 """The recipe of stored supports: what is kept of a teacher, its bytes, and a small run of every student."""
 
+import math
+
 import pytest
 import torch
 from datasets import Dataset, Features, List, Value
@@ -61,6 +63,34 @@ def test_a_small_run_of_every_student(tmp_path, capsys):
     assert " (100.0%) | yes |" in printed
     assert "Seeds of the full distribution are up to " in printed
     assert card(results[0], results) is None
+
+
+def test_a_store_is_compared_with_the_full_distribution_of_its_seeds_alone(tmp_path, capsys):
+    arguments = ["--quick", "--out", str(tmp_path), "--set", "vocabulary=260"]
+    recipe.main(recipe.STUDY, [*arguments, "--only", "draws", "--seeds", "2"])
+    assert "- `draws`: " not in capsys.readouterr().out
+    results = recipe.main(recipe.STUDY, [*arguments, "--only", "full"])["runs"]
+    first = {run["run"]: run["figures"]["eps_loss"] for run in results if run["settings"]["seed"] == 0}
+    change = math.exp(first["draws"] - first["full"]) - 1
+    assert f"- `draws`: {change:+.1%} at " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "sampled", "--set", "count=256"], "count must be at most 255"),
+        (["--only", "top-k", "--set", "count=270", "vocabulary=265"], "count must be at most 265, the classes there"),
+        (["--only", "full", "--set", "head=foo"], "unknown sparse map 'foo'"),
+        (["--only", "full", "--data", "FILE"], "tokens are not enough for one row of 64"),
+    ],
+)
+def test_nothing_is_trained_where_settings_or_text_are_wrong(arguments, message, tmp_path, capsys):
+    (tmp_path / "short.txt").write_text("one line\nanother\n", encoding="utf-8")
+    arguments = [argument.replace("FILE", str(tmp_path / "short.txt")) for argument in arguments]
+    with pytest.raises(SystemExit):
+        recipe.main(recipe.STUDY, [*arguments, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_not_known_is_refused():

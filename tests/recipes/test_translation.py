@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ import torch
 import hf_sparse
 from recipes.lib.study import main
 from recipes.translation import data as corpus
-from recipes.translation import measures, systems
+from recipes.translation import measures, report, systems
+from recipes.translation.model import LONGEST, as_read
 
 pytest.importorskip("sacrebleu", reason="the translation recipe needs sacrebleu: pip install 'hf_sparse[recipes]'")
 
 from recipes.translation import run as recipe
+from recipes.translation_sweep import run as sweep
 
 
 def folder_of(path: Path, **files: str) -> Path:
@@ -62,6 +65,41 @@ def test_folder_tables_and_data_set_give_the_same_corpus(tmp_path):
     assert corpus.read_dataset(str(tmp_path / "set"), "de", "en") == read
 
 
+def test_rows_that_occur_twice_are_in_one_part(tmp_path):
+    rows = [f"source {number}\ttarget {number}\n" for number in range(20)]
+    (tmp_path / "table.tsv").write_text("".join([*rows, "source 7\tanother\n", *rows[::-1]]), encoding="utf-8")
+    parts = corpus.read_named(str(tmp_path / "table.tsv"), "de", "en")
+    sources = [{pair.source for pair in part} for part in parts]
+    assert [len(part) for part in sources] == [16, 2, 2]
+    assert sum(map(len, parts)) == 41
+    assert set.union(*sources) == {f"source {number}" for number in range(20)}
+    assert [pair.target for pair in parts.test if pair.source == "source 7"] == ["target 7", "another", "target 7"]
+
+
+def test_the_test_set_that_is_taken_has_a_name(tmp_path):
+    parts = {f"{part}_{language}": "a\n" for part in ("train", "val") for language in ("de", "en")}
+    folder = folder_of(tmp_path / "a", **parts)
+    for name in ("test_2018_flickr", "test_2017_flickr"):
+        for language in ("de", "en"):
+            (folder / f"{name}.{language}.gz").write_bytes(gzip.compress(f"{name}\n".encode()))
+        assert corpus.test_set(str(folder), "de", "en") == name
+        assert corpus.read_named(str(folder), "de", "en").test == [(name, name)]
+    assert corpus.test_set("", "de", "en") == corpus.test_set(str(tmp_path / "none"), "de", "en") == ""
+    figures = {"test_set": "test_2017_flickr"}
+    assert (report.test_text(figures), report.test_text({})) == (" (test_2017_flickr)", "")
+
+
+def test_a_table_has_the_languages_it_was_given_and_no_others(tmp_path):
+    (tmp_path / "table.tsv").write_text("a\tb\n", encoding="utf-8")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "train.tsv.gz").write_bytes(b"")
+    for table in (tmp_path / "table.tsv", tmp_path / "tables"):
+        assert corpus.sides(str(table), "de", "en") == ("source", "target")
+        assert corpus.sides(str(table), "fi", "en") == ("fi", "English")
+    assert corpus.sides("", "de", "en") == corpus.sides("multi30k", "de", "en") == ("German", "English")
+    assert (recipe.Translation().source, recipe.Translation().target) == corpus.USUAL
+
+
 def test_wrong_corpora_are_refused_by_name(tmp_path):
     (tmp_path / "rows").write_text("a\tb\nc\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"line 2: expected two fields, source TAB target, was 'c'"):
@@ -83,6 +121,12 @@ def test_wrong_corpora_are_refused_by_name(tmp_path):
     (folder / "train.tsv").write_text("a\tb\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"no table for dev; looked for dev\.tsv\[\.gz\], val\.tsv"):
         corpus.read_tables(folder)
+    (tmp_path / "rows").write_text("".join(f"{row}\ta\n" for row in range(7)), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"no pairs for test \(6 train, 1 dev, 0 test\); .* needs 8 sources"):
+        corpus.read_named(str(tmp_path / "rows"), "de", "en")
+    parts = {f"{part}_{language}": "a\n" for part in ("train", "val", "test") for language in ("de", "en")}
+    with pytest.raises(ValueError, match=r"no pairs for dev \(1 train, 0 dev, 1 test\)"):
+        corpus.read_named(str(folder_of(tmp_path / "b", **parts | {"val_en": "\n"})), "de", "en")
 
 
 def test_tokenizer_keeps_text_and_comes_back_the_same(tmp_path):
@@ -98,8 +142,42 @@ def test_tokenizer_keeps_text_and_comes_back_the_same(tmp_path):
         assert again(text).input_ids == ids
 
 
+def test_texts_longer_than_the_model_reads_are_cut_and_translated():
+    task = recipe.task_of(recipe.Translation(vocabulary=300))
+    model = recipe.build_model(task.tokenizer, 0)
+    model.generation_config.max_new_tokens = 3
+    pair = corpus.Pair("Die Frau lacht. " * 100, "The woman laughs. " * 100)
+    assert len(task.tokenizer(pair.source).input_ids) > LONGEST + 2
+    assert len(systems.translate(model, task.tokenizer, [pair.source, "Ja."]).texts) == 2
+    model.set_attn_implementation("eager")
+    long, short = systems.attention_of(model, task.tokenizer, [pair, corpus.Pair("Ja.", "Yes.")])
+    assert long.shape == (LONGEST, LONGEST)
+    assert len(short) == len(task.tokenizer("Yes.").input_ids)
+    (ids,) = as_read(pair.source, task.tokenizer).input_ids
+    assert ids[-1] == task.tokenizer.eos_token_id
+
+
 def test_words_are_lower_cased_and_marks_are_words():
     assert corpus.words("Die Frau, sie  lacht.") == ["die", "frau", ",", "sie", "lacht", "."]
+
+
+def test_chinese_is_scored_by_characters():
+    assert corpus.words("Er sagt 你好, ja.") == ["er", "sagt", "你", "好", ",", "ja", "."]
+    texts, references = ["一个女人在厨房里做饭。"], [["一个男人在厨房里做饭。"]]
+    assert measures.bleu_of("zh").corpus_score(texts, references).score > 60
+    assert measures.bleu_of("en").corpus_score(texts, references).score < 20
+    both = ["The dog, it sleeps.", "A cat."], [["The dog, he sleeps.", "A cat."]]
+    assert measures.bleu_of("en").corpus_score(*both).score == recipe.sacrebleu.corpus_bleu(*both).score
+
+
+@pytest.mark.parametrize("recipe_", [recipe, sweep])
+def test_a_language_whose_words_cannot_be_found_is_refused(recipe_, tmp_path, capsys):
+    if find_spec("MeCab"):
+        pytest.skip("the words of Japanese can be found here")
+    with pytest.raises(SystemExit):
+        main(recipe_.STUDY, ["--only", "softmax", "--set", "target=ja", "--out", str(tmp_path / "out")])
+    assert "target=ja: " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_example_is_where_the_first_system_repeats_most():
@@ -203,6 +281,8 @@ def test_quick_runs_make_everything_and_go_on_where_they_stopped(tmp_path, monke
             raise KeyboardInterrupt
         return translate(*rest)
 
+    torn = tmp_path / "runs" / "softmax-0" / "model"
+    torn.mkdir(parents=True)  # saving it was interrupted
     monkeypatch.setattr(recipe, "translate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         main(recipe.STUDY, arguments)

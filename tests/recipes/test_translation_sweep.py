@@ -69,6 +69,26 @@ def test_trials_are_shared_evenly_and_see_no_test_rows():
     assert len(trials) == 2 * len(softmax) == 10
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("part=train", "part must be one of test, dev, was 'train'"),
+        ("metric=meteor", "metric must be one of bleu, rouge, was 'meteor'"),
+        ("steps=0", "steps must be above 0, was 0"),
+        ("beams=0", "beams must be above 0, was 0"),
+        ("train_rows=-1", "train_rows must be above 0, or 0 for all, was -1"),
+        ("label_smoothing=1", "label_smoothing must be at least 0 and below 1, was 1"),
+        ("head=entmx15", "unknown sparse map 'entmx15'"),
+        ("attention=entmx15", "unknown sparse map 'entmx15'"),
+    ],
+)
+def test_wrong_settings_are_named_before_anything_is_trained(change, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(recipe.STUDY, ["--only", "softmax", "--set", change, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_kind_of_data_gives_a_corpus(tmp_path):
     named = read_named
     lines = [f"s{index}\tt{index}\n" for index in range(20)]
@@ -133,6 +153,17 @@ def test_supports_are_those_of_the_single_forward_passes(made, maps):
     assert (figures["attended_share"] == 1) == ("attn" not in maps)
 
 
+def test_texts_longer_than_the_model_reads_are_cut(made):
+    pair = (made.corpus.test[0].source * 50, made.corpus.test[0].target * 50)
+    model, pairs = made.build(), [type(made.corpus.test[0])(*pair)]
+    model.generation_config.max_new_tokens = 3
+    assert len(made.tokenizer(pair[0]).input_ids) > model.config.max_position_embeddings
+    assert measures.forced_figures(model, made.tokenizer, pairs)["attended"] <= model.config.max_position_embeddings
+    assert len(measures.decode(model, made.tokenizer, [pair[0]], beams=2)[0]) == 1
+    shown = measures.example(model, made.tokenizer, pairs)
+    assert (len(shown["weights"]), len(shown["weights"][0])) == (len(shown["queries"]), len(shown["keys"]))
+
+
 def test_the_empty_string_is_counted_where_it_is_likelier_than_the_translation(made):
     model, sources = made.build(), [pair.source for pair in made.corpus.test[:3]]
     end = made.tokenizer.eos_token_id
@@ -174,6 +205,9 @@ def test_metrics():
     assert measures.scores("bleu", ["the cat sat on it"], ["the cat sat on it"])["bleu"] == pytest.approx(100)
     one_of_two = measures.scores("bleu", ["a b c d e f", "k"] * 20, ["a b c d e f", "g h i j k l"] * 20)
     assert 0 < one_of_two["bleu_interval"] < 20
+    chinese = ["一个女人在厨房里做饭。"], ["一个男人在厨房里做饭。"]
+    assert measures.scores("bleu", *chinese, "zh")["bleu"] > 60 > 20 > measures.scores("bleu", *chinese)["bleu"]
+    assert recipe.written(recipe.Sweep(source="zh", reverse=True)) == recipe.written(recipe.Sweep(target="zh")) == "zh"
     assert measures.scores("bleu", ["a b c d e"] * 9, ["a b c d e"] * 9)["bleu_interval"] == 0
     rouge = measures.scores("rouge", ["the cat", "dogs"], ["the cat sat down", "dogs"])
     assert rouge["rouge1"] == pytest.approx(100 * (2 / 3 + 1) / 2)
