@@ -95,6 +95,14 @@ def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(de
         (["convert", "{dense}", "{out}", "--attn", "entmx"], "unknown sparse map 'entmx'"),
         (["convert", "{dense}", "{out}", "--head", '{"name"'], "not JSON"),
         (["convert", "{dense}", "{out}"], "nothing to make sparse"),
+        (
+            ["convert", "{dense}", "{out}", "--attn", '["entmax15", null]'],
+            "a list of maps, one for each layer, goes with",
+        ),
+        (
+            ["convert", "{dense}", "{out}", "--head", '{"name": "entmax", "alpha": true}'],
+            "must be a number from 1 to 64",
+        ),
         (["compare", "{dense}", "--attn", "entmax15", "--data", "{empty}"], "has no line of text"),
         (["compare", "{dense}", "--attn", "entmax15", "--data", "{missing}"], "No such file"),
     ],
