@@ -173,6 +173,11 @@ def test_texts_that_no_loss_can_be_had_from_are_refused(tmp_path):
     file.write_bytes(b"w5 w6\n\xe9")
     with pytest.raises(ValueError, match="text must be UTF-8 text; byte 6 is not"):
         text_batches(file, tiny_model("gpt2"), word_tokenizer())
+    whole = gzip.compress(b"w5 w6\nw7 w8\n")
+    for damaged in (b"w5 w6\n", whole[:-12], whole[:10] + bytes(5) + whole[15:]):  # no gzip, cut off, other bits
+        (tmp_path / "text.gz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"text.gz must be UTF-8 text, gzipped if its name ends in .gz: "):
+            text_batches(tmp_path / "text.gz", tiny_model("gpt2"), word_tokenizer())
 
 
 def test_type_checkers_are_told_that_the_package_is_typed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def read_lines(path: str | Path) -> list[str]:
     """The lines of a UTF-8 file, plain or ``.gz``, without line ends and byte-order mark; empty ones too.
 
     Raises:
-        ValueError: the file is not UTF-8, or not gzip where its name says so.
+        ValueError: the file is not UTF-8, or not all of a gzip file where its name says so.
     """
     path = Path(path)
     try:
@@ -84,7 +85,7 @@ def read_lines(path: str | Path) -> list[str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8 text; byte {error.start} is not") from error
-    except gzip.BadGzipFile as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be UTF-8 text, gzipped if its name ends in .gz: {error}") from error
     # Other characters of Unicode end no line.
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
