@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except (ValueError, NotImplementedError, OSError, ImportError) as refusal:
+    except (ValueError, TypeError, NotImplementedError, OSError, ImportError) as refusal:
         parser.error(str(refusal))
 
 

@@ -95,6 +95,14 @@ def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(de
         (["convert", "{dense}", "{out}", "--attn", "entmx"], "unknown sparse map 'entmx'"),
         (["convert", "{dense}", "{out}", "--head", '{"name"'], "not JSON"),
         (["convert", "{dense}", "{out}"], "nothing to make sparse"),
+        (
+            ["convert", "{dense}", "{out}", "--attn", '["entmax15", null]'],
+            "a list of maps, one for each layer, goes with",
+        ),
+        (
+            ["convert", "{dense}", "{out}", "--head", '{"name": "entmax", "alpha": true}'],
+            "must be a number from 1 to 64",
+        ),
         (["compare", "{dense}", "--attn", "entmax15", "--data", "{empty}"], "has no line of text"),
         (["compare", "{dense}", "--attn", "entmax15", "--data", "{missing}"], "No such file"),
     ],
@@ -165,6 +173,11 @@ def test_texts_that_no_loss_can_be_had_from_are_refused(tmp_path):
     file.write_bytes(b"w5 w6\n\xe9")
     with pytest.raises(ValueError, match="text must be UTF-8 text; byte 6 is not"):
         text_batches(file, tiny_model("gpt2"), word_tokenizer())
+    whole = gzip.compress(b"w5 w6\nw7 w8\n")
+    for damaged in (b"w5 w6\n", whole[:-12], whole[:10] + bytes(5) + whole[15:]):  # no gzip, cut off, other bits
+        (tmp_path / "text.gz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"text.gz must be UTF-8 text, gzipped if its name ends in .gz: "):
+            text_batches(tmp_path / "text.gz", tiny_model("gpt2"), word_tokenizer())
 
 
 def test_type_checkers_are_told_that_the_package_is_typed():

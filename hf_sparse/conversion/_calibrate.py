@@ -87,9 +87,9 @@ def calibrate(
     Raises:
         ValueError: a dense model or a part of a sparse one, an adapter of PEFT that is a prompt, an empty loader,
             labels in some batches only or none that count in those to fit on, a temperature that is learned, a map of
-            attention whose weights do not sum to one, an argument out of range, a goal out of reach, a measure that
-            does not fit the model's output, or a fused loss of soft-capped logits that would have to be centered. The
-            model is then as it was.
+            attention whose weights do not sum to one or have bounds, an argument out of range, a goal out of reach, a
+            measure that does not fit the model's output, or a fused loss of soft-capped logits that would have to be
+            centered. The model is then as it was.
         TypeError: a loader that does not yield mappings.
 
     Cost: with four batches or more at most four and a half forward passes over the data, one of them with scores
@@ -137,6 +137,11 @@ def _check_maps(maps: Iterable[MapConfig]) -> None:
         if "temperature" in map_config.learned:
             raise ValueError(
                 'a temperature of attention is learned; make the model sparse without temperature="learned"'
+            )
+        if map_config.is_constrained:
+            raise ValueError(
+                f"calibrate fits the weights of each query by themselves, and those of {map_config.name} depend on "
+                "what earlier queries spent; train the model with it, or calibrate it with another map"
             )
         if not map_config.map.normalized:
             raise ValueError(

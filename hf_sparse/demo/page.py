@@ -122,7 +122,10 @@ def launch_demo(playground: Playground, *, port: int | None = None, **options: A
     Raises:
         ImportError: Gradio is not installed.
         OSError: the port is taken.
+        ValueError: no machine has the port.
     """
+    if port is not None and not 0 < port < 1 << 16:
+        raise ValueError(f"port must be from 1 to 65535, or None, was {port}")
     gr = _gradio()
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     theme = gr.themes.Default(primary_hue="indigo", **fonts)  # these fonts are the reader's own

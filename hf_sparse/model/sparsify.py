@@ -194,6 +194,11 @@ def _head_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
         yield f"{name} has no language-model head to make sparse; pass head=None"
     elif config.head is not None and not hasattr(head, "weight"):
         yield f"{name}: {HEAD_WITHOUT_ROWS.format(type(head).__name__)}"
+    elif config.head is not None and hasattr(model, "marginalize"):
+        yield (
+            f"{name} decodes from a mixture of distributions, one a document, each of which it takes by a softmax of "
+            "its own (marginalize); pass head=None"
+        )
     if not config.fused_loss:
         return
     if config.head is None or config.head.name not in fused_maps():

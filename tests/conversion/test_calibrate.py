@@ -307,5 +307,8 @@ def test_models_and_arguments_that_do_not_fit_are_refused():
     model = sparsify(tiny_model("gpt2"), attn={"name": "entmax15", "temperature": "learned"})
     with pytest.raises(ValueError, match="a temperature of attention is learned"):
         calibrate(model, loader(model), progress=False)
+    bounded = sparsify(tiny_model("t5"), attn={"cross": "csparsemax", "encoder": "entmax15"})
+    with pytest.raises(ValueError, match="those of csparsemax depend on what earlier queries spent; train the model"):
+        calibrate(bounded, loader(bounded), progress=False)
     with pytest.raises(ValueError, match="eps must be > 0 and finite, was 0"):
         calibrate(sparsify(dense, head="entmax15"), loader(dense), eps=0, progress=False)

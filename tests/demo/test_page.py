@@ -18,6 +18,12 @@ def test_without_gradio_the_page_says_what_to_install(monkeypatch):
             make(playground)
 
 
+@pytest.mark.parametrize("port", [-5, 0, 65536])
+def test_ports_that_no_machine_has_are_refused(port):
+    with pytest.raises(ValueError, match=f"port must be from 1 to 65535, or None, was {port}"):
+        launch_demo(Playground(tiny_model("llama"), word_tokenizer()), port=port)
+
+
 def test_the_command_ends_with_that_message(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "gradio", None)
     tiny_model("llama").save_pretrained(tmp_path)

@@ -7,7 +7,17 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification, LlamaForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    DPRConfig,
+    DPRQuestionEncoder,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    RagConfig,
+    RagTokenForGeneration,
+)
 
 import hf_sparse.functional as F
 from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
@@ -316,6 +326,16 @@ def test_models_that_do_not_fit_are_refused_by_name():
         sparsify(torch.nn.Linear(2, 2), attn="entmax15")
     assert is_sparse(sparsify(mamba(), head="entmax15"))
     assert is_sparse(sparsify(classifier(), attn="entmax15"))
+
+
+def test_a_head_whose_distributions_the_model_mixes_by_itself_is_refused():
+    parts = DPRConfig(num_hidden_layers=1), tiny_model("bart").config
+    config = RagConfig.from_question_encoder_generator_configs(*parts, vocab_size=23)
+    model = RagTokenForGeneration(config, question_encoder=DPRQuestionEncoder(parts[0]), generator=tiny_model("bart"))
+    # Its logits were the map of the logarithm of the mixture of softmaxes: neither sparse nor dense.
+    with pytest.raises(ValueError, match=r"RagTokenForGeneration decodes from a mixture .* pass head=None"):
+        sparsify(model, head="sparsemax")
+    assert not is_sparse(model)
 
 
 @torch.no_grad()

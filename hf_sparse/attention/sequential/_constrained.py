@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from ...functional import UpperBounds
 from ...functional.bounds import MISSING_MASS
-from ...functional.rows import upcast
+from ...functional.rows import in_graph, upcast
 
 
 @torch.compiler.disable  # one step per query, and each reads values, which breaks the graph
@@ -45,6 +45,7 @@ def constrained_attention(
 
     Raises:
         ValueError: the credit of the keys that a query sees sums to less than 1.
+        NotImplementedError: torch exports or traces, and would keep the steps that the example called for.
 
     Source: Malaviya et al. 2018, Eqs. 5 and 6, with the exhaustion strategy of Section 4.
     Cost: one call of the map per query; for the backward pass, the weights and one byte for each. Where no bound
@@ -57,6 +58,11 @@ def constrained_attention(
             [0.3000, 0.7000, 0.0000],
             [0.0000, 0.0000, 1.0000]])
     """
+    if in_graph():
+        raise NotImplementedError(
+            "attention with bounds decides by its weights which steps to take, and no exported or traced graph does; "
+            "pass attn=None, or a map without bounds"
+        )
     x = upcast(z)
     num_rows, num_heads, num_queries, num_keys = x.shape
     credit = credit.to(x.dtype).expand(num_rows, 1 if shared else num_heads, num_keys)

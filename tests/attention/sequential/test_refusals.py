@@ -13,7 +13,7 @@ from hf_sparse.config import MapConfig, SparseConfig
 from hf_sparse.settings import CoverageVectors
 from tests.attention.sequential.models import BOUNDED, SOURCE, TARGET, VECTOR, bounded, covered, forced
 from tests.tiny_inline_models import tiny_inline_model
-from tests.tiny_models import PAD, tiny_model
+from tests.tiny_models import PAD, tiny_model, tokens
 
 CSPARSEMAX = BOUNDED["csparsemax"]
 COVERAGE = {"name": "softmax", **VECTOR}
@@ -158,3 +158,21 @@ def test_backends_without_weights_do_not_follow_coverage():
         site.impl = "flex" if site.has_coverage else "auto"
     with pytest.raises(ValueError, match='impl="flex" does not follow what keys received before'):
         forced(model, SOURCE, TARGET)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("record", [torch.jit.trace, torch.export.export])
+@torch.no_grad()
+def test_graphs_that_would_keep_the_steps_of_their_example_are_refused(record):
+    model = sparsify(tiny_model("llama"), attn=CSPARSEMAX)
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return self.model(ids, use_cache=False).logits
+
+    with pytest.raises(NotImplementedError, match="attention with bounds decides by its weights which steps to take"):
+        record(Logits(), (tokens(),))
