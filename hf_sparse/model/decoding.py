@@ -92,16 +92,13 @@ def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
 
 
 def _prepare_cache_for_generation(
-    self: PreTrainedModel,
-    generation_config: GenerationConfig,
-    model_kwargs: dict[str, Any],
-    *args: object,
-    **kwargs: object,
-) -> None:
-    """The model's own; where ``generate`` was asked for it, its caches are screened."""
-    self._dense_class._prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs)
+    self: PreTrainedModel, generation_config: GenerationConfig, *args: Any, **kwargs: Any
+) -> Any:
+    """The model's own, with its own arguments; where ``generate`` was asked for it, its caches are screened."""
+    found = self._dense_class._prepare_cache_for_generation(self, generation_config, *args, **kwargs)
     if asked_for_screened():
-        screen_cache(self, generation_config, model_kwargs)
+        screen_cache(self, generation_config, args[0])
+    return found
 
 
 def _get_logits_processor(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import signature
 from typing import Any
 
 from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel
@@ -24,12 +25,17 @@ def check_screened(model: PreTrainedModel, kwargs: Mapping[str, object]) -> None
     """Refuse models and arguments of ``generate`` for which a screened cache would read everything.
 
     Raises:
-        ValueError: no sparse attention in the decoder that the kernel computes; a model on another device; another
-            cache, or none, was asked for.
+        ValueError: no sparse attention in the decoder that the kernel computes; a model on another device, or one
+            whose ``generate`` is not that of Transformers; another cache, or none, was asked for.
     """
     if kwargs.get("past_key_values") is not None or kwargs.get("use_cache") is False:
         raise ValueError(
             'cache_implementation="screened" makes a cache of its own: leave past_key_values and use_cache=False out'
+        )
+    if "model_kwargs" not in signature(model._dense_class._prepare_cache_for_generation).parameters:
+        raise ValueError(
+            f"{model._dense_class.__name__} prepares the cache of its generate in its own way, which "
+            'cache_implementation="screened" does not know; leave it out'
         )
     if model.device.type != "cpu":
         raise ValueError(_ENTMAX_ONLY.format(f"this model is on {model.device}"))

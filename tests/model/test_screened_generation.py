@@ -157,3 +157,20 @@ def test_two_caches_are_refused(options):
     model = sparsify(tiny_model("llama"), attn="entmax15")
     with pytest.raises(ValueError, match="makes a cache of its own"):
         generated(model, padded(), "screened", **options)
+
+
+def test_a_model_that_prepares_its_cache_in_its_own_way_does_so_and_is_refused():
+    model = tiny_model("llama")
+
+    class Own(type(model)):  # as DiffusionGemma
+        def _prepare_cache_for_generation(self, generation_config, batch_size, max_length):
+            return generation_config, batch_size, max_length
+
+    model.__class__ = Own
+    sparsify(model, attn="entmax15")
+    prepared = model._prepare_cache_for_generation(
+        generation_config=model.generation_config, batch_size=2, max_length=4
+    )
+    assert prepared == (model.generation_config, 2, 4)
+    with pytest.raises(ValueError, match="Own prepares the cache of its generate in its own way"):
+        generated(model, padded(), "screened")
