@@ -7,6 +7,7 @@ has its finite derivative.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -66,7 +67,7 @@ def _second_order(y: Tensor) -> Tensor:
 
     The first nine terms of the series where the tenth, y^9 / 11!, is below rounding; elsewhere the difference itself.
     """
-    small = y.abs() < (0.1 if y.dtype == torch.float64 else 0.5)
+    small = y.abs() < min(0.5, (math.factorial(11) / 4 * torch.finfo(y.dtype).eps) ** (1 / 9))
     series = torch.full_like(y, 1 / 3628800)
     for factorial in (362880, 40320, 5040, 720, 120, 24, 6, 2):
         series = series * torch.where(small, y, 0.0) + 1 / factorial
