@@ -150,7 +150,7 @@ def table(records: dict[str, list[Record]]) -> list[str]:
     for seeds in records.values():
         row = seeds[0]["figures"]
         fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
-        penalties = {_penalty(record["figures"]["penalty"]) for record in seeds}
+        search = _search([record["figures"]["penalty"] for record in seeds])
         attention = f"{row['attention']}{', coverage vector' if has_coverage(row) else ''}"
         figures = [
             over_seeds([record["figures"][name] for record in seeds], form)
@@ -161,15 +161,22 @@ def table(records: dict[str, list[Record]]) -> list[str]:
                 ("rep_without_worst", ".2f"),
                 ("drop", ".2f"),
                 ("attended_at_a_step", ".1f"),
-                ("attended_share", ".0%"),
             )
         ]
-        lines.append(f"| {' | '.join([attention, fertility or '', ' or '.join(sorted(penalties)), *figures])} |")
+        share = f"{fmean(record['figures']['attended_share'] for record in seeds):.0%}"
+        lines.append(f"| {' | '.join([attention, fertility or '', search, *figures, share])} |")
     return lines
 
 
-def _penalty(weights: dict[str, float] | None) -> str:
-    return f"penalty, beta {weights['beta']:g}, alpha {weights['alpha']:g}" if weights else "beam"
+def _search(penalties: Sequence[dict[str, float] | None]) -> str:
+    """How translations are searched for, with the weights of the penalty, which seeds may tune to different values."""
+    if None in penalties:
+        return "beam"
+    weights = {
+        name: " or ".join(f"{value:g}" for value in sorted({penalty[name] for penalty in penalties if penalty}))
+        for name in ("beta", "alpha")
+    }
+    return "penalty, " + ", ".join(f"{name} {values}" for name, values in weights.items())
 
 
 def _seeds(records: dict[str, list[Record]]) -> str:
