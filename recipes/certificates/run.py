@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..lib.records import Figures
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from . import tasks
 from .report import card, report
@@ -56,8 +56,7 @@ class Certificates(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        if self.part not in PARTS:
-            raise ValueError(f"part must be one of {', '.join(PARTS)}, was {self.part!r}")
+        check_one_of(self, part=PARTS)
         check_positive(
             self, "rows", "fit_rows", "length", "prompt", "outputs", "layers", "width", "steps", "batch_size", "lr"
         )

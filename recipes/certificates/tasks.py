@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from ..lib.training import train
 from ..pretrained.data import windows
 from ..pretrained.language import token_loss
 from ..pretrained.sources import load
-from ..pretrained.speech import PROMPT, batches, clips, load_whisper
+from ..pretrained.speech import PROMPT, batches, load_whisper
+from ..pretrained.whisper import fit_and_test
 from ..translation.data import Corpus, Pair, read_named
 from ..translation.model import as_read, build_model, prepared
 from .data import one_by_one, sentences
@@ -154,9 +156,8 @@ def language(settings: Any, folder: Path) -> Figures:
 def speech(settings: Any, folder: Path) -> Figures:
     """Encoder states that true transcripts can do without, by a recogniser's decoder and by its first layers alone."""
     dense, processor = load_whisper(settings.source)
-    path, seed = Path(settings.data), settings.seed
-    fit = batches(processor, clips(processor, path, settings.fit_voices, settings.rows, settings.noise, 0, seed))
-    test = batches(processor, clips(processor, path, settings.voices, settings.rows, settings.noise, 1, seed + 1))
+    alike = dataclasses.replace(settings, fit_rows=settings.rows)
+    fit, test = (batches(processor, heard) for heard in fit_and_test(alike, processor))
     with torch.no_grad():
         states = [dense.get_encoder()(batch["input_features"]).last_hidden_state.double() for batch in test]
     sequences, skip = [batch["decoder_input_ids"] for batch in test], int((test[0]["labels"][0] == -100).sum())

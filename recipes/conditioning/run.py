@@ -35,7 +35,7 @@ from ..inflection.data import read_words
 from ..inflection.model import build_model, build_tokenizer, encode, source_text
 from ..lib.batches import padding_collator
 from ..lib.records import Figures
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from ..pretrained.sources import load
@@ -68,6 +68,7 @@ class Conditioning(Settings):
     def __post_init__(self) -> None:
         check_positive(self, "classes", "rows", "width", "steps", "batch_size", "lr", "max_expanded", "max_draws")
         check_positive(self, "noise", "fit_rows")
+        check_one_of(self, part=PARTS)
 
 
 @dataclasses.dataclass(frozen=True)

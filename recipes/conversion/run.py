@@ -35,7 +35,7 @@ import hf_sparse
 
 from ..lib.models import config_of, save
 from ..lib.records import Figures, sibling
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from .model import TASKS, Task, evaluate
@@ -74,10 +74,7 @@ class Conversion(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        words = {"model": [*TASKS], "place": ["none", *PLACES], "way": [*DENSE, *WAYS]}
-        for name, allowed in words.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, was {getattr(self, name)!r}")
+        check_one_of(self, model=TASKS, place=("none", *PLACES), way=(*DENSE, *WAYS))
         if (self.place == "none") != (self.way in DENSE):
             raise ValueError(f"{self.way} does not go with place {self.place}; {' and '.join(DENSE)} are without one")
         check_positive(self, "steps", "conversion_steps", "batch_size", "lr", "layers", "dev_rows", "calibration_rows")

@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 import hf_sparse
 
 from ..lib.records import sibling
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.training import train
 from .curve import Curve
 from .data import blocks, learn_tokenizer, read_text
@@ -61,11 +61,7 @@ class LanguageSettings(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        for name, allowed in (("head", HEADS), ("conversion", CONVERSIONS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(filter(None, allowed))}, was {getattr(self, name)!r}"
-                )
+        check_one_of(self, head=HEADS, conversion=CONVERSIONS)
         check_positive(self, "conversion_steps", "lora_rank", "width", "layers", "steps", "batch_size")
         check_positive(self, "vocabulary", "span", "test_rows", "prompts", "prompt")
         if self.width % NUM_HEADS:

@@ -33,7 +33,7 @@ from hf_sparse.attention import attention_sites, observe
 
 from ..lib.models import config_of
 from ..lib.records import Figures
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from .data import MARK, PAD, TASKS, check_symbols, collate, rows
@@ -73,9 +73,7 @@ class LengthSettings(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        for name, allowed in (("task", TASKS), ("attention", ATTENTION)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, was {getattr(self, name)!r}")
+        check_one_of(self, task=TASKS, attention=ATTENTION)
         check_positive(self, "shortest", "symbols", "width", "heads", "window", "steps", "batch_size", "test_rows")
         if self.longest < self.shortest:
             raise ValueError(f"longest must be at least shortest, {self.shortest}, was {self.longest}")

@@ -47,14 +47,17 @@ def short_commit(record: dict[str, Any]) -> str:
 def origin(records: list[dict[str, Any]]) -> str:
     """A sentence on the origin of figures: number of runs, CPU time, hardware, versions, commits.
 
-    The CPU time leaves out the part of a run before an interruption.
+    The CPU time leaves out the part of a run before an interruption; where a run has none, nothing is said of it.
     """
     hardware, versions = records[0]["hardware"], records[0]["versions"]
     commits = ", ".join(dict.fromkeys(map(short_commit, records)))
     threads = f"{hardware['torch_threads']} thread{'s' if hardware['torch_threads'] > 1 else ''}"
-    minutes = sum(record["cpu_seconds"] or 0 for record in records) / 60
+    seconds = [record.get("cpu_seconds") for record in records]
+    spent = ""
+    if None not in seconds:
+        spent = f", {sum(seconds) / 60:.0f} minutes of CPU together without what was read or resumed"
     return (
-        f"{len(records)} runs, {minutes:.0f} minutes of CPU together without what was read or resumed "
+        f"{len(records)} runs{spent} "
         f"({hardware['device']}, {threads}), torch {versions['torch']}, transformers "
         f"{versions['transformers']}, commit {commits}."
     )

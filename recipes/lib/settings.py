@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 S = TypeVar("S", bound="Settings")
@@ -32,6 +32,15 @@ def check_positive(settings: Settings, *names: str) -> None:
     for name in names:
         if not getattr(settings, name) > 0:
             raise ValueError(f"{name} must be above 0, was {getattr(settings, name)}")
+
+
+def check_one_of(settings: Settings, **allowed: Iterable[str]) -> None:
+    """Raise ``ValueError`` unless each of these settings is one of its allowed words; of these ``""`` may be one."""
+    for name, words in allowed.items():
+        known = list(words)
+        if getattr(settings, name) not in known:
+            listed = ", ".join(filter(None, known)) + (", or empty" if "" in known else "")
+            raise ValueError(f"{name} must be one of {listed}, was {getattr(settings, name)!r}")
 
 
 def changed(settings: S, changes: Mapping[str, Any]) -> S:

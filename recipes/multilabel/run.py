@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..lib.records import Figures
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from .classifier import LONGEST, fit_classifier
 from .data import FEWEST, LABELS, Part, Problem, divided, documents, read_mulan, sample
@@ -48,11 +48,7 @@ class Multilabel(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        for name, allowed in (("pair", ["", *PAIRS]), ("model", MODELS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(filter(None, allowed))}, was {getattr(self, name)!r}"
-                )
+        check_one_of(self, pair=("", *PAIRS), model=MODELS)
         check_positive(self, "words", "rows", "steps", "lr", *(["batch_size"] if self.model == "classifier" else []))
         if not 0 <= self.spread < self.mean_labels <= LABELS:
             raise ValueError(

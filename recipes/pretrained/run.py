@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from ..lib.records import Figures
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from .parts import PARTS
 from .report import card, report
@@ -81,8 +81,7 @@ class Pretrained(Settings):
     distil_batch: int = setting(32)  # texts
 
     def __post_init__(self) -> None:
-        if self.part not in PARTS:
-            raise ValueError(f"part must be one of {', '.join(PARTS)}, was {self.part!r}")
+        check_one_of(self, part=PARTS)
         check_positive(self, "length", "rows", "fit_rows", "folds", "splits", "proofs", "proof_classes")
         check_positive(
             self, "tokens", "steps", "batch_size", "learning_rate", "increase", "few_classes", "distil_batch"

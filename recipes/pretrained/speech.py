@@ -62,13 +62,6 @@ def sentences_of(path: Path, count: int, part: int) -> list[str]:
     return [lines[index] for index in chosen]
 
 
-def clips(
-    processor: WhisperProcessor, path: Path, voices: Sequence[str], count: int, noise: float, part: int, seed: int
-) -> list[Clip]:
-    """Sentences of a file (see ``sentences_of``), spoken by voices in turn (see ``spoken_clips``)."""
-    return spoken_clips(processor, sentences_of(path, count, part), voices, noise, seed)
-
-
 def spoken_clips(
     processor: WhisperProcessor, sentences: Sequence[str], voices: Sequence[str], noise: float, seed: int
 ) -> list[Clip]:

@@ -36,7 +36,7 @@ from ..language_modelling.measures import fit
 from ..language_modelling.model import collate
 from ..lib.models import probabilities
 from ..lib.records import Figures, sibling
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from .data import Rows, read_rows
@@ -73,8 +73,7 @@ class SupportDistillation(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        if self.store not in ("", *STORES):
-            raise ValueError(f"store must be one of {', '.join(STORES)}, or empty, was {self.store!r}")
+        check_one_of(self, store=("", *STORES))
         check_positive(self, "classes", "count", "vocabulary", "context", "train_rows", "test_rows", "steps", "lr")
         check_positive(self, "teacher_width", "teacher_layers", "teacher_steps", "width", "layers", "batch_size")
         if self.store == "sampled" and self.count > 255:

@@ -223,11 +223,17 @@ def translation_from_scratch() -> str:
     losses = ", ".join(
         f"{name} {fmean(record['figures']['final_loss'] for record in seeds):.2f}" for name, seeds in records.items()
     )
+    cpu = ", ".join(
+        f"{name} {fmean(record['figures']['training_cpu_seconds'] for record in seeds):.0f}"
+        for name, seeds in records.items()
+    )
+    result = read(FROM_SCRATCH)
+    note = f" {result['note']}" if "note" in result else ""
     lines = [
         *table(records),
         "",
         f"Each from the same untrained weights, {settings['steps']} steps of {settings['batch_size']} pairs; "
         f"{rows['test']:,} test sentences, {settings['beams']} beams; {_seeds(records)}; all else as above. Training "
-        f"loss over the last steps: {losses}. {origin(read(FROM_SCRATCH)['runs'])}",
+        f"loss over the last steps: {losses}. CPU seconds of training: {cpu}. {origin(result['runs'])}{note}",
     ]
     return "\n".join(lines)

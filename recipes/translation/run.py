@@ -35,7 +35,7 @@ from hf_sparse import CoveragePenalty, FertilityPredictor, GuidedFertility, Word
 
 from ..lib.batches import padding_collator
 from ..lib.records import Figures, read_json, sibling, write_json
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from .data import Pair, read_named, test_set, words
@@ -84,8 +84,7 @@ class Translation(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        if self.makes not in MADE:
-            raise ValueError(f"makes must be one of {', '.join(MADE)}, was {self.makes!r}")
+        check_one_of(self, makes=MADE)
         if self.base_steps < 0:
             raise ValueError(f"base_steps must be at least 0, was {self.base_steps}")
         if self.beams < 2:

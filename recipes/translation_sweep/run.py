@@ -26,7 +26,7 @@ from hf_sparse.functional import balanced_temperature
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, save
 from ..lib.records import Figures
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import StepSeconds, train
 from ..translation.data import test_set
@@ -69,9 +69,7 @@ class Sweep(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        for name, allowed in (("part", PARTS), ("metric", METRICS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, was {getattr(self, name)!r}")
+        check_one_of(self, part=PARTS, metric=METRICS)
         check_positive(self, "test_rows", "vocabulary", "temperature", "steps", "batch_size", "lr", "beams")
         if self.train_rows < 0:
             raise ValueError(f"train_rows must be above 0, or 0 for all, was {self.train_rows}")
