@@ -81,7 +81,7 @@ def test_a_file_is_named_with_its_folder(tmp_path, monkeypatch):
     ("changes", "message"),
     [
         (["head=foo"], "head must be one of softmax, sparsemax, entmax15, entmax13, alpha_relu, was 'foo'"),
-        (["conversion=foo"], "conversion must be one of none, lora, full, was 'foo'"),
+        (["conversion=foo"], "conversion must be one of none, lora, full, or empty, was 'foo'"),
         (["attention=foo"], "unknown sparse map 'foo'"),
         (["steps=0"], "steps must be above 0, was 0"),
         (["width=30"], "width must be a multiple of 4"),
