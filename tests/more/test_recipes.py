@@ -9,6 +9,7 @@ from recipes.conditioning import run as conditioning
 from recipes.data import scenes
 from recipes.instructions import run as instructions
 from recipes.pretrained import run as pretrained
+from recipes.support_distillation import run as distillation
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +22,8 @@ def sentences(tmp_path_factory):
 
 def figures_of(study, run, data, folder, *changes):
     options = ["--quick", "--only", run, "--out", str(folder), *(["--data", data] if data else [])]
-    (record,) = study.main(study.STUDY, [*options, *(["--set", *changes] if changes else [])])["runs"]
-    return record["figures"]
+    records = study.main(study.STUDY, [*options, *(["--set", *changes] if changes else [])])["runs"]
+    return next(record["figures"] for record in records if record["run"] == run)
 
 
 def test_attention_of_a_language_model(sentences, tmp_path):
@@ -62,6 +63,13 @@ def test_instructions(sentences, tmp_path):
     assert 0 < found["asked"] <= 1
     assert 0 < found["distinct_1"] <= found["distinct_2"] <= 1
     assert math.isfinite(found["loss"])
+
+
+def test_a_pretrained_teacher(tmp_path):
+    """A student of some of its layers learns from a few draws."""
+    found = figures_of(distillation, "smollm2-draws", None, tmp_path, "batch_size=1", "test_rows=2")
+    assert found["vocabulary"] == 49152
+    assert 10 < found["bytes"] < 40
 
 
 def test_fields_of_a_language_model_are_conditioned(tmp_path):

@@ -6,8 +6,10 @@ import pytest
 import torch
 from datasets import Dataset, Features, List, Value
 
+from recipes.language_modelling.data import learn_tokenizer
 from recipes.support_distillation import run as recipe
 from recipes.support_distillation import stores
+from recipes.support_distillation.models import shallow
 from recipes.support_distillation.report import card
 from tests.tiny_models import tiny_model
 
@@ -52,7 +54,7 @@ def test_bytes_are_those_of_files():
 
 def test_a_small_run_of_every_student(tmp_path, capsys):
     results = recipe.main(recipe.STUDY, ["--quick", "--seeds", "2", "--out", str(tmp_path)])["runs"]
-    assert len(results) == 2 * len(recipe.RUNS)
+    assert len(results) == 2 * sum(not settings.source for settings in recipe.RUNS.values())
     figures = {run["run"]: run["figures"] for run in results}
     assert 10 < figures["draws-24"]["bytes"] < figures["draws"]["bytes"] < 4 * 90
     assert 58 < figures["top-k"]["bytes"] < figures["teacher"]["bytes"] < 1300
@@ -63,6 +65,42 @@ def test_a_small_run_of_every_student(tmp_path, capsys):
     assert " (100.0%) | yes |" in printed
     assert "Seeds of the full distribution are up to " in printed
     assert card(results[0], results) is None
+
+
+def test_a_student_is_its_teacher_with_fewer_layers():
+    teacher = tiny_model("llama", num_hidden_layers=5)
+    student = shallow(teacher, 3)
+    assert (student.config.num_hidden_layers, teacher.config.num_hidden_layers) == (3, 5)
+    ids = torch.tensor([[5, 7, 9, 4]])
+    with torch.no_grad():
+        found = student(input_ids=ids).logits
+        teacher.model.layers = torch.nn.ModuleList(teacher.model.layers[place] for place in (0, 2, 4))
+        teacher.config.num_hidden_layers = 3
+        assert torch.equal(found, teacher(input_ids=ids, use_cache=False).logits)
+
+
+def test_a_student_has_no_more_layers_than_its_teacher():
+    with pytest.raises(ValueError, match="layers must be at most 2, those of the teacher, was 3"):
+        shallow(tiny_model("llama"), 3)
+
+
+def test_a_pretrained_teacher_has_its_own_tokens_and_stays_as_it_is(tmp_path, capsys):
+    """A folder takes the place of the package; test-more has the package."""
+    text = [f"{number} red birds sit on wall {number + 1}" for number in range(400)]
+    tokenizer = learn_tokenizer(text, 300)
+    source = str(tmp_path / "model")
+    tiny_model("llama", vocab_size=len(tokenizer), num_hidden_layers=4).save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    arguments = ["--quick", "--only", "smollm2-*", "--out", str(tmp_path / "out")]
+    changes = ["--set", f"source={source}", "layers=2", "context=16", "dtype=float32", "classes=20"]
+    results = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    assert len(results) == len(recipe.SMOLLM2_RUNS)
+    figures = {run["run"]: run["figures"] for run in results}
+    assert {own["vocabulary"] for own in figures.values()} == {len(tokenizer)}
+    assert figures["smollm2-draws"]["bytes"] < figures["smollm2-draws-400"]["bytes"]
+    printed = capsys.readouterr().out
+    assert "- `smollm2-draws`: " in printed
+    assert " (100.0%) | yes |" in printed
 
 
 def test_a_store_is_compared_with_the_full_distribution_of_its_seeds_alone(tmp_path, capsys):
@@ -80,6 +118,8 @@ def test_a_store_is_compared_with_the_full_distribution_of_its_seeds_alone(tmp_p
     [
         (["--only", "sampled", "--set", "count=256"], "count must be at most 255"),
         (["--only", "top-k", "--set", "count=270", "vocabulary=265"], "count must be at most 265, the classes there"),
+        (["--only", "support", "--set", "classes=270", "vocabulary=265"], "classes must be at most 265, the classes"),
+        (["--only", "full", "--set", "dtype=foo"], "dtype must be one of float32, bfloat16, was 'foo'"),
         (["--only", "full", "--set", "head=foo"], "unknown sparse map 'foo'"),
         (["--only", "full", "--data", "FILE"], "tokens are not enough for one row of 64"),
     ],
