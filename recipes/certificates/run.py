@@ -11,6 +11,7 @@ outputs of a sentence. Reported are the certified shares, the largest change of 
     python -m recipes.certificates.run
     python -m recipes.certificates.run --data wikitext2/valid.txt --only smollm2
     python -m recipes.certificates.run --data multi30k/train.en.gz --only whisper
+    python -m recipes.certificates.run --data wikitext2/valid.txt --only smollm2 --set trained=FOLDER
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Certificates(Settings):
     part: str = setting("translation")
     data: str = setting("")
     source: str = setting("")  # of the pretrained model
+    trained: str = setting("")  # folder of a sparse model trained from it, certified as well; see recipes/pretrained
     edges: tuple[float, ...] = setting((0.2, 0.12, 0.05))
     rows: int = setting(50)  # sentences or pieces of text to certify
     fit_rows: int = setting(32)
@@ -86,6 +88,8 @@ def check(settings: Certificates) -> None:
         tasks.pairs_of(settings)
     elif not Path(settings.data).is_file():
         raise ValueError(f"--data must be a text file, was {settings.data!r}")
+    if settings.trained and (settings.part == "translation" or not Path(settings.trained).is_dir()):
+        raise ValueError(f"trained must be the folder of a model of language or speech, was {settings.trained!r}")
 
 
 def perform(settings: Certificates, folder: Path) -> Figures:

@@ -144,7 +144,7 @@ def language(settings: Any, folder: Path) -> Figures:
     shown = test[:, : settings.prompt + settings.outputs]
     cases = [({"input_ids": shown[:, : settings.prompt]}, shown)]
     figures: Figures = {"ways": [], "dense": token_loss(dense, test)}
-    for way, model in sparse_copies(dense, one_by_one(fit), settings.edges):
+    for way, model in _ways(dense, one_by_one(fit), settings):
         own = {"way": way, "quality": token_loss(model, test), "edges": edges_of(model, one_by_one(test))}
         for depth in _depths(settings, model.config.num_hidden_layers):
             tally = certified(first_layers(model, depth), cases)
@@ -158,18 +158,27 @@ def speech(settings: Any, folder: Path) -> Figures:
     dense, processor = load_whisper(settings.source)
     alike = dataclasses.replace(settings, fit_rows=settings.rows)
     fit, test = (batches(processor, heard) for heard in fit_and_test(alike, processor))
-    with torch.no_grad():
-        states = [dense.get_encoder()(batch["input_features"]).last_hidden_state.double() for batch in test]
     sequences, skip = [batch["decoder_input_ids"] for batch in test], int((test[0]["labels"][0] == -100).sum())
     figures: Figures = {"ways": [], "dense": accuracy(dense, test), "prompt": PROMPT}
-    for way, model in sparse_copies(dense, fit, settings.edges, ("decoder", "cross")):
+    for way, model in _ways(dense, fit, settings, ("decoder", "cross")):
         own = {"way": way, "quality": accuracy(model, test), "edges": edges_of(model, test)}
+        with torch.no_grad():
+            states = [model.get_encoder()(batch["input_features"]).last_hidden_state.double() for batch in test]
         figures["refused"] = _refusal(model, test[0])
         for depth in _depths(settings, model.config.decoder_layers):
             tally = certified_frames(first_layers(model, depth), states, sequences, skip)
             figures["ways"].append({**own, "depth": depth, **tally.figures()})
             print(figures["ways"][-1], flush=True)
     return figures
+
+
+def _ways(
+    dense: PreTrainedModel, fit: Batches, settings: Any, kinds: Sequence[str] = ()
+) -> Iterator[tuple[str, PreTrainedModel]]:
+    """Sparse models by what was done: copies of a pretrained one, and one that was trained, if there is one."""
+    yield from sparse_copies(dense, fit, settings.edges, kinds)
+    if settings.trained:
+        yield "trained", hf_sparse.from_pretrained(settings.trained).eval()
 
 
 def _refusal(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> str:

@@ -110,6 +110,23 @@ def test_a_language_model_of_ones_own_is_certified_by_depth(tmp_path, capsys):
     (run,) = recipe.main(recipe.STUDY, [*arguments, "--set", f"source={folder}"])["runs"]
     assert {way["depth"] for way in run["figures"]["ways"]} == {1, 2}
     assert "deletions were run" in capsys.readouterr().out
+    trained = tmp_path / "trained"
+    hf_sparse.sparsify(tiny_model("llama", seed=1), attn=SHARP).save_pretrained(trained)
+    changes = ["--set", f"source={folder}", f"trained={trained}", "--out", str(tmp_path / "again")]
+    (again,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    ways = again["figures"]["ways"]
+    assert ways[:-2] == run["figures"]["ways"]
+    assert [way["way"] for way in ways[-2:]] == ["trained", "trained"]
+    assert ways[-2]["alone"] > ways[-1]["alone"] >= 0
+    assert ways[-1]["failures"] == 0
+
+
+def test_a_trained_model_must_be_there(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text(WORDS, encoding="utf-8")
+    arguments = ["--only", "smollm2", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        recipe.main(recipe.STUDY, [*arguments, "--set", "trained=nowhere"])
+    assert "trained must be the folder of a model of language or speech, was 'nowhere'" in capsys.readouterr().err
 
 
 def test_pairs_that_cannot_be_read_are_refused_first(tmp_path, capsys):
@@ -134,13 +151,16 @@ def test_the_verdict_counts_failures(tmp_path, capsys):
     way = {"way": "w", "depth": 1, "quality": 0.5, "edges": 0.1, "together": 0.0, "alone": 0.25, "tried": 4}
     runs = [
         {
-            "settings": {"part": "translation"},
+            "settings": {"part": "translation", "source": ""},
             "figures": {"ways": [{**way, "failures": failures, "change": 0.5}], "dense": 0.5},
         }
         for failures in (0, 2)
     ]
     report({"runs": runs}, tmp_path)
     assert "8 deletions were run. The largest change of a raw score was 0.5, and 2 changed" in capsys.readouterr().out
+    runs[0]["figures"]["ways"][0]["tried"] = 0
+    report({"runs": runs[:1]}, tmp_path)
+    assert "No deletion was run: nothing could be certified." in capsys.readouterr().out
     example = {"inputs": ["a", "b"], "outputs": ["x"], "tokens": [0, 1], "needed": {"0": [1]}, "change": 0.0}
     draw_example(example, tmp_path / "one.png")
     assert (tmp_path / "one.png").is_file()
