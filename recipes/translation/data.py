@@ -17,7 +17,7 @@ from ..data import scenes
 SPECIAL = ("<pad>", "</s>", "<unk>")
 # Puts Chinese characters apart, and changes nothing else.
 APART = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False)
-# The test sets of Multi30k among them; the first that is there is taken.
+# The test sets of Multi30k among them; the first that is there is taken where none is named.
 TESTS = ("test", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
 USUAL = ("de", "en")  # languages of the settings where none are given
 LANGUAGES = {"de": "German", "en": "English", "fr": "French"}
@@ -58,7 +58,16 @@ def read_table(path: Path) -> list[Pair]:
     return pairs
 
 
-def read_folder(folder: Path, source: str, target: str) -> Corpus:
+def splits(test: str = "") -> dict[str, tuple[str, ...]]:
+    """The names that each part of a corpus may have.
+
+    Args:
+        test: the name of the test part; empty for the first of ``TESTS``.
+    """
+    return SPLITS | {"test": (test,)} if test else SPLITS
+
+
+def read_folder(folder: Path, source: str, target: str, test: str = "") -> Corpus:
     """Read files aligned by line, ``train.de`` beside ``train.en`` and so on, plain or ``.gz``.
 
     Args:
@@ -66,12 +75,13 @@ def read_folder(folder: Path, source: str, target: str) -> Corpus:
             (``test``, or one of Multi30k's, ``test_2016_flickr`` before the later ones).
         source: suffix of the source language.
         target: suffix of the target language.
+        test: see ``splits``.
 
     Raises:
         ValueError: a part is missing, or its two files differ in length.
     """
     parts = []
-    for split, names in SPLITS.items():
+    for split, names in splits(test).items():
         files = _aligned(folder, names, source, target)
         if files is None:
             tried = ", ".join(f"{name}.{source}[.gz]" for name in names)
@@ -93,17 +103,18 @@ def _aligned(folder: Path, names: Sequence[str], source: str, target: str) -> tu
     return None
 
 
-def read_tables(folder: Path) -> Corpus:
+def read_tables(folder: Path, test: str = "") -> Corpus:
     """Read ``train.tsv``, ``dev.tsv`` and ``test.tsv``, plain or ``.gz``, each as ``read_table`` does.
 
     Args:
         folder: with a table each for training, development and test, named as in ``read_folder``.
+        test: see ``splits``.
 
     Raises:
         ValueError: a part is missing; see also ``read_table``.
     """
     parts = []
-    for split, names in SPLITS.items():
+    for split, names in splits(test).items():
         tables = [folder / f"{name}.tsv{suffix}" for name in names for suffix in ("", ".gz")]
         table = next((table for table in tables if table.is_file()), None)
         if table is None:
@@ -113,15 +124,21 @@ def read_tables(folder: Path) -> Corpus:
     return Corpus(*parts)
 
 
-def read_dataset(path: str, source: str, target: str) -> Corpus:
+def read_dataset(path: str, source: str, target: str, test: str = "") -> Corpus:
     """Read a data set with ``datasets.load_dataset``: a column ``translation``, or one column per language.
+
+    Args:
+        path: its name on the Hub, or a folder.
+        source: source language.
+        target: target language.
+        test: see ``splits``.
 
     Raises:
         ValueError: a split or a column is missing.
     """
     loaded = datasets.load_dataset(path)
     parts = []
-    for split, names in SPLITS.items():
+    for split, names in splits(test).items():
         name = next((name for name in names if name in loaded), None)
         if name is None:
             raise ValueError(
@@ -153,20 +170,22 @@ def read_scenes() -> Corpus:
     return divided([Pair(*pair) for pair in scenes.pairs()])
 
 
-def _read(data: str, source: str, target: str) -> Corpus:
+def _read(data: str, source: str, target: str, test: str) -> Corpus:
     path = Path(data)
+    if test and (not data or path.is_file()):
+        raise ValueError(f"test={test!r} names a part of a folder or data set; {data or 'the sample'} is divided here")
     if not data:
         return read_scenes()
     if path.is_file():
         return divided(read_table(path))
     if any(path.glob("train.tsv*")):
-        return read_tables(path)
+        return read_tables(path, test)
     if any(file for names in (f"train.{source}*", "train.??", "train.??.gz") for file in path.glob(names)):
-        return read_folder(path, source, target)
-    return read_dataset(data, source, target)
+        return read_folder(path, source, target, test)
+    return read_dataset(data, source, target, test)
 
 
-def read_named(data: str, source: str, target: str) -> Corpus:
+def read_named(data: str, source: str, target: str, test: str = "") -> Corpus:
     """Corpus named on the command line.
 
     Args:
@@ -174,11 +193,12 @@ def read_named(data: str, source: str, target: str) -> Corpus:
             anything else that ``datasets.load_dataset`` takes; or empty for the embedded scenes.
         source: source language, for a folder or a data set.
         target: target language.
+        test: see ``splits``.
 
     Raises:
         ValueError: a part has no pair; see also ``read_table``, ``read_folder``, ``read_tables``, ``read_dataset``.
     """
-    corpus = _read(data, source, target)
+    corpus = _read(data, source, target, test)
     for name, part in zip(Corpus._fields, corpus):
         if not part:
             counts = ", ".join(f"{len(part)} {name}" for name, part in zip(Corpus._fields, corpus))
@@ -201,9 +221,11 @@ def sides(data: str, source: str, target: str) -> tuple[str, str]:
     return LANGUAGES.get(source, source), LANGUAGES.get(target, target)
 
 
-def test_set(data: str, source: str, target: str) -> str:
-    """Name of the test set that is read from a folder of aligned files; empty for other data."""
+def name_of_test(data: str, source: str, target: str, test: str = "") -> str:
+    """Name of the test set, where one is named or is read from a folder of aligned files; empty for other data."""
     path = Path(data)
+    if test:
+        return test
     if not path.is_dir() or any(path.glob("train.tsv*")):
         return ""
     return next((name for name in TESTS if _aligned(path, [name], source, target)), "")

@@ -38,7 +38,7 @@ from ..lib.records import Figures, read_json, sibling, write_json
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
-from .data import Pair, read_named, test_set, words
+from .data import Pair, name_of_test, read_named, words
 from .measures import bleu_of, coverage, most_repeated
 from .model import Task, as_read, build_model, prepared
 from .report import card, condensed, report
@@ -71,6 +71,7 @@ class Translation(Settings):
     data: str = setting("", "IWSLT 2014 De-En, KFTT Ja-En, WMT 2016 Ro-En", "Section 5")
     source: str = setting("de", "German, Japanese, Romanian", "Section 5")
     target: str = setting("en", "English", "Section 5")
+    test: str = setting("")  # name of the test set in a folder or data set; empty: the first there is
     base_steps: int = setting(960)  # with softmax, shared by all systems; 0: each is trained from scratch
     steps: int = setting(100, "13 epochs", "footnote 4")  # per system
     predictor_steps: int = setting(300)
@@ -110,13 +111,13 @@ def needs(settings: Translation) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=2)
-def _task(data: str, source: str, target: str, vocabulary: int) -> Task:
-    return prepared(read_named(data, source, target), vocabulary)
+def _task(data: str, source: str, target: str, test: str, vocabulary: int) -> Task:
+    return prepared(read_named(data, source, target, test), vocabulary)
 
 
 def task_of(settings: Translation) -> Task:
     """Corpus, tokenizer and rows of a run; read once for all runs that share them."""
-    return _task(settings.data, settings.source, settings.target, settings.vocabulary)
+    return _task(settings.data, settings.source, settings.target, settings.test, settings.vocabulary)
 
 
 def check(settings: Translation) -> None:
@@ -257,7 +258,7 @@ def translated(settings: Translation, folder: Path) -> Figures:
         "architecture": type(model).__name__,
         "parameters": model.num_parameters(),
         "decoding_seconds": round(found.seconds, 1),
-        "test_set": test_set(settings.data, settings.source, settings.target),
+        "test_set": name_of_test(settings.data, settings.source, settings.target, settings.test),
         "rows": {
             "train": len(task.rows),
             "dev": len(task.corpus.dev[: settings.dev_rows]),

@@ -29,7 +29,7 @@ from ..lib.records import Figures
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import StepSeconds, train
-from ..translation.data import test_set
+from ..translation.data import name_of_test
 from ..translation.measures import bleu_of
 from ..translation.model import Task, build_model, encode
 from .data import read_task
@@ -48,6 +48,7 @@ class Sweep(Settings):
     data: str = setting("", "IWSLT 2017, KFTT, WMT 2016", "Peters et al. 2019, 4.2")
     source: str = setting("de")
     target: str = setting("en")
+    test: str = setting("")  # name of the test set in a folder or data set; empty: the first there is
     reverse: bool = setting(False)
     train_rows: int = setting(0, "206,112 of de-en", "Peters et al. 2019, 4.2")  # 0: all
     test_rows: int = setting(200)
@@ -149,7 +150,9 @@ def written(settings: Sweep) -> str:
 
 def test_name(settings: Sweep) -> str:
     """What the rows that a run is judged on are called; empty for those of one table or data set."""
-    return "dev" if settings.part == "dev" else test_set(settings.data, settings.source, settings.target)
+    if settings.part == "dev":
+        return "dev"
+    return name_of_test(settings.data, settings.source, settings.target, settings.test)
 
 
 def check(settings: Sweep) -> None:
@@ -160,7 +163,7 @@ def check(settings: Sweep) -> None:
 
 def task_of(settings: Sweep) -> Task:
     """Corpus, tokenizer and rows of a run; read once for all runs that share them."""
-    names = ("data", "source", "target", "reverse", "train_rows", "vocabulary")
+    names = ("data", "source", "target", "test", "reverse", "train_rows", "vocabulary")
     return read_task(*(getattr(settings, name) for name in names))
 
 

@@ -82,9 +82,16 @@ def test_the_test_set_that_is_taken_has_a_name(tmp_path):
     for name in ("test_2018_flickr", "test_2017_flickr"):
         for language in ("de", "en"):
             (folder / f"{name}.{language}.gz").write_bytes(gzip.compress(f"{name}\n".encode()))
-        assert corpus.test_set(str(folder), "de", "en") == name
+        assert corpus.name_of_test(str(folder), "de", "en") == name
         assert corpus.read_named(str(folder), "de", "en").test == [(name, name)]
-    assert corpus.test_set("", "de", "en") == corpus.test_set(str(tmp_path / "none"), "de", "en") == ""
+    first = corpus.read_named(str(folder), "de", "en").test
+    assert corpus.read_named(str(folder), "de", "en", "test_2018_flickr").test != first
+    assert corpus.name_of_test(str(folder), "de", "en", "test_2018_flickr") == "test_2018_flickr"
+    with pytest.raises(ValueError, match=r"no files for test; looked for mine\.de"):
+        corpus.read_named(str(folder), "de", "en", "mine")
+    with pytest.raises(ValueError, match="test='mine' names a part of a folder or data set; the sample is"):
+        corpus.read_named("", "de", "en", "mine")
+    assert corpus.name_of_test("", "de", "en") == corpus.name_of_test(str(tmp_path / "none"), "de", "en") == ""
     figures = {"test_set": "test_2017_flickr"}
     assert (report.test_text(figures), report.test_text({})) == (" (test_2017_flickr)", "")
 

@@ -22,7 +22,7 @@ from recipes.translation_sweep.data import read_task
 
 @pytest.fixture(scope="module")
 def made() -> SimpleNamespace:
-    corpus, tokenizer, rows = read_task("", "de", "en", False, 100, 150)
+    corpus, tokenizer, rows = read_task("", "de", "en", "", False, 100, 150)
 
     def build(**maps):
         model = recipe.build_model(tokenizer, 0)
@@ -109,7 +109,7 @@ def test_every_kind_of_data_gives_a_corpus(tmp_path):
 
 
 def test_a_reversed_corpus_has_its_sides_exchanged(made):
-    turned, _, rows = read_task("", "de", "en", True, 100, 150)
+    turned, _, rows = read_task("", "de", "en", "", True, 100, 150)
     assert turned.test[0] == made.corpus.test[0][::-1]
     assert rows[0]["labels"][-1] == made.tokenizer.eos_token_id
     assert len(turned.train) == len(made.corpus.train) == 100
