@@ -7,6 +7,7 @@ from importlib.resources import files
 
 import pytest
 import torch
+from transformers import RobertaConfig, RobertaForMaskedLM
 
 import hf_sparse
 from hf_sparse.__main__ import main
@@ -133,6 +134,17 @@ def test_labels_of_a_text_are_those_of_each_kind_of_language_model(tmp_path):
     assert 0 < int(chosen.sum()) < 24
     assert bool((batch["input_ids"] == tokenizer.mask_token_id)[chosen].any())
     assert torch.equal(text_batches(file, tiny_model("bert"), tokenizer)[0]["labels"], batch["labels"])
+
+
+def test_positions_that_begin_after_padding_are_fewer(tmp_path):
+    """RoBERTa's first token has the position after that of padding."""
+    settings = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = RobertaConfig(**settings, intermediate_size=16, max_position_embeddings=12, pad_token_id=1)
+    model = RobertaForMaskedLM(config)
+    (tmp_path / "text").write_text(" ".join(["w5"] * 20))
+    (batch,) = text_batches(tmp_path / "text", model, word_tokenizer(mask_token="<mask>"))
+    assert batch["input_ids"].shape == (1, 10)
+    assert model(**batch).logits.shape == (1, 10, 23)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto import modeling_auto
 
@@ -94,6 +94,9 @@ def read_lines(path: str | Path) -> list[str]:
 def _positions(model: PreTrainedModel) -> float:
     """How many tokens the model has positions for; some configurations say -1 where there is no end."""
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 0
+    for name, part in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            return min(positions, part.num_embeddings) - part.padding_idx - 1  # RoBERTa's begin after that of padding
     return positions if positions > 0 else math.inf
 
 
