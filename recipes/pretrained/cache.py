@@ -49,7 +49,7 @@ def decoding(settings: Any, folder: Path) -> Figures:
 def _read(
     model: PreTrainedModel, dense: PreTrainedModel, text: Tensor, contexts: tuple[int, ...]
 ) -> Iterator[tuple[int, hf_sparse.ScreenedCache, DynamicCache]]:
-    """The text read by both models, up to each context."""
+    """The text read by both models, up to each context; the caches may be changed."""
     screened, usual, start = hf_sparse.ScreenedCache(config=model.config), DynamicCache(config=dense.config), 0
     for context in sorted(contexts):
         while start < context:
@@ -57,7 +57,16 @@ def _read(
             for each, cache in ((model, screened), (dense, usual)):
                 each(input_ids=part, past_key_values=cache, logits_to_keep=1)
             start += part.shape[1]
-        yield context, screened, usual
+        yield context, copy.deepcopy(screened), copy.deepcopy(usual)
+
+
+def _unscreened(cache: hf_sparse.ScreenedCache) -> DynamicCache:
+    """A cache with the same keys and values, all of which a step reads."""
+    usual = DynamicCache([(layer.keys, layer.values) for layer in cache.layers])
+    for number, layer in enumerate(cache.layers):
+        if layer.is_sliding:
+            usual.layers[number] = copy.deepcopy(layer)
+    return usual
 
 
 @torch.no_grad()
@@ -74,7 +83,7 @@ def _compared(
     before = {step.keys for step in screened.reads}
     ways: dict[str, tuple[PreTrainedModel, Cache]] = {
         "screened": (model, screened),
-        "sparse": (model, DynamicCache([(layer.keys, layer.values) for layer in screened.layers])),
+        "sparse": (model, _unscreened(screened)),
         "dense": (dense, usual),
     }
     seconds, furthest, differing = dict.fromkeys(ways, 0.0), 0.0, 0
@@ -87,8 +96,6 @@ def _compared(
             p[way] = logits.double().softmax(-1)
         furthest = max(furthest, float((p["screened"] - p["sparse"]).abs().max()))
         differing += int(p["screened"].argmax() != p["sparse"].argmax())
-    for _, cache in (ways["screened"], ways["dense"]):
-        cache.crop(-num_tokens)
     steps = [step for step in screened.reads if step.keys not in before]
     whole = Counter[str]()
     for step in steps:

@@ -23,6 +23,7 @@ from .part import Cells, Description, Part, Verdict, how
 from .sources import load
 
 LEARNED = ("alpha", "temperature")
+PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
 def trained(settings: Any, folder: Path) -> Figures:
@@ -71,14 +72,18 @@ def continued(model: Any, rows: Dataset, settings: Any, folder: Path) -> Any:
 
 
 def adapted(model: PreTrainedModel, settings: Any, **options: Any) -> Any:
-    """A model that learns by adapters in its attention, whose starts follow the seed; by settings alone at rank 0."""
+    """A model that learns by adapters, whose starts follow the seed; by settings alone at rank 0.
+
+    The adapters are in attention where its projections have the usual names, elsewhere where PEFT puts them.
+    """
     if settings.rank == 0:
         learned = {id(weight) for weight in learned_parameters(model)}
         for weight in model.parameters():
             weight.requires_grad_(id(weight) in learned)
         return model
     torch.manual_seed(settings.seed)
-    layers = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    usual = set(PROJECTIONS) <= {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    layers = PROJECTIONS if usual else None
     config = LoraConfig(
         r=settings.rank, lora_alpha=2 * settings.rank, target_modules=layers, task_type="CAUSAL_LM", **options
     )

@@ -20,6 +20,7 @@ from recipes.pretrained.parts import PARTS, part_of
 from recipes.pretrained.reactions import masked_batches
 from recipes.pretrained.report import RESULT, card, table
 from recipes.pretrained.sentences import recall
+from recipes.pretrained.trained import adapted, merged
 from tests.tiny_models import tiny_model
 from tests.word_tokenizer import word_tokenizer
 
@@ -213,6 +214,28 @@ def test_decoding_over_a_cache_is_compared_with_reading_all_of_it(dtype, tmp_pat
         assert found["exact_share"] < found["share"]
         assert found["furthest"] < (1e-5 if dtype == "float32" else 0.05)
     assert card(run, [run]) is None
+
+
+@needs_compiler
+def test_decoding_over_a_cache_knows_layers_with_a_sliding_window(tmp_path):
+    """They forget, so that a cache cannot be taken back to an earlier context."""
+    folder = tmp_path / "model"
+    tiny_model("gemma2").save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
+    arguments = ["--quick", "--data", str(tmp_path / "text.txt"), "--only", "smollm2-cache"]
+    changes = ["--out", str(tmp_path / "out"), "--set", f"source={folder}", "edges=0.7"]
+    (run,) = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    for found in run["figures"]["contexts"].values():
+        assert (found["proved"], found["differing"]) == (1, 0)
+        assert found["furthest"] < 1e-5
+
+
+def test_adapters_are_where_peft_puts_them_in_a_model_of_other_names(tmp_path):
+    model = tiny_model("gpt2")
+    found = adapted(model, recipe.Pretrained(part="trained", rank=2))
+    assert sum("c_attn.lora" in name for name, _ in found.named_parameters()) == 4
+    assert merged(found) is model
 
 
 @pytest.mark.parametrize("rank", [0, 2])
