@@ -15,7 +15,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 import hf_sparse
 
-from ..lib.records import Figures, Record
+from ..lib.records import CannotRun, Figures, Record
 from .data import windows
 from .language import rows_of
 from .part import Part, Verdict
@@ -35,6 +35,7 @@ def decoding(settings: Any, folder: Path) -> Figures:
         raise ValueError(f"{settings.data} has {len(ids)} tokens; {2 * longest} are needed")
     text = ids[len(ids) // 2 :][None, :longest]
     model = hf_sparse.sparsify(copy.deepcopy(dense), attn=settings.map, example={"input_ids": fit[:1]})
+    _check_screens(model, fit[:1, :4])
     hf_sparse.calibrate(model, rows_of(fit), edges=settings.edges or None, progress=False)
     for each in (model, dense):
         each.to(getattr(torch, settings.dtype))
@@ -43,6 +44,20 @@ def decoding(settings: Any, folder: Path) -> Figures:
         found = contexts[str(context)] = _compared(model, dense, text, context, settings.tokens, screened, usual)
         print(context, found, flush=True)
     return {"contexts": contexts}
+
+
+@torch.no_grad()
+def _check_screens(model: PreTrainedModel, ids: Tensor) -> None:
+    """Take two steps over a screened cache; raises ``CannotRun`` where no layer of the model reads one."""
+    cache = hf_sparse.ScreenedCache(config=model.config)
+    if all(layer.is_sliding for layer in cache.layers):
+        raise CannotRun(f"{type(model).__name__}: all {len(cache.layers)} layers have a sliding window")
+    for part in (ids[:, :-1], ids[:, -1:]):
+        model(input_ids=part, past_key_values=cache)
+    try:
+        list(cache.reads)
+    except RuntimeError as error:
+        raise CannotRun(f"{type(model).__name__}: {error}") from error
 
 
 @torch.no_grad()

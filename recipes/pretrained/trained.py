@@ -74,7 +74,7 @@ def continued(model: Any, rows: Dataset, settings: Any, folder: Path) -> Any:
 def adapted(model: PreTrainedModel, settings: Any, **options: Any) -> Any:
     """A model that learns by adapters, whose starts follow the seed; by settings alone at rank 0.
 
-    The adapters are in attention where its projections have the usual names, elsewhere where PEFT puts them.
+    The adapters are in attention where its projections have the usual names, elsewhere in all linear layers.
     """
     if settings.rank == 0:
         learned = {id(weight) for weight in learned_parameters(model)}
@@ -83,7 +83,7 @@ def adapted(model: PreTrainedModel, settings: Any, **options: Any) -> Any:
         return model
     torch.manual_seed(settings.seed)
     usual = set(PROJECTIONS) <= {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    layers = PROJECTIONS if usual else None
+    layers = PROJECTIONS if usual else "all-linear"
     config = LoraConfig(
         r=settings.rank, lora_alpha=2 * settings.rank, target_modules=layers, task_type="CAUSAL_LM", **options
     )

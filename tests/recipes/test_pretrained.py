@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, FalconConfig, MistralConfig
 
 import hf_sparse
 from hf_sparse.functional import entmax
@@ -21,13 +22,14 @@ from recipes.pretrained.reactions import masked_batches
 from recipes.pretrained.report import RESULT, card, table
 from recipes.pretrained.sentences import recall
 from recipes.pretrained.trained import adapted, merged
-from tests.tiny_models import tiny_model
+from tests.tiny_models import DECODER, TOKENS, tiny_model
 from tests.word_tokenizer import word_tokenizer
 
 needs_compiler = pytest.mark.skipif(
     not any(shutil.which(name) for name in ("g++", "clang++", "c++")), reason="no C++ compiler is installed"
 )
 WORDS = " ".join(f"w{number}" for number in range(3, 23))
+TINY = {**TOKENS, **DECODER, "vocab_size": 23}
 
 
 @pytest.fixture
@@ -231,10 +233,30 @@ def test_decoding_over_a_cache_knows_layers_with_a_sliding_window(tmp_path):
         assert found["furthest"] < 1e-5
 
 
-def test_adapters_are_where_peft_puts_them_in_a_model_of_other_names(tmp_path):
+@needs_compiler
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MistralConfig(sliding_window=8, num_key_value_heads=2, **TINY), "all 2 layers have a sliding window"),
+        (FalconConfig(**TINY), "does not hand its keys from the cache to sparse attention as they are"),
+    ],
+)
+def test_models_that_cannot_be_screened_are_named_before_anything_long_is_run(config, message, tmp_path, capsys):
+    folder = tmp_path / "model"
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
+    arguments = ["--quick", "--data", str(tmp_path / "text.txt"), "--only", "smollm2-cache"]
+    with pytest.raises(SystemExit):
+        recipe.main(recipe.STUDY, [*arguments, "--out", str(tmp_path / "out"), "--set", f"source={folder}"])
+    assert message in capsys.readouterr().err
+
+
+def test_adapters_are_in_all_layers_of_a_model_of_other_names():
     model = tiny_model("gpt2")
     found = adapted(model, recipe.Pretrained(part="trained", rank=2))
-    assert sum("c_attn.lora" in name for name, _ in found.named_parameters()) == 4
+    places = {name.split(".lora")[0].rpartition(".")[2] for name, _ in found.named_parameters() if ".lora" in name}
+    assert places == {"c_attn", "c_proj", "c_fc"}
     assert merged(found) is model
 
 
