@@ -17,10 +17,12 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForTextEncoding,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
 
 from .reaction_tokenizer import reaction_tokenizer
 
@@ -78,7 +80,7 @@ def load(source: str, task: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
     Args:
         source: a folder; one of ``PACKAGES``; or a name on the Hub.
-        task: ``"encoder"``, ``"causal"`` or ``"masked"``.
+        task: ``"encoder"`` (of an encoder-decoder that part alone), ``"causal"`` or ``"masked"``.
 
     Raises:
         ValueError: an unknown task, or a package that is not installed.
@@ -88,7 +90,8 @@ def load(source: str, task: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
         raise ValueError(f"task must be one of {', '.join(TASKS)}, was {task!r}")
     package = _package(source)
     if package is None:
-        model = TASKS[task].from_pretrained(source)
+        reads_text = task == "encoder" and type(AutoConfig.from_pretrained(source)) in MODEL_FOR_TEXT_ENCODING_MAPPING
+        model = (AutoModelForTextEncoding if reads_text else TASKS[task]).from_pretrained(source)
     else:
         model = _plain(TASKS[task].from_pretrained(installed(source), **package.options))
     return model.float().eval(), tokenizer_of(source)

@@ -21,6 +21,7 @@ from recipes.pretrained.parts import PARTS, part_of
 from recipes.pretrained.reactions import masked_batches
 from recipes.pretrained.report import RESULT, card, table
 from recipes.pretrained.sentences import recall
+from recipes.pretrained.sources import load
 from recipes.pretrained.trained import adapted, merged
 from tests.tiny_models import DECODER, TOKENS, tiny_model
 from tests.word_tokenizer import word_tokenizer
@@ -296,6 +297,13 @@ def test_a_head_is_trained_for_few_classes_beside_a_dense_one(tmp_path, language
     ((aim, found, _),) = PARTS["trained_head"].verdicts([run])
     assert "at most 8 classes" in aim
     assert "best cut" in found
+
+
+def test_the_encoder_of_an_encoder_decoder_reads_texts(tmp_path):
+    tiny_model("t5").save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    model, tokenizer = load(str(tmp_path), "encoder")
+    assert model(**tokenizer("w5 w6", return_tensors="pt")).last_hidden_state.shape == (1, 2, 32)
 
 
 @pytest.mark.parametrize("part", ["captions", "paragraphs"])
