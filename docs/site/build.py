@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 OUT = ROOT / "out" / "site"
 # The order of the guides. A page that is missing here fails the build.
 GUIDES = {
-    "Guides": ["using", "maps", "training", "pretrained", "conversion", "annealing", "trl"],
+    "Guides": ["using", "maps", "training", "pretrained", "conversion", "annealing", "distillation", "trl"],
     "Decoding": ["decoding", "conditioning", "certificates", "exploring"],
     "Coverage": ["coverage", "fertility"],
     "Facts": ["claims", "support", "numerics", "gpu"],

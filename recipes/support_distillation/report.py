@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from ..lib.blocks import block, read
 from ..lib.card import Card
 from ..lib.environment import origin
@@ -24,12 +26,50 @@ TITLES = {
     "sampled": "{count} draws from it with replacement (RS-KD)",
     "draws": "an unbiased estimate of it, `store_supports(draws={count})`",
 }
+MARKERS = {"support": "s", "top-k": "v", "sampled": "o", "draws": "D"}
+HEADS = ("entmax15", "softmax")  # of the students
 COST, SHARE = 0.01, 0.01  # of eps-perplexity and bytes: the aim
 
 
 def report(results: dict[str, Any], out: Path) -> None:
-    """Print the table and the verdict."""
+    """Print the table and the verdict, and draw what the bytes bought."""
     print("\n".join([*_lines(results["runs"]), "", *_verdicts(results["runs"])]))
+    draw(results["runs"], out / "support_distillation.png")
+
+
+def draw(runs: Sequence[Record], path: Path) -> None:
+    """Draw how far students of each store are behind one of the whole distribution, over bytes; a panel a teacher."""
+    groups = by_run(runs)
+    teachers = [group for group in groups.values() if not group[0]["settings"]["store"]]
+    figure = Figure(figsize=(4.2 * len(teachers) + 0.6, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(teachers), squeeze=False, sharex=True, sharey=True)[0]
+    for axes, teacher in zip(panels, teachers):
+        whole = _mean(teacher, "bytes")
+        for number, (kind, marker) in enumerate(MARKERS.items()):
+            for head in HEADS:
+                of_kind = {"store": kind, "head": head, "source": teacher[0]["settings"].get("source", "")}
+                points = [
+                    (100 * _mean(group, "bytes") / whole, 100 * (fmean(ratios) - 1))
+                    for group in _all_like(groups, {**of_kind, "teacher_weight": 1.0})
+                    if (full := _full_of(group[0]["settings"], groups)) and (ratios := _ratios(group, full))
+                ]
+                shares, changes = zip(*points) if points else ((), ())
+                label = f"{TITLES[kind].format(count='K')}; {head}".replace("`", "")
+                filled = f"C{number}" if head == HEADS[0] else "none"
+                axes.scatter(shares, changes, marker=marker, edgecolor=f"C{number}", facecolor=filled, label=label)
+        axes.axhline(100 * COST, color="grey", linewidth=0.8, linestyle="dashed")
+        axes.axvline(100 * SHARE, color="grey", linewidth=0.8, linestyle="dashed")
+        axes.set(xscale="log", xlabel="bytes a token, of those of the whole distribution")
+        axes.set_yscale("symlog", linthresh=1)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}%" if value else "0")
+        axes.set_title(f"teacher of {teacher[0]['figures']['vocabulary']:,} classes", fontsize="medium")
+        axes.grid(alpha=0.3)
+        axes.margins(0.1)
+    panels[0].set_ylabel("eps-perplexity, against the whole distribution")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="x-small")
+    figure.savefig(path, dpi=110)
 
 
 def card(record: Record, records: Sequence[Record]) -> Card | None:
@@ -120,10 +160,12 @@ def _teacher_of(settings: dict[str, Any], groups: dict[str, list[Record]]) -> li
 
 def _like(groups: dict[str, list[Record]], wanted: dict[str, Any]) -> list[Record] | None:
     """The first runs with these settings."""
-    for runs in groups.values():
-        if wanted.items() <= {"source": "", **runs[0]["settings"]}.items():  # older records have no source
-            return runs
-    return None
+    return next(iter(_all_like(groups, wanted)), None)
+
+
+def _all_like(groups: dict[str, list[Record]], wanted: dict[str, Any]) -> list[list[Record]]:
+    """All runs with these settings; older records have no source."""
+    return [runs for runs in groups.values() if wanted.items() <= {"source": "", **runs[0]["settings"]}.items()]
 
 
 def _ratios(records: Sequence[Record], full: Sequence[Record]) -> list[float]:
