@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from ..functional.arguments import check_count
 from ..functional.rows import upcast
+from ..model.dry_run import input_device
 from ..model.head_loss import CROSS_ENTROPY, num_classes
 from ..model.state import dense_head, transformers_model
 from ._padding import counted, frame_mask
@@ -123,8 +124,9 @@ def as_it_runs(model: nn.Module) -> PreTrainedModel:
 
 
 def on_device(model: PreTrainedModel, batch: Batch) -> Batch:
-    """The batch where the model is."""
-    return {key: value.to(model.device) if torch.is_tensor(value) else value for key, value in batch.items()}
+    """The batch where the model is, or takes its input from."""
+    device = input_device(model)
+    return {key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()}
 
 
 def scored(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
