@@ -1,10 +1,13 @@
 """Models without labels, heads or losses are calibrated by their outputs; what a mask excludes does not count."""
 
+import copy
 import logging
 
 import pytest
 import torch
 from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
     BertModel,
     ProphetNetConfig,
     ProphetNetForCausalLM,
@@ -17,7 +20,7 @@ from transformers import (
 from hf_sparse import calibrate, compare, sparse_config, sparsify
 from hf_sparse.conversion._batches import answer
 from hf_sparse.conversion._padding import counted
-from tests.tiny_models import spread, tiny_model
+from tests.tiny_models import spread, tiny_model, tokens
 
 
 def encoder():
@@ -52,6 +55,34 @@ def test_an_encoder_is_judged_by_its_states_where_there_is_no_padding():
     assert report.after.divergence < report.before.divergence
     assert "19 positions held out" in str(report)
     assert "ppl" not in str(report)
+
+
+def model_of_rewards():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return spread(BertForSequenceClassification(BertConfig(vocab_size=23, num_labels=1, **sizes)).eval())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_share_of_the_variance_is_that_of_all_batches_together(rows):
+    dense = model_of_rewards()
+    ids = tokens(16)
+    # Every fourth batch is judged, the last among them.
+    judged = torch.cat([part for number, part in enumerate(ids.split(rows)) if number % 4 == 3])
+    y0 = dense(judged).logits
+    model = sparsify(copy.deepcopy(dense), attn="sparsemax")
+    lost = float((model(judged).logits - y0).square().sum() / (y0 - y0.mean()).square().sum())
+    report = calibrate(model, [{"input_ids": part} for part in ids.split(rows)], progress=False)
+    assert report.measure == "states"
+    assert report.before.divergence == pytest.approx(lost, rel=1e-4)
+    assert 0 < report.after.divergence < report.before.divergence
+
+
+def test_outputs_that_do_not_differ_have_no_variance_to_lose():
+    model = sparsify(model_of_rewards(), attn="sparsemax")
+    with pytest.raises(ValueError, match="outputs do not differ"):
+        calibrate(model, [{"input_ids": row} for row in tokens(2).split(1)], progress=False)
 
 
 def test_compare_takes_encoders_too():
