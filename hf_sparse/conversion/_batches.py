@@ -180,7 +180,8 @@ def answer(model: PreTrainedModel, batch: Batch) -> Answer:
     """Run a model on one batch, with softmax at its head.
 
     With labels, the rows are those of ``scored``. Without, they are the model's ``logits``, or else its
-    ``last_hidden_state``, at the positions that the batch's mask does not exclude.
+    ``last_hidden_state``, at the positions that the batch's mask does not exclude. Logits of an image's places have
+    their classes first, as torch's cross-entropy takes them.
 
     Raises:
         ValueError: see ``scored``; or an output with neither.
@@ -197,6 +198,8 @@ def answer(model: PreTrainedModel, batch: Batch) -> Answer:
             f"{', '.join(found) or type(output).__name__}); give a part of it that does"
         )
     rows: Tensor = upcast(found[name])
+    if name == "logits" and rows.dim() == 4 and rows.shape[1] == model.config.num_labels:  # of each place of an image
+        rows = rows.movedim(1, -1)
     if rows.dim() == 3:
         kind = "decoder" if model.config.is_encoder_decoder else "encoder"
         kept = counted(batch, kind, model.config.is_encoder_decoder, rows.shape[:2], frame_mask(model))

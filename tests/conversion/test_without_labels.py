@@ -11,6 +11,8 @@ from transformers import (
     BertModel,
     ProphetNetConfig,
     ProphetNetForCausalLM,
+    SegformerConfig,
+    SegformerForSemanticSegmentation,
     ViTConfig,
     ViTModel,
     Wav2Vec2Config,
@@ -116,6 +118,21 @@ def test_an_image_encoder_needs_no_mask():
     model = sparsify(ViTModel(ViTConfig(**config, image_size=8, patch_size=4)).eval(), attn="sparsemax")
     batches = [{"pixel_values": torch.randn(2, 3, 8, 8)} for _ in range(2)]
     assert calibrate(model, batches, progress=False).dense.targets == 2 * 5
+
+
+def test_classes_of_an_images_places_are_those_that_the_loss_takes():
+    torch.manual_seed(0)
+    config = SegformerConfig(
+        num_encoder_blocks=1, depths=[1], sr_ratios=[1], hidden_sizes=[16], num_attention_heads=[2], mlp_ratios=[2],
+        patch_sizes=[3], decoder_hidden_size=16, num_labels=5,
+    )  # fmt: skip
+    images = {"pixel_values": torch.randn(2, 3, 16, 24)}
+    model = spread(SegformerForSemanticSegmentation(config).eval())
+    logits = model(**images).logits  # at each fourth pixel
+    assert torch.equal(answer(model, images).rows, logits.movedim(1, -1).flatten(0, 2))
+    report = calibrate(sparsify(model, attn="sparsemax", example=images), [images], progress=False)
+    assert report.dense.targets == 2 * 4 * 6
+    assert report.dense.support == 5
 
 
 def test_it_is_never_worse_by_its_own_report():
