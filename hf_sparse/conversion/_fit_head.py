@@ -21,6 +21,8 @@ from ._temperature import best_temperatures
 HEAD_ALPHAS = (1.1, 1.2, 1.3, 1.5, 2.0)
 # A class enters the support above its temperature, not at it; float32 tells apart what differs by as much.
 _ABOVE = 1 + 1e-5
+# The lowest temperature that a map may have.
+_COLDEST = 1e-4
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def for_coverage(entries: Mapping[float, Tensor], coverage: float, logits: Tenso
             f"coverage={coverage:g} takes at least {math.ceil(coverage / (1 - coverage) - 1e-9)} targets, the loader "
             f"has {n}; give more batches"
         )
-    heads = [entmax_head(alpha, float(each.kthvalue(rank).values) * _ABOVE) for alpha, each in entries.items()]
+    # Where the likeliest class is right as often as that, every temperature will do.
+    above = {alpha: max(float(each.kthvalue(rank).values) * _ABOVE, _COLDEST) for alpha, each in entries.items()}
+    heads = [entmax_head(alpha, temperature) for alpha, temperature in above.items()]
     return min(heads, key=lambda head: mean_classes(head, logits))
 
 

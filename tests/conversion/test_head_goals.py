@@ -68,6 +68,15 @@ def test_too_few_targets_for_a_promise_are_refused():
     assert (head(z).gather(-1, y[:, None]) > 0).all()
 
 
+def test_coverage_of_a_model_that_is_right_more_often_needs_no_temperature():
+    z, _ = draw(40)
+    y = z.argmax(-1)
+    y[:2] = z[:2].argmin(-1)
+    head = for_coverage({alpha: entry_temperature(z, y, alpha) for alpha in (1.2, 2.0)}, 0.9, z)
+    assert (head(z).gather(-1, y[:, None])[2:] > 0).all()
+    assert mean_classes(head, z) == 1
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 def test_as_many_classes_as_asked_for_at_the_alpha_that_costs_least(labelled):
     z, y = draw(300)
