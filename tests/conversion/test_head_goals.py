@@ -98,6 +98,21 @@ def test_more_classes_than_there_are_are_refused():
         for_classes((1.5,), 31, z, y, z.softmax(-1))
 
 
+def test_fewer_classes_than_have_the_same_score_are_refused():
+    z, y = draw(10)
+    z[:, :4] = 100.0
+    with pytest.raises(ValueError, match="classes=2 is out of reach: at the lowest temperature 4 are possible"):
+        for_classes((1.1, 1.5), 2.0, z, y, z.softmax(-1))
+    assert mean_classes(for_classes((1.1, 1.5), 4.0, z, y, z.softmax(-1)), z) == 4
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e5])
+def test_logits_of_any_scale_get_as_many_classes_as_asked_for(scale):
+    z, y = draw(300)
+    head = for_classes((1.5,), 6.0, scale * z, y, z.softmax(-1))
+    assert 5.8 < mean_classes(head, scale * z) <= 6.0
+
+
 def test_calibrate_lands_the_goal_in_the_model_its_report_and_its_card():
     model = sparsify(tiny_model("gpt2"), head="entmax15")
     batches = loader(model, num_batches=8, rows=6)
