@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -34,7 +33,8 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
     Raises:
         ValueError: no batch, or an empty one; labels in some batches only, or none where they are needed; no label
             that counts.
-        TypeError: nothing that yields batches, batches that are not mappings, or a count that is none.
+        TypeError: nothing that yields batches, batches that are not mappings or without a tensor, labels that are no
+            tensor, or a count that is none.
     """
     if max_batches is not None:
         check_count("max_batches", max_batches, ", or None for all")
@@ -49,6 +49,12 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
             )
         if not batch:
             raise ValueError(f"batch {len(batches)} of the loader is empty; it must have the model's arguments")
+        if not any(map(torch.is_tensor, batch.values())):
+            given = ", ".join(f"{name} is {type(value).__name__}" for name, value in batch.items())
+            raise TypeError(
+                f"batch {len(batches)} of the loader has no tensor ({given}); of a data set, give a DataLoader with a "
+                "collator"
+            )
         batches.append(dict(batch))
     if not batches:
         raise ValueError("the loader is empty; it must yield at least one batch")
@@ -77,9 +83,12 @@ def _check_labels(batches: list[Batch], labels_for: str) -> None:
 
 def _counts(labels: object) -> bool:
     """Whether one of the labels is not ignored."""
-    if not isinstance(labels, Tensor | list | tuple | np.ndarray):
-        raise TypeError(f"labels of the loader's batches must be a tensor, was {labels!r}")
-    return bool((torch.as_tensor(labels) != -100).any())
+    if not isinstance(labels, Tensor):
+        raise TypeError(
+            f"labels of the loader's batches must be a tensor, were {type(labels).__name__}; leave them out to "
+            "compare the model's outputs"
+        )
+    return bool((labels != -100).any())
 
 
 class _CrossEntropyWatch(TorchFunctionMode):
@@ -91,11 +100,12 @@ class _CrossEntropyWatch(TorchFunctionMode):
         self.seen: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))  # refuses what does not fit together
         if func is nn.functional.cross_entropy:
             call = CROSS_ENTROPY.bind(*args, **(kwargs or {}))
             call.apply_defaults()
             self._keep(**call.arguments)
-        return func(*args, **(kwargs or {}))
+        return output
 
     def _keep(self, input: Tensor, target: Tensor, ignore_index: int, **_: object) -> None:
         """The rows of a call over the head's classes whose target counts."""
