@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -15,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..functional.arguments import check_count
 from ..functional.rows import upcast
+from ..model.dry_run import input_device
 from ..model.head_loss import CROSS_ENTROPY, num_classes
 from ..model.state import dense_head, transformers_model
 from ._padding import counted, frame_mask
@@ -33,7 +33,8 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
     Raises:
         ValueError: no batch, or an empty one; labels in some batches only, or none where they are needed; no label
             that counts.
-        TypeError: nothing that yields batches, batches that are not mappings, or a count that is none.
+        TypeError: nothing that yields batches, batches that are not mappings or without a tensor, labels that are no
+            tensor, or a count that is none.
     """
     if max_batches is not None:
         check_count("max_batches", max_batches, ", or None for all")
@@ -48,6 +49,12 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
             )
         if not batch:
             raise ValueError(f"batch {len(batches)} of the loader is empty; it must have the model's arguments")
+        if not any(map(torch.is_tensor, batch.values())):
+            given = ", ".join(f"{name} is {type(value).__name__}" for name, value in batch.items())
+            raise TypeError(
+                f"batch {len(batches)} of the loader has no tensor ({given}); of a data set, give a DataLoader with a "
+                "collator"
+            )
         batches.append(dict(batch))
     if not batches:
         raise ValueError("the loader is empty; it must yield at least one batch")
@@ -76,9 +83,12 @@ def _check_labels(batches: list[Batch], labels_for: str) -> None:
 
 def _counts(labels: object) -> bool:
     """Whether one of the labels is not ignored."""
-    if not isinstance(labels, Tensor | list | tuple | np.ndarray):
-        raise TypeError(f"labels of the loader's batches must be a tensor, was {labels!r}")
-    return bool((torch.as_tensor(labels) != -100).any())
+    if not isinstance(labels, Tensor):
+        raise TypeError(
+            f"labels of the loader's batches must be a tensor, were {type(labels).__name__}; leave them out to "
+            "compare the model's outputs"
+        )
+    return bool((labels != -100).any())
 
 
 class _CrossEntropyWatch(TorchFunctionMode):
@@ -90,11 +100,12 @@ class _CrossEntropyWatch(TorchFunctionMode):
         self.seen: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))  # refuses what does not fit together
         if func is nn.functional.cross_entropy:
             call = CROSS_ENTROPY.bind(*args, **(kwargs or {}))
             call.apply_defaults()
             self._keep(**call.arguments)
-        return func(*args, **(kwargs or {}))
+        return output
 
     def _keep(self, input: Tensor, target: Tensor, ignore_index: int, **_: object) -> None:
         """The rows of a call over the head's classes whose target counts."""
@@ -123,8 +134,9 @@ def as_it_runs(model: nn.Module) -> PreTrainedModel:
 
 
 def on_device(model: PreTrainedModel, batch: Batch) -> Batch:
-    """The batch where the model is."""
-    return {key: value.to(model.device) if torch.is_tensor(value) else value for key, value in batch.items()}
+    """The batch where the model is, or takes its input from."""
+    device = input_device(model)
+    return {key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()}
 
 
 def scored(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -178,7 +190,8 @@ def answer(model: PreTrainedModel, batch: Batch) -> Answer:
     """Run a model on one batch, with softmax at its head.
 
     With labels, the rows are those of ``scored``. Without, they are the model's ``logits``, or else its
-    ``last_hidden_state``, at the positions that the batch's mask does not exclude.
+    ``last_hidden_state``, at the positions that the batch's mask does not exclude. Logits of an image's places have
+    their classes first, as torch's cross-entropy takes them.
 
     Raises:
         ValueError: see ``scored``; or an output with neither.
@@ -195,6 +208,8 @@ def answer(model: PreTrainedModel, batch: Batch) -> Answer:
             f"{', '.join(found) or type(output).__name__}); give a part of it that does"
         )
     rows: Tensor = upcast(found[name])
+    if name == "logits" and rows.dim() == 4 and rows.shape[1] == model.config.num_labels:  # of each place of an image
+        rows = rows.movedim(1, -1)
     if rows.dim() == 3:
         kind = "decoder" if model.config.is_encoder_decoder else "encoder"
         kept = counted(batch, kind, model.config.is_encoder_decoder, rows.shape[:2], frame_mask(model))

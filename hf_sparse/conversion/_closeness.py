@@ -46,10 +46,26 @@ MEASURES = ("auto", *DIVERGENCES, "states")
 def lost_variance(h: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
     """``sum ||h - h0||^2`` and ``sum ||h0 - mean h0||^2``: their ratio is the share of the variance that is lost.
 
-    A constant part that all positions share, which hidden states have, does not make it look small.
+    A constant part that all positions share, which hidden states have, does not make it look small. Of the second,
+    batches have parts that do not add up: see ``between``.
 
     Args:
         h: outputs (N, d).
         dense: the dense model's (N, d).
     """
     return (h - dense).square().sum(), (dense - dense.mean(0)).square().sum()
+
+
+def between(count: int, mean: Tensor, h: Tensor) -> float:
+    """What ``sum ||h - mean h||^2`` of two sets of rows together has above the sum of both: how far apart they are.
+
+    Args:
+        count: of the rows before, at least 1.
+        mean: of them (d,).
+        h: further rows (N, d), N at least 1.
+
+    >>> import torch
+    >>> between(1, torch.tensor([0.0]), torch.tensor([[2.0]]))  # (0 - 1)^2 + (2 - 1)^2
+    2.0
+    """
+    return float((h.mean(0) - mean).square().sum()) * count * len(h) / (count + len(h))

@@ -21,6 +21,8 @@ from ._temperature import best_temperatures
 HEAD_ALPHAS = (1.1, 1.2, 1.3, 1.5, 2.0)
 # A class enters the support above its temperature, not at it; float32 tells apart what differs by as much.
 _ABOVE = 1 + 1e-5
+# The temperatures that a map may have.
+_COLDEST, _HOTTEST = 1e-4, 1e6
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def for_coverage(entries: Mapping[float, Tensor], coverage: float, logits: Tenso
             f"coverage={coverage:g} takes at least {math.ceil(coverage / (1 - coverage) - 1e-9)} targets, the loader "
             f"has {n}; give more batches"
         )
-    heads = [entmax_head(alpha, float(each.kthvalue(rank).values) * _ABOVE) for alpha, each in entries.items()]
+    # Where the likeliest class is right as often as that, every temperature will do.
+    above = {alpha: max(float(each.kthvalue(rank).values) * _ABOVE, _COLDEST) for alpha, each in entries.items()}
+    heads = [entmax_head(alpha, temperature) for alpha, temperature in above.items()]
     return min(heads, key=lambda head: mean_classes(head, logits))
 
 
@@ -100,12 +104,19 @@ def for_classes(
         p: dense distributions (N, V).
 
     Raises:
-        ValueError: more classes than there are.
+        ValueError: more classes than there are, or fewer than any temperature leaves.
     """
     if classes > logits.shape[-1]:
         raise ValueError(f"classes must be at most {logits.shape[-1]}, the number there are, was {classes:g}")
     heads = [entmax_head(alpha, _temperature_for(alpha, classes, logits)) for alpha in alphas]
-    return min(heads, key=lambda head: _cost(distribution(head, logits), target, p))
+    found = [mean_classes(head, logits) for head in heads]
+    if min(found) > classes:
+        raise ValueError(
+            f"classes={classes:g} is out of reach: at the lowest temperature {min(found):.4g} are possible, whose "
+            "scores are equal or nearly so; ask for more"
+        )
+    reached = [head for head, each in zip(heads, found) if each <= classes]
+    return min(reached, key=lambda head: _cost(distribution(head, logits), target, p))
 
 
 def _cost(q: Tensor, target: Tensor | None, p: Tensor) -> float:
@@ -116,7 +127,7 @@ def _cost(q: Tensor, target: Tensor | None, p: Tensor) -> float:
 
 def _temperature_for(alpha: float, classes: float, logits: Tensor) -> float:
     """The largest temperature, to 0.1 %, with at most a mean number of classes; supports grow with it."""
-    low, high = 1e-3, 1e3
+    low, high = _COLDEST, _HOTTEST
     while high / low > 1.001:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if mean_classes(entmax_head(alpha, middle), logits) <= classes else (low, middle)

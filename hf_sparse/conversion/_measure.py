@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.site import trial
@@ -14,7 +16,7 @@ from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
 from ..model.state import sparse_config
 from ._batches import Answer, Batch, answer
-from ._closeness import DIVERGENCES, lost_variance
+from ._closeness import DIVERGENCES, between, lost_variance
 from ._rules import MapsByPath, all_softmax
 from ._scores import HeadMeans
 
@@ -82,13 +84,14 @@ class LayerQuality:
 
 @dataclass
 class _Sums:
-    """Sums over the positions of all batches."""
+    """Sums over the positions of all batches, and the mean of the dense outputs where those are states."""
 
     eps: float
     config: SparseConfig
     targets: int = 0
     distance: float = 0.0
     scale: float = 0.0
+    mean: Tensor = field(default_factory=lambda: torch.zeros(()))
     labelled: list[float] = field(default_factory=lambda: [0.0, 0.0])
     support: float = 0.0
     seen: tuple[bool, bool] = (False, False)
@@ -96,11 +99,17 @@ class _Sums:
     def add(self, own: Answer, dense: Answer, head: MapConfig, measure: str) -> None:
         """Add the answers of one batch, some rows at a time; ``head`` maps the logits among them."""
         if measure == "states":
-            lost, variance = lost_variance(own.rows, dense.rows)
-            self.distance, self.scale = self.distance + float(lost), self.scale + float(variance)
+            self._add_states(own.rows, dense.rows)
         size = max(1, _NUMBERS // own.rows.shape[-1])
         for some, beside in zip(own.split(size), dense.split(size), strict=True):
             self._add_rows(some, beside, head, measure)
+
+    def _add_states(self, own: Tensor, dense: Tensor) -> None:
+        lost, variance = lost_variance(own, dense)
+        self.distance, self.scale = self.distance + float(lost), self.scale + float(variance)
+        if self.targets:
+            self.scale += between(self.targets, self.mean, dense)
+        self.mean = self.mean + (dense.mean(0) - self.mean) * (len(dense) / (self.targets + len(dense)))
 
     def _add_rows(self, own: Answer, dense: Answer, head: MapConfig, measure: str) -> None:
         self.seen = (own.target is not None, own.is_logits)
@@ -117,9 +126,18 @@ class _Sums:
             self.labelled[1] += float(eps_perplexity(q, own.target, self.eps).log()) * len(own.target)
 
     def quality(self) -> Quality:
-        """The means."""
+        """The means.
+
+        Raises:
+            ValueError: outputs whose distance has nothing to be measured by.
+        """
         labelled, is_logits = self.seen
         loss, log_perplexity = (total / self.targets for total in self.labelled)
+        if self.distance > 0 and self.scale == 0:
+            raise ValueError(
+                "the dense model's outputs do not differ, so no share of their variance is lost; give batches of more "
+                "rows, or more than one to judge on"
+            )
         return Quality(
             self.distance / self.scale if self.scale else 0.0,
             self.targets,
@@ -152,7 +170,7 @@ class Judge:
         """The quality of the dense model, and of each trial.
 
         Raises:
-            ValueError: no target counts, or a measure that does not fit the output.
+            ValueError: no target counts, a measure that does not fit the output, or states that do not differ.
 
         Cost: a forward pass for the dense model, and one for each choice of attention among the trials.
         """

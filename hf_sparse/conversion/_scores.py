@@ -51,15 +51,13 @@ class SiteScores:
             map_config: the map.
             temperatures: (heads,) in place of its own.
         """
+        if temperatures is not None:
+            map_config = map_config.with_settings(temperature=tuple(temperatures.tolist()))
         sums = torch.zeros(5, self.heads, dtype=torch.float64)
         queries = 0
         for z in self.parts:
             p = softmax(z)
-            if temperatures is None:
-                q = weights_under(map_config, self.module, z)
-            else:
-                scaled = z / temperatures.to(z).view(-1, 1, 1)
-                q = weights_under(map_config.with_settings(temperature=1.0), self.module, scaled)
+            q = weights_under(map_config, self.module, z)
             each = (
                 squared_distance(q, p),
                 p.square().sum(-1),

@@ -8,7 +8,7 @@ from html import escape
 from transformers import PreTrainedTokenizerBase
 
 from ..generation import Branch, SearchResult
-from ..generation.labels import percent, token_labels
+from ..generation.labels import columns, percent, token_labels
 from .playground import HypothesesView, NextTokens, TokenAttention
 
 # Pixels, and tokens of a text whose attention is shown.
@@ -64,8 +64,8 @@ def attention_html(found: TokenAttention) -> str:
     """A map of the weights: a cell without colour is exactly zero."""
     queries, keys = found.queries[-MOST_TOKENS:], found.keys[-MOST_TOKENS:]
     weights = found.weights[-MOST_TOKENS:, -MOST_TOKENS:].tolist()
-    left = CHARACTER_WIDTH * max(map(len, queries)) + 8
-    top = CHARACTER_WIDTH * max(map(len, keys)) + 8
+    left = CHARACTER_WIDTH * max(map(columns, queries)) + 8
+    top = CHARACTER_WIDTH * max(map(columns, keys)) + 8
     parts = [
         f'<text x="{left - 6:.0f}" y="{top + CELL * row + 14:.0f}" text-anchor="end">{escape(label)}</text>'
         for row, label in enumerate(queries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
@@ -42,6 +43,15 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None =
         text = text.translate(_SPACES)
         labels.append(_CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text))
     return labels
+
+
+def columns(label: str) -> int:
+    """How many letters of a font of one width a text is as wide as: those of Chinese, and pictures, count as two.
+
+    >>> columns("cat"), columns("漢字")
+    (3, 4)
+    """
+    return len(label) + sum(unicodedata.east_asian_width(character) in "WF" for character in label)
 
 
 def percent(probability: float, digits: int = 2) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..functional.arguments import check_tensor
-from ._figure import new_figure, save_figure
+from ._figure import new_figure, room_for, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def plot_attention(
             f"weights must be (queries, keys) = ({len(queries)}, {len(keys)}), were {tuple(weights.shape)}"
         )
     cells = weights.detach().float().cpu().numpy()
-    figure = new_figure(1.5 + 0.42 * len(keys), 1.2 + 0.42 * len(queries))
+    figure = new_figure(1.5 + 0.42 * len(keys) + room_for(queries), 1.2 + 0.42 * len(queries) + room_for(keys))
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
     image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=max(1.0, cells.max()), aspect="equal")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..generation import DeletionCertificate
-from ._figure import new_figure, save_figure
+from ._figure import new_figure, room_for, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def plot_certificate(
     columns, rows = certificate_labels(certificate, inputs, outputs)
     needs = [certificate.needed[output] for output in certificate.needed] + [certificate.kept]
     cells = torch.tensor([[float(token in needed) for token in certificate.tokens] for needed in needs])
-    figure = new_figure(1.8 + 0.34 * len(columns), 1.4 + 0.34 * len(needs))
+    figure = new_figure(1.8 + 0.34 * len(columns) + room_for(rows), 1.4 + 0.34 * len(needs) + room_for(columns))
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
     axes.imshow(cells.numpy(), cmap="Blues", vmin=0, vmax=1.4, aspect="equal")

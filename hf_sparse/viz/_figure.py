@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,16 @@ def new_figure(width: float, height: float) -> Figure:
     except ImportError as error:
         raise ImportError("pictures need matplotlib: pip install 'hf_sparse[plots]'") from error
     return Picture(figsize=(width, height))
+
+
+def room_for(labels: Sequence[str]) -> float:
+    """Inches for the longest label of an axis, beyond those that every figure has; too few would leave no picture."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    font, drawn = FontProperties(), TextToPath()
+    points = max(drawn.get_text_width_height_descent(label, font, ismath=False)[0] for label in labels)
+    return max(0.0, 1.05 * points / 72 - 0.9)
 
 
 def save_figure(figure: Figure, path: str | Path | None) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
 from ..generation import Branch
-from ..generation.labels import percent, token_labels
+from ..generation.labels import columns, percent, token_labels
 from ._figure import new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -102,8 +101,7 @@ def _draw_box(axes: Axes, label: str, x: float, y: float) -> None:
 
 
 def _box_width(label: str) -> float:
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in label)
-    return PADDING + CHARACTER * (len(label) + wide)
+    return PADDING + CHARACTER * columns(label)
 
 
 def _drawn_width(branch: Branch, labels: dict[int, list[str]]) -> float:

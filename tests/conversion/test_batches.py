@@ -81,6 +81,17 @@ BAD = [
     ([ROW, {**ROW, "labels": None}], ValueError, "batch 1 of the loader has no labels"),
     ([ROW, {}], ValueError, "batch 1 of the loader is empty; it must have the model's arguments"),
     ([(tokens(), tokens())], TypeError, "must yield mappings of the model's arguments, yielded tuple"),
+    (
+        [ROW, {"input_ids": [[3, 4]], "labels": [[3, 4]]}],
+        TypeError,
+        r"batch 1 .* no tensor \(input_ids is list, labels",
+    ),
+    (
+        [{**ROW, "labels": [{"class_labels": tokens()}]}],
+        TypeError,
+        "labels .* must be a tensor, were list; leave them out",
+    ),
+    ([{**ROW, "labels": tokens(length=4)}], ValueError, r"Expected input batch_size \(\d+\) to match target"),
     ([{**ROW, "labels": torch.full((2, 7), -100)}], ValueError, r"every label in the loader is -100 \(ignored\)"),
 ]
 

@@ -161,6 +161,16 @@ def test_means_are_those_of_all_recorded_queries_together():
     torch.testing.assert_close(by_argument.error, found.error, rtol=1e-5, atol=1e-7)
 
 
+def test_keys_that_a_model_masks_by_a_number_do_not_count_at_any_temperature_that_is_tried():
+    """A factor of length counts keys that are not 5,000 below the largest; only then are scores divided."""
+    scores = made_up()
+    scores.parts = [z.clamp(min=-10_000.0) for z in scores.parts]
+    by_length = MapConfig.parse({"name": "entmax15", "delta": 0.5, "beta": 0.5}, "attn")
+    tried = scores.means(by_length, torch.full((3,), 4.0))
+    found = scores.means(by_length.with_settings(temperature=4.0))
+    torch.testing.assert_close(vars(tried), vars(found))
+
+
 @pytest.mark.parametrize("edges", [0.9, 0.6, 0.4])
 def test_no_choice_of_levels_on_the_convex_hull_costs_less_for_as_few_edges(edges):
     """Against all 6^3 choices: the price of an edge finds the best of those that some price makes best."""

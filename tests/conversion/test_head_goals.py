@@ -68,6 +68,15 @@ def test_too_few_targets_for_a_promise_are_refused():
     assert (head(z).gather(-1, y[:, None]) > 0).all()
 
 
+def test_coverage_of_a_model_that_is_right_more_often_needs_no_temperature():
+    z, _ = draw(40)
+    y = z.argmax(-1)
+    y[:2] = z[:2].argmin(-1)
+    head = for_coverage({alpha: entry_temperature(z, y, alpha) for alpha in (1.2, 2.0)}, 0.9, z)
+    assert (head(z).gather(-1, y[:, None])[2:] > 0).all()
+    assert mean_classes(head, z) == 1
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 def test_as_many_classes_as_asked_for_at_the_alpha_that_costs_least(labelled):
     z, y = draw(300)
@@ -87,6 +96,21 @@ def test_more_classes_than_there_are_are_refused():
     z, y = draw(10)
     with pytest.raises(ValueError, match="classes must be at most 30, the number there are, was 31"):
         for_classes((1.5,), 31, z, y, z.softmax(-1))
+
+
+def test_fewer_classes_than_have_the_same_score_are_refused():
+    z, y = draw(10)
+    z[:, :4] = 100.0
+    with pytest.raises(ValueError, match="classes=2 is out of reach: at the lowest temperature 4 are possible"):
+        for_classes((1.1, 1.5), 2.0, z, y, z.softmax(-1))
+    assert mean_classes(for_classes((1.1, 1.5), 4.0, z, y, z.softmax(-1)), z) == 4
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e5])
+def test_logits_of_any_scale_get_as_many_classes_as_asked_for(scale):
+    z, y = draw(300)
+    head = for_classes((1.5,), 6.0, scale * z, y, z.softmax(-1))
+    assert 5.8 < mean_classes(head, scale * z) <= 6.0
 
 
 def test_calibrate_lands_the_goal_in_the_model_its_report_and_its_card():

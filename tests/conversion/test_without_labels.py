@@ -1,13 +1,18 @@
 """Models without labels, heads or losses are calibrated by their outputs; what a mask excludes does not count."""
 
+import copy
 import logging
 
 import pytest
 import torch
 from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
     BertModel,
     ProphetNetConfig,
     ProphetNetForCausalLM,
+    SegformerConfig,
+    SegformerForSemanticSegmentation,
     ViTConfig,
     ViTModel,
     Wav2Vec2Config,
@@ -17,7 +22,7 @@ from transformers import (
 from hf_sparse import calibrate, compare, sparse_config, sparsify
 from hf_sparse.conversion._batches import answer
 from hf_sparse.conversion._padding import counted
-from tests.tiny_models import spread, tiny_model
+from tests.tiny_models import spread, tiny_model, tokens
 
 
 def encoder():
@@ -54,6 +59,34 @@ def test_an_encoder_is_judged_by_its_states_where_there_is_no_padding():
     assert "ppl" not in str(report)
 
 
+def model_of_rewards():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return spread(BertForSequenceClassification(BertConfig(vocab_size=23, num_labels=1, **sizes)).eval())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_share_of_the_variance_is_that_of_all_batches_together(rows):
+    dense = model_of_rewards()
+    ids = tokens(16)
+    # Every fourth batch is judged, the last among them.
+    judged = torch.cat([part for number, part in enumerate(ids.split(rows)) if number % 4 == 3])
+    y0 = dense(judged).logits
+    model = sparsify(copy.deepcopy(dense), attn="sparsemax")
+    lost = float((model(judged).logits - y0).square().sum() / (y0 - y0.mean()).square().sum())
+    report = calibrate(model, [{"input_ids": part} for part in ids.split(rows)], progress=False)
+    assert report.measure == "states"
+    assert report.before.divergence == pytest.approx(lost, rel=1e-4)
+    assert 0 < report.after.divergence < report.before.divergence
+
+
+def test_outputs_that_do_not_differ_have_no_variance_to_lose():
+    model = sparsify(model_of_rewards(), attn="sparsemax")
+    with pytest.raises(ValueError, match="outputs do not differ"):
+        calibrate(model, [{"input_ids": row} for row in tokens(2).split(1)], progress=False)
+
+
 def test_compare_takes_encoders_too():
     found = compare(encoder(), padded(), attn="sparsemax", budget=0.05, progress=False)
     assert found.measure == "states"
@@ -85,6 +118,21 @@ def test_an_image_encoder_needs_no_mask():
     model = sparsify(ViTModel(ViTConfig(**config, image_size=8, patch_size=4)).eval(), attn="sparsemax")
     batches = [{"pixel_values": torch.randn(2, 3, 8, 8)} for _ in range(2)]
     assert calibrate(model, batches, progress=False).dense.targets == 2 * 5
+
+
+def test_classes_of_an_images_places_are_those_that_the_loss_takes():
+    torch.manual_seed(0)
+    config = SegformerConfig(
+        num_encoder_blocks=1, depths=[1], sr_ratios=[1], hidden_sizes=[16], num_attention_heads=[2], mlp_ratios=[2],
+        patch_sizes=[3], decoder_hidden_size=16, num_labels=5,
+    )  # fmt: skip
+    images = {"pixel_values": torch.randn(2, 3, 16, 24)}
+    model = spread(SegformerForSemanticSegmentation(config).eval())
+    logits = model(**images).logits  # at each fourth pixel
+    assert torch.equal(answer(model, images).rows, logits.movedim(1, -1).flatten(0, 2))
+    report = calibrate(sparsify(model, attn="sparsemax", example=images), [images], progress=False)
+    assert report.dense.targets == 2 * 4 * 6
+    assert report.dense.support == 5
 
 
 def test_it_is_never_worse_by_its_own_report():

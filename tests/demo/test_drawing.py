@@ -36,6 +36,14 @@ def test_a_zero_weight_has_no_colour():
     assert "&lt;i&gt; → d: 0.750" in html
 
 
+def test_wide_characters_have_room_for_two_letters_each():
+    def size(label):
+        html = attention_html(TokenAttention(torch.eye(1), [label], [label], possible=1))
+        return re.search(r'width="(\d+)" height="(\d+)"', html).groups()
+
+    assert size("漢字漢字漢字") == size("a" * 12)
+
+
 def test_of_a_long_text_the_end_is_shown_and_zeros_are_counted_everywhere():
     number = MOST_TOKENS + 2
     labels = [f"t{i}" for i in range(number)]

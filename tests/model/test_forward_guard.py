@@ -12,7 +12,18 @@ from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.modeling_outputs import CausalLMOutput
 
-from hf_sparse import SparseTrainer, SparseTrainingArguments, is_sparse, sparse_config, sparsify, unsparsify
+from hf_sparse import (
+    SparseTrainer,
+    SparseTrainingArguments,
+    calibrate,
+    compare,
+    estimate_tau_from_data,
+    is_sparse,
+    sparse_config,
+    sparsify,
+    unsparsify,
+)
+from tests.conversion.data import loader
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import labelled, tiny_model
 
@@ -72,6 +83,20 @@ def test_an_offloaded_model_estimates_tau_and_is_audited(tmp_path):
     with pytest.raises(ValueError, match="parts of this LlamaForCausalLM are offloaded, where nothing can be learned"):
         sparsify(unsparsify(model), attn={"name": "entmax", "alpha": "learned"})
     assert not is_sparse(model)
+
+
+def test_an_offloaded_model_is_calibrated_and_compared_as_one_in_memory(tmp_path):
+    model, expected = offloaded("llama", tmp_path / "one"), tiny_model("llama")
+    maps = {"attn": "entmax15", "head": "entmax15"}
+    batches = loader(expected)
+    found = compare(model, batches, **maps, progress=False)
+    assert found == compare(expected, batches, **maps, progress=False)
+    assert estimate_tau_from_data(model, batches, progress=False) == estimate_tau_from_data(
+        expected, batches, progress=False
+    )
+    report = calibrate(sparsify(model, **maps), batches, progress=False)
+    assert report == calibrate(sparsify(expected, **maps), batches, progress=False)
+    assert sparse_config(model) == sparse_config(expected)
 
 
 @torch.no_grad()

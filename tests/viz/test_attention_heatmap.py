@@ -26,6 +26,16 @@ def test_labels_must_fit():
         plot_attention(WEIGHTS, ["a", "b", "c"], ["x"])
 
 
+@pytest.mark.parametrize("character", ["-", "W"])
+@pytest.mark.parametrize("length", [8, 40, 300])
+@pytest.mark.parametrize("count", [1, 5])
+def test_long_labels_leave_the_picture_its_size(character, length, count, tmp_path):
+    labels = [character * length] * count
+    figure = plot_attention(torch.eye(count), labels, labels, path=tmp_path / "a.svg")
+    figure.canvas.draw()
+    assert figure.axes[0].get_window_extent().width / figure.dpi > 0.25 * count
+
+
 def test_what_is_no_map_of_weights_is_refused():
     with pytest.raises(TypeError, match="weights must be a tensor, was"):
         plot_attention(WEIGHTS.tolist(), ["a", "b", "c"], ["x", "y"])

@@ -42,6 +42,12 @@ def test_numbers_stand_for_labels_that_are_not_given():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "2", "all of them"]
 
 
+def test_long_labels_leave_the_picture_its_size():
+    figure = plot_certificate(FOUND, ["W" * 40] * 5, ["x" * 100] * 3)
+    figure.canvas.draw()
+    assert figure.axes[0].get_window_extent().width / figure.dpi > 0.25 * 4
+
+
 def test_tokens_without_a_label_are_refused():
     with pytest.raises(ValueError, match="inputs must be labels of at least 5 tokens, were 2"):
         plot_certificate(FOUND, ["a", "b"])
