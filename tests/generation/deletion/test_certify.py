@@ -207,6 +207,17 @@ def test_rows_of_a_batch_have_the_certificates_they_have_alone():
         assert single.needed == certificate.needed
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
+def test_a_mask_of_another_dtype_gives_the_same_certificates(dtype):
+    model, inputs = sharp_model("llama", attn={**SHARP, "temperature": 0.003}), padded("llama", seed=0)
+    sequences = generated(model, inputs, steps=2)
+    found = certify(model, inputs, sequences)
+    assert any(certificate.deletable for certificate in found)
+    mask = inputs["attention_mask"].to(dtype)
+    assert certify(model, {**inputs, "attention_mask": mask}, sequences) == found
+    assert torch.equal(mask, inputs["attention_mask"].to(dtype))
+
+
 def test_several_sequences_of_one_input_have_certificates_of_their_own():
     model, inputs = sharp_model("bart"), {"input_ids": tokens(2)}
     sequences = generated(model, inputs, num_beams=3, num_return_sequences=2)
