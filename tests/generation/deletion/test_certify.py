@@ -273,6 +273,19 @@ def test_maps_under_which_zero_weights_count_are_refused(attn, message):
         certify(model, inputs, torch.cat([inputs["input_ids"], tokens(1, 2)], dim=1))
 
 
+def test_a_model_that_gives_logits_of_some_positions_alone_is_refused(monkeypatch):
+    """Bamba, Zamba and Falcon-H1 ask for those of the last position, and mix positions."""
+    model, inputs = sparsify(tiny_model("llama"), attn=SHARP), {"input_ids": tokens(1, 6)}
+    prepare = model.prepare_inputs_for_generation
+    monkeypatch.setattr(
+        model,
+        "prepare_inputs_for_generation",
+        lambda *args, **kwargs: {**prepare(*args, **kwargs), "logits_to_keep": 1},
+    )
+    with pytest.raises(ValueError, match="gives logits of 1 positions for 8 tokens"):
+        certify(model, inputs, torch.cat([inputs["input_ids"], tokens(1, 2)], dim=1))
+
+
 class Shifted(nn.Module):
     """Adds to each position the one before it."""
 
