@@ -129,7 +129,7 @@ def forced_output(
     prepared, start = _checked(model, inputs, sequences, special_tokens or {})
     length = start.shape[1]
     output = run_forced(model, _call(model, prepared, sequences), **options)
-    logits = check_logits(_every_logit(model, output, sequences)[:, length - 1 : -1])
+    logits = check_logits(every_logit(model, output, sequences)[:, length - 1 : -1])
     if not model.config.is_encoder_decoder and _may_look_ahead(model, prepared):
         _check_unseen(model, run_forced(model, _call(model, prepared, start)).logits[:, -1], logits[:, 0])
     return output, sequences[:, length:], logits
@@ -311,7 +311,7 @@ def _check_unseen(model: PreTrainedModel, alone: Tensor, scores: Tensor) -> None
         raise ValueError(f"a prompt of {type(model).__name__} sees what follows it, {_STEP_BY_STEP}")
 
 
-def _every_logit(model: PreTrainedModel, output: ModelOutput, sequences: Tensor) -> Tensor:
+def every_logit(model: PreTrainedModel, output: ModelOutput, sequences: Tensor) -> Tensor:
     """The logits of every position of sequences.
 
     Raises:

@@ -86,7 +86,9 @@ def screen_cache(model: PreTrainedModel, generation_config: GenerationConfig, mo
             f"{', '.join(type(part).__name__ for part in parts)}; leave it out"
         )
     config = model.config.get_text_config(decoder=True)
-    screened = [ScreenedCache(config=config) for _ in parts]
+    # Some models with sliding windows have none in cross-attention (T5Gemma).
+    has_windows = [number == 0 or any(layer.is_sliding for layer in part.layers) for number, part in enumerate(parts)]
+    screened = [ScreenedCache(config=config if windows else None) for windows in has_windows]
     if not any(cache.is_screened for cache in screened):
         raise ValueError(
             f'cache_implementation="screened": every layer of {type(model).__name__} has a sliding window, or is no '

@@ -4,7 +4,14 @@ import shutil
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, MistralConfig, MistralForCausalLM
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    MistralConfig,
+    MistralForCausalLM,
+    T5GemmaConfig,
+    T5GemmaForConditionalGeneration,
+)
 
 from hf_sparse import ScreenedCache, is_sparse, sparsify
 from hf_sparse.attention import set_impl
@@ -174,3 +181,25 @@ def test_a_model_that_prepares_its_cache_in_its_own_way_does_so_and_is_refused()
     assert prepared == (model.generation_config, 2, 4)
     with pytest.raises(ValueError, match="Own prepares the cache of its generate in its own way"):
         generated(model, padded(), "screened")
+
+
+def test_sources_longer_than_the_window_of_the_decoder_are_read_whole():
+    """T5Gemma's decoder has sliding windows, and its cross-attention none."""
+    torch.manual_seed(0)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 8,
+    }
+    part = {**sizes, "head_dim": 8, "num_key_value_heads": 2, "sliding_window": 4, "vocab_size": 23}
+    config = T5GemmaConfig(encoder=part, decoder=part, vocab_size=23, pad_token_id=0, eos_token_id=2, bos_token_id=1)
+    model = sparsify(T5GemmaForConditionalGeneration(config).eval(), attn="entmax15")
+    model.generation_config.decoder_start_token_id = 1
+    options = {"inputs": tokens(2, 9), "max_new_tokens": 8, "min_new_tokens": 8, "num_beams": 2}
+    expected = model.generate(**options)
+    found = model.generate(**options, cache_implementation="screened", return_dict_in_generate=True)
+    assert torch.equal(found.sequences, expected)
+    crossed = found.past_key_values.cross_attention_cache
+    assert [step.keys for step in crossed.reads] == [9]

@@ -14,6 +14,14 @@ from transformers import PreTrainedTokenizerBase
 from ...functional.arguments import check_flag, check_text
 from ._token_bytes import TokenBytes
 
+# Characters that stand for themselves, and sets of them.
+_LITERAL = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_READ_OTHERWISE = {
+    "a quantifier that gives nothing back": re.compile(r"(?:[*+?]|\{\d*,?\d*\})\+"),
+    "a count with spaces": re.compile(r"\{(?=[^}]*\s)[\d,\s]*\}"),
+    "the flag x": re.compile(r"\(\?[a-zA-Z]*x"),
+}
+
 
 class Grammar:
     """The outputs whose text a grammar derives; a ``Language``, made by ``from_regex`` and its like.
@@ -64,16 +72,18 @@ class Grammar:
         """The outputs whose whole text matches a regular expression.
 
         Args:
-            pattern: as of Python's ``re.fullmatch``, without look-around, back references and ``\\b``. ``\\w`` is
-                Unicode's, which has marks over and under letters too, and no fractions and raised digits.
+            pattern: as of Python's ``re.fullmatch``, without look-around, back references and ``\\b``. Classes are
+                Unicode's: ``\\w`` has marks over and under letters too, and no fractions and raised digits, ``\\s`` no
+                control characters from ``\\x1c`` to ``\\x1f``, and with ``(?i)`` no letter is a Turkish i.
             tokenizer: the model's.
             begins_text: see ``Lexicon``.
 
         Raises:
             ImportError: see ``Grammar``, as for the others.
             TypeError: a pattern that is no text.
-            ValueError: a pattern that is no regular expression, or one with a set in a set, as ``[[a]b]``, which
-                llguidance reads in another way than Python.
+            ValueError: a pattern that is no regular expression, or one that llguidance reads in another way than
+                Python: a set in a set, as ``[[a]b]``, a quantifier that gives nothing back, as ``a++``, spaces in a
+                count, as ``a{1, 2}``, and the flag x.
         """
         check_text("pattern", pattern)
         _check_same(pattern)
@@ -146,10 +156,10 @@ class Grammar:
 
 
 def _check_same(pattern: str) -> None:
-    """Refuse what Python warns of: sets of characters in sets, which it takes for characters and llguidance for sets.
+    """Refuse what llguidance reads in another way than Python.
 
     Raises:
-        ValueError: such a pattern.
+        ValueError: a set of characters in a set, of which Python warns, or one of ``_READ_OTHERWISE``.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
@@ -159,6 +169,11 @@ def _check_same(pattern: str) -> None:
             raise ValueError(f"pattern {pattern!r}: {warning}; write \\[, \\&, \\- for the characters") from None
         except re.error:
             pass  # llguidance says what it does not read
+    plain = _LITERAL.sub("_", pattern)
+    for what, form in _READ_OTHERWISE.items():
+        found = form.search(plain)
+        if found:
+            raise ValueError(f"pattern {pattern!r} has {what}, {found[0]!r}, which llguidance reads in another way")
 
 
 def _package() -> ModuleType:

@@ -15,6 +15,7 @@ from ..labels import percent, token_labels
 from ..search.result import Hypothesis, SearchResult
 
 SHOWN = 5  # members in a repr
+_LEAST = 1e-290  # probabilities below, and sums of them, lose digits
 
 
 class Interval(NamedTuple):
@@ -91,10 +92,10 @@ class Conditioned:
         Raises:
             ValueError: L is impossible, so that nothing is given.
         """
-        known = [member.probability for member in self.members if member.tokens == list(tokens)]
+        known = [member.log_probability for member in self.members if member.tokens == list(tokens)]
         if known:
-            return self._given(known[0], known[0])
-        return self._given(0.0, min(math.exp(self.search.log_bound), self.search.left_mass))
+            return self._given(known[0], -math.inf)
+        return self._given(-math.inf, min(self.search.log_bound, self._log_left()))
 
     def texts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Interval]:
         """Bounds of p(text | L) for the text of each member, likeliest first, over all of its tokenizations in L.
@@ -105,12 +106,12 @@ class Conditioned:
         Raises:
             ValueError: L is impossible.
         """
-        masses: dict[str, float] = {}
+        log_masses: dict[str, float] = {}
         for member in self.members:
             text = tokenizer.decode(member.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            masses[text] = masses.get(text, 0.0) + member.probability
-        ordered = sorted(masses.items(), key=lambda item: -item[1])
-        return {text: self._given(mass, mass + self.search.left_mass) for text, mass in ordered}
+            log_masses[text] = _log_sum(log_masses.get(text, -math.inf), member.log_probability)
+        ordered = sorted(log_masses.items(), key=lambda item: -item[1])
+        return {text: self._given(log_mass, self._log_left()) for text, log_mass in ordered}
 
     def sample(
         self, num_samples: int = 1, generator: torch.Generator | None = None, *, approximate: bool = False
@@ -136,7 +137,7 @@ class Conditioned:
             reason = "is impossible" if self.complete else f"has no member found yet: raise {self.search.ended_by}"
             raise ValueError(f"nothing can be drawn: the language {reason}")
         if not self.complete and not approximate:
-            share = self.search.left_mass / (self.search.finished_mass + self.search.left_mass)
+            share = math.exp(self._log_left() - _log_sum(self._log_found(), self._log_left()))
             raise ValueError(
                 f"not all members are known: raise {self.search.ended_by}, or pass approximate=True for draws whose "
                 f"distribution is up to {percent(share)} away in total variation"
@@ -166,14 +167,37 @@ class Conditioned:
     def __repr__(self) -> str:
         return f"Conditioned({self.text()})"
 
-    def _given(self, low: float, high: float) -> Interval:
-        """Bounds of p(event | L) for an event in L of known members of probability ``low``, and at most ``high``.
+    # In logarithms: the probabilities of long outputs may be too small for a float, and their ratios are not.
+
+    def _given(self, log_known: float, log_open: float) -> Interval:
+        """Bounds of p(event | L) for an event in L, of which members are known and more may be among what was left.
 
         What is open and outside of the event lowers the share, what is open and inside raises it.
+
+        Args:
+            log_known: log-probability of the members found that are in the event.
+            log_open: of the prefixes left that may begin others, at most.
         """
         if self.impossible:
             raise ValueError("the language is impossible: there is no distribution of outputs in it")
-        found, left = self.search.finished_mass, self.search.left_mass
-        least = low / (found + left) if low else 0.0
-        total = found + (high - low)
-        return Interval(least, min(1.0, high / total) if total else 0.0)
+        found = self._log_found()
+        least = log_known - _log_sum(found, self._log_left())
+        most = _log_sum(log_known, log_open) - _log_sum(found, log_open)
+        return Interval(math.exp(min(0.0, least)), math.exp(min(0.0, most)))
+
+    def _log_found(self) -> float:
+        """The log-probability of all members found."""
+        if self.search.finished_mass > _LEAST:
+            return math.log(self.search.finished_mass)
+        logs = [member.log_probability for member in self.members]
+        return float(torch.tensor([-math.inf, *logs], dtype=torch.float64).logsumexp(0))
+
+    def _log_left(self) -> float:
+        """The log-probability of all prefixes left, at most."""
+        return -math.inf if self.complete else math.log(max(self.search.left_mass, _LEAST))
+
+
+def _log_sum(one: float, other: float) -> float:
+    """``log(exp(one) + exp(other))``."""
+    low, high = sorted((one, other))
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high))

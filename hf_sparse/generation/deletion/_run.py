@@ -59,7 +59,7 @@ class Deletion:
         """The same in a decoder that is given the needed inputs only, with the numbers of their positions."""
         changes = []
         for row, own in enumerate(self.outputs):
-            stays = self.call["attention_mask"][row].bool()
+            stays = self.call["attention_mask"][row] != 0
             stays[: self.needed.shape[-1]] &= self._kept(row)
             names = ("input_ids", "attention_mask", "position_ids")
             without = run_forced(self.model, {name: self.call[name][row : row + 1, stays] for name in names}).logits[0]

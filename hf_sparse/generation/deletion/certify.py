@@ -14,7 +14,7 @@ from ...attention import observe
 from ...functional.arguments import check_number
 from ...model.dry_run import quiet_evaluation, watch
 from ...model.state import transformers_model
-from ..forced import forced_call, run_forced
+from ..forced import every_logit, forced_call, run_forced
 from ..inputs import check_logits
 from ._closure import needed_inputs
 from ._probe import check_confined
@@ -134,7 +134,7 @@ def certify(
     call.setdefault("attention_mask", torch.ones_like(call["input_ids"]))
     wanted = _wanted(model, sequences[:, length:], outputs)
     with watch(model) as record, recorded_calls(model) as calls:
-        logits = check_logits(run_forced(model, call).logits)
+        logits = check_logits(every_logit(model, run_forced(model, call), sequences))
     check_modules(model, record.ran)
     real = _tokens(model, call)
     check_calls(model, calls, real)

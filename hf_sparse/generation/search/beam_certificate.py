@@ -102,7 +102,7 @@ class _Beams:
         self.num_beams, self.ends = num_beams, ends
         self.scores = torch.full((num_sentences, num_beams), NEVER, device=ends.device)
         self.scores[:, 0] = 0
-        self.log_mass = self.scores.double()
+        self.log_mass = self.scores.double().masked_fill(self.scores == NEVER, -math.inf)  # of what is impossible
         self.tokens = torch.empty(num_sentences, num_beams, 0, dtype=torch.long, device=ends.device)
         self.found: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
         self.dropped_mass = torch.zeros(num_sentences, dtype=torch.float64, device=ends.device)
@@ -115,19 +115,19 @@ class _Beams:
         """Continue by the log-probabilities (sentences * beams, V) of the next token."""
         num_sentences, num_beams = self.scores.shape
         log_p = log_p.view(num_sentences, num_beams, -1)
-        self.num_expanded += (self.log_mass.exp() > 0).sum(-1)
+        self.num_expanded += (self.log_mass > -math.inf).sum(-1)
         longer = (log_p + self.scores[:, :, None]).flatten(1)
-        log_mass = (log_p.double() + self.log_mass[:, :, None]).flatten(1)
+        log_mass = (_without_floor(log_p) + self.log_mass[:, :, None]).flatten(1)
         num_kept = max(2, 1 + len(self.ends)) * num_beams
         kept_scores, kept = longer.topk(num_kept)
         parents, tokens = kept // log_p.shape[-1], kept % log_p.shape[-1]
         kept_mass = log_mass.gather(1, kept)
-        possible = (kept_mass.exp() > 0)[:, :-1]
+        possible = (kept_mass > -math.inf)[:, :-1]
         self.tied |= ((kept_scores[:, 1:] == kept_scores[:, :-1]) & possible).any(-1)
         ended = torch.isin(tokens, self.ends)
         # As in Transformers, strings that end beyond the first num_beams are skipped.
         found = ended & (torch.arange(num_kept, device=ended.device) < num_beams)
-        found &= kept_mass.exp() > 0
+        found &= kept_mass > -math.inf
         strings = torch.cat(
             [self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.shape[2])), tokens[:, :, None]],
             dim=2,
@@ -142,14 +142,12 @@ class _Beams:
         self._drop(log_mass.scatter(1, kept, kept_mass.masked_fill(seen, -math.inf)))
 
     def _drop(self, log_mass: Tensor) -> None:
-        log_mass = log_mass.where(log_mass.exp() > 0, -math.inf)
         self.dropped_mass += log_mass.exp().sum(-1)
         self.dropped_bound = self.dropped_bound.maximum(log_mass.amax(-1))
 
     def results(self) -> list[SearchResult]:
         """One result per sentence; prefixes still open are left."""
-        still_open = self.log_mass.where(self.log_mass.exp() > 0, -math.inf)
-        open_bound, open_mass = still_open.amax(-1), still_open.exp().sum(-1)
+        open_bound, open_mass = self.log_mass.amax(-1), self.log_mass.exp().sum(-1)
         results = []
         for i, found in enumerate(self.found):
             found.sort(key=lambda hypothesis: -hypothesis.log_probability)
@@ -190,4 +188,10 @@ def _check_returned(output: ModelOutput, all_scores: tuple[Tensor, ...], beams: 
 def _has_probability(all_scores: tuple[Tensor, ...], path: Tensor, string: list[int]) -> bool:
     """Whether a returned string has nonzero probability: beam search fills up with others."""
     steps = zip(all_scores, path.tolist(), string)
-    return bool(string) and math.exp(sum(float(scores[beam, token]) for scores, beam, token in steps)) > 0
+    return bool(string) and all(bool(_without_floor(scores[beam, token]) > -math.inf) for scores, beam, token in steps)
+
+
+def _without_floor(log_p: Tensor) -> Tensor:
+    """Log-probabilities in float64, ``-inf`` for zero: sums of them tell the impossible from the very unlikely."""
+    log_p = log_p.double()
+    return log_p.masked_fill(log_p.exp() == 0, -math.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 
@@ -71,8 +72,12 @@ class SearchResult:
 
     @property
     def outweighs(self) -> bool:
-        """The best hypothesis is at least as likely as all strings not seen together."""
-        return self.exhausted or (self.best is not None and self.best.probability >= self.left_mass)
+        """The best hypothesis is at least as likely as all strings not seen together.
+
+        Not known, and False, where probabilities are too small for a float.
+        """
+        most = max(self.left_mass, sys.float_info.min)
+        return self.exhausted or (self.best is not None and self.best.probability >= most)
 
     @property
     def bounded(self) -> bool:

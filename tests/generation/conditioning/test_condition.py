@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from hf_sparse import Intersection, Language, Lexicon, condition, enumerate_support, exact_search
+from hf_sparse.generation.conditioning.result import Conditioned
+from hf_sparse.generation.search.result import Hypothesis, SearchResult
 from tests.enumeration import VOCAB, all_strings, ended, model_and_inputs
 from tests.tiny_models import EOS, PAD
 from tests.tolerances import MASS
@@ -290,3 +292,39 @@ def test_what_is_no_language_is_refused(language, message):
 def test_an_intersection_of_nothing_is_refused(languages):
     with pytest.raises(TypeError, match=r"at least one language|must have the methods"):
         Intersection(*languages)
+
+
+def test_shares_of_outputs_too_long_for_a_float_are_known():
+    """Each entry is less likely than the least float; their ratios are not."""
+    model, inputs = in_double("gpt2", None)
+    with torch.no_grad():
+        model.transformer.ln_f.weight.mul_(60)
+    entries = [[3, 5, 4, 6] * 12, [3, 5, 4, 6] * 12 + [3], [5, 4, 3] * 14]
+    (found,) = condition(model, inputs, Lexicon(entries))
+    logs = torch.tensor([member.log_probability for member in found.members], dtype=torch.float64)
+    assert logs.max() < -800
+    shares = logs.softmax(-1).tolist()
+    assert [found.conditional(m.tokens) for m in found.members] == [pytest.approx((p, p), rel=1e-9) for p in shares]
+    assert found.proved
+    assert not found.impossible
+    for budget in range(1, 150, 8):
+        (part,) = condition(model, inputs, Lexicon(entries), width=1, max_expanded=budget)
+        for member, p in zip(found.members, shares):
+            low, high = part.conditional(member.tokens)
+            assert low <= p * (1 + 1e-9)
+            assert high >= p * (1 - 1e-9)
+        assert not part.proved or part.best.tokens == found.best.tokens
+        if part.members and not part.complete:
+            with pytest.raises(ValueError, match=r"distribution is up to .*% away"):
+                part.sample()
+
+
+def test_what_is_left_of_unknown_size_is_no_zero():
+    likeliest = Hypothesis([5, 2], -800.0)
+    found = Conditioned(SearchResult([likeliest], 0.0, 0.0, -790.0, num_expanded=3, ended_by="max_expanded"))
+    assert not found.proved
+    assert found.search.certificate is None
+    assert found.conditional([5, 2]) == (pytest.approx(0, abs=1e-9), 1)
+    assert found.conditional([6, 2]) == (0, pytest.approx(1 / (1 + math.exp(-10))))
+    with pytest.raises(ValueError, match=r"up to 100.00% away"):
+        found.sample()

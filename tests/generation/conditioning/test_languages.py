@@ -208,3 +208,30 @@ def test_without_llguidance_an_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(ImportError, match=re.escape("pip install 'hf_sparse[grammar]'")):
         Grammar.from_regex("a", LETTERS)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what"),
+    [
+        *(
+            (pattern, r"a quantifier that gives nothing back, '.*\+'")
+            for pattern in ("a++a", "a*+", "(b?+a)", "a{1,2}+a")
+        ),
+        *((pattern, r"a count with spaces, '\{ ?1, 2\}'") for pattern in ("a{1, 2}", r"\[a{ 1, 2}]")),
+        *((pattern, r"the flag x, '\(\?i?x'") for pattern in ("(?x)[a b]", "(?x) a", "(?ix:a b)")),
+    ],
+)
+def test_what_python_reads_in_another_way_is_refused(pattern, what):
+    pytest.importorskip("llguidance")
+    with pytest.raises(ValueError, match=f"has {what}, which llguidance reads in another way"):
+        Grammar.from_regex(pattern, LETTERS)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"a+\+?", "[+b?]*a", "[a++]b", "[]{1, 2}+a]+", r"a\{?b*", "(?P<x>a)", "(?:a|b)+", "(a+)+"]
+)
+def test_what_looks_like_it_and_is_read_alike_is_taken(pattern):
+    pytest.importorskip("llguidance")
+    language = Grammar.from_regex(pattern, LETTERS)
+    for string in strings(LETTERS):
+        assert read(language, string) == bool(re.fullmatch(pattern, after(LETTERS, string))), string

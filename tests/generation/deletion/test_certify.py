@@ -207,6 +207,17 @@ def test_rows_of_a_batch_have_the_certificates_they_have_alone():
         assert single.needed == certificate.needed
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
+def test_a_mask_of_another_dtype_gives_the_same_certificates(dtype):
+    model, inputs = sharp_model("llama", attn={**SHARP, "temperature": 0.003}), padded("llama", seed=0)
+    sequences = generated(model, inputs, steps=2)
+    found = certify(model, inputs, sequences)
+    assert any(certificate.deletable for certificate in found)
+    mask = inputs["attention_mask"].to(dtype)
+    assert certify(model, {**inputs, "attention_mask": mask}, sequences) == found
+    assert torch.equal(mask, inputs["attention_mask"].to(dtype))
+
+
 def test_several_sequences_of_one_input_have_certificates_of_their_own():
     model, inputs = sharp_model("bart"), {"input_ids": tokens(2)}
     sequences = generated(model, inputs, num_beams=3, num_return_sequences=2)
@@ -259,6 +270,19 @@ def test_maps_under_which_zero_weights_count_are_refused(attn, message):
     model = sparsify(tiny_model("llama"), attn=attn, head="entmax15")
     inputs = {"input_ids": tokens(1, 6)}
     with pytest.raises(ValueError, match=message):
+        certify(model, inputs, torch.cat([inputs["input_ids"], tokens(1, 2)], dim=1))
+
+
+def test_a_model_that_gives_logits_of_some_positions_alone_is_refused(monkeypatch):
+    """Bamba, Zamba and Falcon-H1 ask for those of the last position, and mix positions."""
+    model, inputs = sparsify(tiny_model("llama"), attn=SHARP), {"input_ids": tokens(1, 6)}
+    prepare = model.prepare_inputs_for_generation
+    monkeypatch.setattr(
+        model,
+        "prepare_inputs_for_generation",
+        lambda *args, **kwargs: {**prepare(*args, **kwargs), "logits_to_keep": 1},
+    )
+    with pytest.raises(ValueError, match="gives logits of 1 positions for 8 tokens"):
         certify(model, inputs, torch.cat([inputs["input_ids"], tokens(1, 2)], dim=1))
 
 

@@ -66,6 +66,22 @@ def test_open_beams_at_the_end_are_left():
     assert result.left_mass == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("head", ["entmax15", None], ids=str)
+def test_prefixes_less_likely_than_the_least_float_are_left(head):
+    """One unlikely token is allowed, so that no prefix is dropped; the one that is open is no proof that it is not."""
+    model, inputs = model_and_inputs("gpt2", head)
+    output = model.get_output_embeddings()
+    output.weight.data.zero_()
+    output.bias = torch.nn.Parameter(torch.tensor([0.0, 0, 0, 1 if head else 90, 0, 0, 0]))
+    options = {"max_new_tokens": 600 if head else 12, "suppress_tokens": [0, 1, 2, 3, 5, 6]}
+    _, (result,) = search(model, inputs, 2, **options)
+    assert result.log_bound < -800
+    assert not result.exhausted
+    assert result.certificate is None
+    assert result.ended_by == "max_new_tokens"
+    assert result.num_expanded == options["max_new_tokens"]
+
+
 def test_each_sentence_of_a_batch_has_its_own():
     model, _ = model_and_inputs("gpt2", "entmax15")
     ids = torch.tensor([[3, 5, 4, 6], [PAD, PAD, 4, 4], [PAD, PAD, PAD, 6]])
