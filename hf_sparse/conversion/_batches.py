@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..functional.arguments import check_count
 from ..functional.rows import upcast
-from ..model.dry_run import input_device
+from ..model.dry_run import check_weights, input_device
 from ..model.head_loss import CROSS_ENTROPY, num_classes
 from ..model.state import dense_head, transformers_model
 from ._padding import counted, frame_mask
@@ -120,7 +120,7 @@ def as_it_runs(model: nn.Module) -> PreTrainedModel:
     """The Transformers model inside a PEFT model, which is run on its own, or ``model`` itself.
 
     Raises:
-        ValueError: an adapter that is a prompt, of which the model inside knows nothing.
+        ValueError: an adapter that is a prompt, of which the model inside knows nothing; a model without weights.
         TypeError: not a Transformers model.
     """
     inner = transformers_model(model)
@@ -130,6 +130,7 @@ def as_it_runs(model: nn.Module) -> PreTrainedModel:
             f"{type(adapter).__name__} puts a prompt before every input, which would not be there while this "
             f"{type(inner).__name__} is measured; give the model before get_peft_model"
         )
+    check_weights(inner)
     return inner
 
 

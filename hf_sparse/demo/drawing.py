@@ -82,7 +82,8 @@ def attention_html(found: TokenAttention) -> str:
     cut = max(len(found.queries), len(found.keys)) > MOST_TOKENS
     note = f'<p class="quiet">The last {MOST_TOKENS} tokens are shown.</p>' if cut else ""
     return _view(
-        f'<p class="fact">{found.zeros:.0%} of the weights are exactly zero.</p><div class="wide" tabindex="0">'
+        f'<p class="fact">{percent(found.zeros, 0)} of the weights are exactly zero.</p>'
+        '<div class="wide" tabindex="0">'
         f'<svg role="img" aria-label="Attention weights" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">{"".join(parts)}</svg></div>{note}'
     )

@@ -55,10 +55,14 @@ def columns(label: str) -> int:
 
 
 def percent(probability: float, digits: int = 2) -> str:
-    """A probability in percent that never shows a nonzero one as zero.
+    """A probability in percent that never shows a nonzero one as zero, or one below one as one.
 
     >>> percent(0.25), percent(0.000001), percent(0.0)
     ('25.00%', '<0.01%', '0.00%')
+    >>> percent(0.999, 0), percent(1.0, 0)
+    ('>99%', '100%')
     """
     least = 10.0 ** -(digits + 2)
-    return f"<{least:.{digits}%}" if 0 < probability < least / 2 else f"{probability:.{digits}%}"
+    if 0 < probability < least / 2:
+        return f"<{least:.{digits}%}"
+    return f">{1 - least:.{digits}%}" if 1 - least / 2 <= probability < 1 - 1e-9 else f"{probability:.{digits}%}"

@@ -19,7 +19,7 @@ from ..config import MapConfig
 from .audit import CHECKS, with_arguments
 from .cold_start import cold_start
 from .distribution import distribution
-from .dry_run import DryRun, dry_run, quiet_evaluation
+from .dry_run import DryRun, check_weights, dry_run, quiet_evaluation
 from .example import NoExampleError, example_inputs
 from .sparse_model import SparseModel
 from .sparsify import sparsify, unsparsify
@@ -86,13 +86,14 @@ def doctor(
 
     Raises:
         TypeError: not a Transformers model.
-        ValueError: the model is sparse already, or no input can be made up.
+        ValueError: the model is sparse already or has no weights, or no input can be made up.
 
     Cost: about ten forward calls on two short rows.
     """
     dense = transformers_model(model)
     if isinstance(dense, SparseModel):
         raise ValueError(f"this {type(dense).__name__} is sparse already; call unsparsify(model) first")
+    check_weights(dense)
     if attn is None and head is None:
         attn = "entmax15"
     found = Diagnosis(type(dense).__name__)

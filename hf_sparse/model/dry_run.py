@@ -112,6 +112,16 @@ def input_device(model: PreTrainedModel) -> torch.device:
     return torch.device("cpu") if is_offloaded else model.device
 
 
+def check_weights(model: PreTrainedModel) -> None:
+    """Refuse to run a model whose weights are not there.
+
+    Raises:
+        ValueError: they are on the device ``meta``, and no hook of Accelerate's brings them.
+    """
+    if input_device(model).type == "meta":
+        raise ValueError(f"this {type(model).__name__} has no weights, its device is meta; load them first")
+
+
 class _AttentionWatch(TorchFunctionMode):
     """Records softmaxes and torch's fused attention by the module they are computed in."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..functional.arguments import check_tensor
+from ..generation.labels import percent
 from ._figure import new_figure, room_for, save_figure
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def plot_attention(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     zeros = (cells == 0).mean()
-    axes.set_xlabel(f"outlined: weight above zero; {zeros:.0%} of the cells are exactly zero")
+    axes.set_xlabel(f"outlined: weight above zero; {percent(zeros, 0)} of the cells are exactly zero")
     if title:
         axes.set_title(title, parse_math=False)
     figure.colorbar(image, shrink=0.8, label="weight")

@@ -158,7 +158,8 @@ def perform(settings: SupportDistillation, folder: Path) -> Figures:
     if settings.store == "full":
         options |= {"teacher": teacher, "teacher_weight": settings.teacher_weight}
     elif settings.store != "labels":
-        rows = stored(settings, teacher, rows)
+        with torch.autocast(teacher.device.type, torch.bfloat16, enabled=settings.dtype == "bfloat16"):
+            rows = stored(settings, teacher, rows)
         told["bytes"] = bytes_a_token(rows)
         told["store_cpu_seconds"] = round(time.process_time() - begun, 1)
         options |= {"teacher_weight": settings.teacher_weight}

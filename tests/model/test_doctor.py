@@ -15,7 +15,7 @@ from transformers import (
     Dinov2Config,
 )
 
-from hf_sparse import doctor, is_sparse, sparsify
+from hf_sparse import calibrate, compare, doctor, estimate_tau_from_data, is_sparse, sparsify
 from hf_sparse.model.doctor import logits_of, relative_change
 from hf_sparse.model.example import example_inputs
 from tests.sweep.architectures import build
@@ -192,3 +192,17 @@ def test_a_backbone_is_measured_by_its_last_feature_map():
     assert found.sound
     with torch.no_grad():
         assert torch.equal(logits_of(model, example_inputs(model)), model(**example_inputs(model)).feature_maps[-1])
+
+
+def test_a_model_without_weights_is_not_run():
+    model = tiny_model("llama").to("meta")
+    batches = [{"input_ids": tokens(), "labels": tokens()}]
+    sparse = sparsify(tiny_model("llama"), attn="entmax15").to("meta")
+    for look in (
+        lambda: doctor(model),
+        lambda: compare(model, batches, attn="entmax15"),
+        lambda: calibrate(sparse, batches),
+        lambda: estimate_tau_from_data(model, batches),
+    ):
+        with pytest.raises(ValueError, match="this LlamaForCausalLM has no weights, its device is meta; load them"):
+            look()

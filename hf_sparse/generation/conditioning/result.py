@@ -106,6 +106,7 @@ class Conditioned:
         Raises:
             ValueError: L is impossible.
         """
+        self._check_possible()
         log_masses: dict[str, float] = {}
         for member in self.members:
             text = tokenizer.decode(member.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -178,12 +179,15 @@ class Conditioned:
             log_known: log-probability of the members found that are in the event.
             log_open: of the prefixes left that may begin others, at most.
         """
-        if self.impossible:
-            raise ValueError("the language is impossible: there is no distribution of outputs in it")
+        self._check_possible()
         found = self._log_found()
         least = log_known - _log_sum(found, self._log_left())
         most = _log_sum(log_known, log_open) - _log_sum(found, log_open)
         return Interval(math.exp(min(0.0, least)), math.exp(min(0.0, most)))
+
+    def _check_possible(self) -> None:
+        if self.impossible:
+            raise ValueError("the language is impossible: there is no distribution of outputs in it")
 
     def _log_found(self) -> float:
         """The log-probability of all members found."""

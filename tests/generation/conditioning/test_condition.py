@@ -12,6 +12,7 @@ from hf_sparse.generation.search.result import Hypothesis, SearchResult
 from tests.enumeration import VOCAB, all_strings, ended, model_and_inputs
 from tests.tiny_models import EOS, PAD
 from tests.tolerances import MASS
+from tests.word_tokenizer import word_tokenizer
 
 STEPS = 5
 NAMES = ["llama", "gpt2", "gemma2", "bart", "marian", "t5"]
@@ -150,6 +151,8 @@ def test_impossible_is_claimed_if_and_only_if_no_member_has_nonzero_probability(
     assert "p(L) = 0, proved" in repr(found)
     with pytest.raises(ValueError, match="impossible"):
         found.conditional([3, EOS])
+    with pytest.raises(ValueError, match="impossible"):
+        found.texts(word_tokenizer(VOCAB))
     with pytest.raises(ValueError, match="impossible"):
         found.sample()
     (one,) = condition(model, inputs, Lexicon([*impossible, list(min(possible))]))
