@@ -40,7 +40,7 @@ HEADLINES = (
         "pretrained", "pretrained", "smollm2-attention-fifth", "a pretrained language model, calibrated in attention"
     ),
     Headline("pretrained", "pretrained", "smollm2-coverage", "a pretrained head whose support promises a coverage"),
-    Headline("pretrained", "pretrained", "whisper-trained", "a speech recogniser sparse in all attention and its head"),
+    Headline("pretrained", "pretrained", "whisper-trained", "a speech recogniser, sparse in attention and head"),
     Headline("pretrained", "pretrained", "rxnmapper-attention", "a pretrained model of reactions, cross-validated"),
     Headline(
         "length_generalisation",
