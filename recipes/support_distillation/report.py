@@ -10,6 +10,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from hf_sparse.generation.labels import percent
+
 from ..lib.blocks import block, read
 from ..lib.card import Card
 from ..lib.environment import origin
@@ -185,7 +187,7 @@ def _stored(records: Sequence[Record], groups: dict[str, list[Record]]) -> str:
         return "-"
     whole = _mean(_teacher_of(records[0]["settings"], groups), "bytes")
     size = whole if store == "full" else _mean(records, "bytes")
-    return f"{size:,.0f} ({size / whole:.1%})"
+    return f"{size:,.0f} ({percent(size / whole, 1)})"
 
 
 def _verdicts(runs: Sequence[Record]) -> list[str]:
