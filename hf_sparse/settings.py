@@ -213,13 +213,14 @@ BY_LENGTH: dict[str, Setting] = {
         to_real=lambda gamma: torch.atanh(gamma / 2),
     ),
 }
+COLDEST, HOTTEST = 1e-4, 1e6  # temperatures that a map may have
 # Settings of every map. Its function knows nothing of them: they change scores on their way in.
 ON_SCORES: dict[str, Setting] = {
     "centered": Setting(default=False, allowed="True or False", holds=None),
     # Scores in the thousands stay in the range of float32 however they are divided.
     "temperature": Setting.between(
-        1e-4,
-        1e6,
+        COLDEST,
+        HOTTEST,
         default=1.0,
         words=("auto",),
         from_real=torch.exp,

@@ -13,6 +13,7 @@ from ..config import MapConfig
 from ..functional import entmax_threshold
 from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
+from ..settings import COLDEST, HOTTEST
 from ._closeness import UNIFORM, eps_kl
 from ._fit import alpha_of
 from ._temperature import best_temperatures
@@ -21,8 +22,6 @@ from ._temperature import best_temperatures
 HEAD_ALPHAS = (1.1, 1.2, 1.3, 1.5, 2.0)
 # A class enters the support above its temperature, not at it; float32 tells apart what differs by as much.
 _ABOVE = 1 + 1e-5
-# The temperatures that a map may have.
-_COLDEST, _HOTTEST = 1e-4, 1e6
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def for_coverage(entries: Mapping[float, Tensor], coverage: float, logits: Tenso
             f"has {n}; give more batches"
         )
     # Where the likeliest class is right as often as that, every temperature will do.
-    above = {alpha: max(float(each.kthvalue(rank).values) * _ABOVE, _COLDEST) for alpha, each in entries.items()}
+    above = {alpha: max(float(each.kthvalue(rank).values) * _ABOVE, COLDEST) for alpha, each in entries.items()}
     heads = [entmax_head(alpha, temperature) for alpha, temperature in above.items()]
     return min(heads, key=lambda head: mean_classes(head, logits))
 
@@ -127,7 +126,7 @@ def _cost(q: Tensor, target: Tensor | None, p: Tensor) -> float:
 
 def _temperature_for(alpha: float, classes: float, logits: Tensor) -> float:
     """The largest temperature, to 0.1 %, with at most a mean number of classes; supports grow with it."""
-    low, high = _COLDEST, _HOTTEST
+    low, high = COLDEST, HOTTEST
     while high / low > 1.001:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if mean_classes(entmax_head(alpha, middle), logits) <= classes else (low, middle)

@@ -55,7 +55,7 @@ def columns(label: str) -> int:
 
 
 def percent(probability: float, digits: int = 2) -> str:
-    """A probability in percent that never shows a nonzero one as zero, or one below one as one.
+    """A probability in percent that never shows a nonzero one as zero, or one below one as one but for rounding.
 
     >>> percent(0.25), percent(0.000001), percent(0.0)
     ('25.00%', '<0.01%', '0.00%')

@@ -20,7 +20,8 @@ def draw_head(records: Sequence[Record], path: Path) -> None:
     labels, (layer, head) = example["tokens"], example["head"]
     figure = Figure(figsize=(10, 5.4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    titles = {"dense": "softmax", "sparse": f"entmax, calibrated: {1 - edges:.0%} of all heads' weights are zero"}
+    sparse = f"{last['settings']['map']}, calibrated: {1 - edges:.0%} of all heads' weights are zero"
+    titles = {"dense": "softmax", "sparse": sparse}
     for axes, (way, title) in zip(panels, titles.items()):
         weights = np.array(example[way])
         image = axes.imshow(np.where(weights > 0, weights, np.nan), cmap="viridis_r", vmin=0, vmax=1)
