@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .functional import MAPS, Setting, SparseMap, get_map
+from .functional import MAPS, Setting, SparseMap, balanced_temperature, get_map
 from .functional.arguments import check_flag
 from .functional.registry import underlying
 from .functional.rows import upcast
@@ -22,6 +22,9 @@ KINDS = ("encoder", "decoder", "cross")
 VERSION = 1
 # Factors on the loss of a head with a temperature T: T itself, or 1 as in checkpoints that name none.
 LOSS_SCALES = ("temperature", "one")
+# Keys that the temperature "auto" of attention counts on: a model has no fixed number of them. A quarter of them or
+# four times as many change it by a factor of 1.4 at alpha 1.5, and of 2 at alpha 2.
+TYPICAL_KEYS = 64
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class MapConfig:
     def temperature(self) -> Any:
         """The divisor of scores: a number, or a tuple with one per head (the start of each, if learned).
 
-        ``"auto"`` at a head until ``sparsify`` has counted the classes.
+        ``"auto"`` at a head until ``sparsify`` has counted the classes; attention is given its number by ``parse``.
         """
         value = self.value("temperature")
         return value.plain() if isinstance(value, Fixed) else value.numbers
@@ -229,6 +232,9 @@ class AttentionRule:
         map_config = MapConfig.parse(value, role)
         for problem in _attention_problems(map_config, coverage):
             raise ValueError(f"{role}: {problem}")
+        if map_config.temperature == "auto":
+            assert map_config.alpha is not None
+            map_config = map_config.with_settings(temperature=balanced_temperature(map_config.alpha, TYPICAL_KEYS))
         return cls(kind, layer, map_config, coverage)
 
     @property
@@ -273,11 +279,7 @@ def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None)
     yield from _map_problems(map_config)
     if map_config.centered:
         yield "scores of attention are not centered; centered=True is for a head"
-    if map_config.temperature == "auto":
-        yield (
-            'temperature="auto" counts the classes of a head, and attention has no fixed number of keys; give a '
-            "number: about n ** ((alpha - 1) / 2) for n keys"
-        )
+    yield from _temperature_problems(map_config)
     if map_config.is_constrained and coverage:
         yield f"{map_config.name} follows what keys received by its bounds; give it no coverage"
     if map_config.value("beta") == Fixed(0.0):
@@ -285,6 +287,14 @@ def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None)
             yield "gamma is the power of a length that beta=0 leaves out; give beta above 0"
         if map_config.value("delta") == Fixed(0.0):
             yield "delta and beta are both 0, so that all keys would weigh the same"
+
+
+def _temperature_problems(map_config: MapConfig) -> Iterable[str]:
+    if map_config.temperature == "auto" and map_config.alpha is None:
+        yield (
+            f'temperature="auto" follows one alpha, of the entmax family or of alpha_relu, and {map_config.name} has '
+            "none here; give a number"
+        )
 
 
 def _map_problems(map_config: MapConfig) -> Iterable[str]:
@@ -337,11 +347,8 @@ def _parse_head(value: object) -> MapConfig:
         given = ", ".join(name for name, _ in map_config.settings if name in BY_LENGTH)
         raise ValueError(f"head: {given} scale scores by the number of keys; they are for attention")
     map_config.map.loss_regularizer()
-    if map_config.temperature == "auto" and map_config.alpha is None:
-        raise ValueError(
-            f'head: temperature="auto" follows the alpha of the entmax family and of alpha_relu; {map_config.name} '
-            "has none; give a number"
-        )
+    for problem in _temperature_problems(map_config):
+        raise ValueError(f"head: {problem}")
     return map_config
 
 

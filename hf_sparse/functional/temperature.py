@@ -1,4 +1,4 @@
-"""The temperature at which a sparse head starts to learn from scratch as fast as softmax, from its size alone."""
+"""The temperature at which a sparse map starts to learn from scratch as fast as softmax, from its size alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def balanced_temperature(alpha: float, vocab_size: int) -> float:
 
     Args:
         alpha: of the map, at least 1.
-        vocab_size: V, number of classes.
+        vocab_size: V, number of classes; for attention, of keys.
 
     Raises:
         ValueError: an argument out of range.

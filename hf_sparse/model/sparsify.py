@@ -48,8 +48,9 @@ def sparsify(
         attn: None, a map's name ("entmax15", "sparsemax", "entmax", "softmax"), a mapping with settings
             (``{"name": "entmax", "alpha": 1.33}``), or one of these for some kinds of attention
             (``{"encoder": ..., "decoder": ..., "cross": ...}``); kinds left out keep softmax. Every map, at the head
-            too, takes a ``temperature`` that its scores are divided by; in attention also ``delta``, ``beta`` and
-            ``gamma``, for scores times ``delta + beta (log n) ** gamma`` with n visible keys and one. "csoftmax" and
+            too, takes a ``temperature`` that its scores are divided by, ``"auto"`` for training from scratch (in
+            attention of about 64 keys); in attention also ``delta``, ``beta`` and ``gamma``, for scores times
+            ``delta + beta (log n) ** gamma`` with n visible keys and one. "csoftmax" and
             "csparsemax", for decoders and cross-attention, bound what each key receives over all queries
             (``{"cross": {"name": "csparsemax", "fertility": 2.0}}``). All others take, for cross-attention,
             ``"coverage": "vector"``: what each key received before goes into its score by learned vectors.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -48,9 +48,10 @@ def condensed(figures: Figures) -> Figures:
     return {name: value for name, value in figures.items() if name != "loss"}
 
 
-def map_name(name: str) -> str:
-    """A map of the settings, as the tables call it."""
-    return {"": "softmax (1)", "entmax15": "entmax (1.5)", "sparsemax": "sparsemax (2)"}.get(name, name)
+def map_name(given: str | Mapping[str, Any] | None) -> str:
+    """A map of the settings, as the tables call it; in older records it is a name, empty for softmax."""
+    name = given["name"] if isinstance(given, Mapping) else given or "softmax"
+    return {"softmax": "softmax (1)", "entmax15": "entmax (1.5)", "sparsemax": "sparsemax (2)"}.get(name, name)
 
 
 def card(record: Record, records: Sequence[Record]) -> Card:
@@ -70,7 +71,7 @@ def card(record: Record, records: Sequence[Record]) -> Card:
         f"writes an inflected form from a language, a lemma and tags, character by character, with {maps} (the "
         "numbers are alpha).",
         data=f"{source} ({', '.join(names)}): {figures['rows']['train']:,} rows to "
-        f"train on, {figures['rows']['dev']} to evaluate on; {settings['steps']} steps of "
+        f"train on, {figures['rows']['dev']} to evaluate on ({held_out(settings)}); {settings['steps']} steps of "
         f"{settings['batch_size']} rows; seed {settings['seed']}.",
         measures=MEASURES,
         rows={other["run"]: other["figures"] for other in alike(record, records, "head", "attention")},
@@ -82,6 +83,11 @@ def card(record: Record, records: Sequence[Record]) -> Card:
         config=config,
         support={"head_support": figures["head_support"]} if config and config["head"] else {},
     )
+
+
+def held_out(settings: Mapping[str, Any]) -> str:
+    """The files that a run was evaluated on."""
+    return f"{'test' if settings.get('part') == 'test' else 'development'} sets"  # older records have no part
 
 
 def trained(result: str) -> dict[str, list[Record]]:
@@ -129,10 +135,9 @@ def origin(result: str) -> str:
     settings, rows, versions = record["settings"], record["figures"]["rows"], record["versions"]
     everything = read(result)["runs"]
     commits = sorted(set(map(short_commit, everything)))
-    held_out = "test" if settings.get("part") == "test" else "development"  # older records have no part
     return (
         f"SIGMORPHON 2018, `{settings['size']}`: {rows['train']:,} rows to train on, {rows['dev']} of the "
-        f"{held_out} sets to evaluate on ({settings['dev_rows']} a language), "
+        f"{held_out(settings)} to evaluate on ({settings['dev_rows']} a language), "
         f"{rows['vocabulary']} characters and tags; "
         f"{record['figures']['parameters']:,} parameters, {settings['steps']} steps of {settings['batch_size']} rows, "
         f"peak learning rate {settings['lr']:g}, {settings['beams']} beams. {len(everything)} runs, "

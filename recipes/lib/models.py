@@ -25,3 +25,11 @@ def config_of(model: PreTrainedModel) -> dict[str, Any] | None:
 def probabilities(model: PreTrainedModel, logits: Tensor) -> Tensor:
     """Distribution over the last axis of a model's logits: by the map of its head, or softmax if it is dense."""
     return hf_sparse.probabilities(model, logits) if hf_sparse.is_sparse(model) else logits.softmax(-1)
+
+
+def entmax_map(alpha: float, temperature: float | str) -> dict[str, Any] | None:
+    """Map of the entmax family at ``alpha``, as ``sparsify`` takes it; None for softmax, which is not replaced."""
+    if alpha == 1:
+        return None
+    named = {1.5: {"name": "entmax15"}, 2: {"name": "sparsemax"}}.get(alpha, {"name": "entmax", "alpha": alpha})
+    return {**named, "temperature": temperature}

@@ -24,7 +24,7 @@ import hf_sparse
 from hf_sparse.functional import balanced_temperature
 
 from ..lib.batches import padding_collator
-from ..lib.models import config_of, save
+from ..lib.models import config_of, entmax_map, save
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
@@ -80,22 +80,14 @@ class Sweep(Settings):
             hf_sparse.SparseConfig.parse(attn=self.attention, head=self.head)
 
 
-def of_alpha(alpha: float, temperature: float | str) -> dict[str, Any] | None:
-    """Map of the entmax family at ``alpha``; None for softmax, which is not replaced."""
-    if alpha == 1:
-        return None
-    named = {1.5: {"name": "entmax15"}, 2: {"name": "sparsemax"}}.get(alpha, {"name": "entmax", "alpha": alpha})
-    return {**named, "temperature": temperature}
-
-
 def output(alpha: float) -> dict[str, Any] | None:
     """Map of a head that is trained from scratch; see ``tempered``."""
-    return of_alpha(alpha, "auto")
+    return entmax_map(alpha, "auto")
 
 
 def within(alpha: float) -> dict[str, Any] | None:
     """Map of attention that is trained from scratch, at the temperature of docs/training.md."""
-    return of_alpha(alpha, balanced_temperature(alpha, KEYS) if alpha > 1 else 1.0)
+    return entmax_map(alpha, balanced_temperature(alpha, KEYS) if alpha > 1 else 1.0)
 
 
 def relu(**settings: float) -> dict[str, Any]:
@@ -134,9 +126,9 @@ def trials() -> dict[str, Sweep]:
     settings["softmax-head-0.5"] = {"head": {"name": "softmax", "temperature": 0.5}}
     heads: dict[str, float | str] = {"auto": "auto", "half": 4.0, "twice": 16.0}  # "auto" is 8 for 4,000 tokens
     for name, temperature in heads.items():
-        settings[f"entmax15-head-{name}"] = {"head": of_alpha(1.5, temperature), "attention": of_alpha(1.5, 2.0)}
-    settings["entmax15-attention-3"] = {"head": output(1.5), "attention": of_alpha(1.5, 3.0)}
-    settings["entmax15-lr-0.003"] = {"head": output(1.5), "attention": of_alpha(1.5, 2.0), "lr": 3e-3}
+        settings[f"entmax15-head-{name}"] = {"head": entmax_map(1.5, temperature), "attention": entmax_map(1.5, 2.0)}
+    settings["entmax15-attention-3"] = {"head": output(1.5), "attention": entmax_map(1.5, 3.0)}
+    settings["entmax15-lr-0.003"] = {"head": output(1.5), "attention": entmax_map(1.5, 2.0), "lr": 3e-3}
     return {f"trial-{name}": dataclasses.replace(short, **changes) for name, changes in settings.items()}
 
 

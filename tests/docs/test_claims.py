@@ -84,7 +84,7 @@ def test_sparse_outputs_must_both_be_ahead_on_average(claims, monkeypatch, softm
 
 def test_an_output_map_without_runs_is_named(claims, monkeypatch):
     inflection = importlib.import_module("blocks.claims.inflection")
-    monkeypatch.setattr(inflection, "grid_means", lambda key, grid: {("", ""): 0.5})
+    monkeypatch.setattr(inflection, "grid_means", lambda key, grid: {("softmax", "softmax"): 0.5})
     with pytest.raises(claims.NotRun, match=r"output-1\.5-\*"):
         inflection.sparse_output_is_more_accurate("medium")
 

@@ -226,10 +226,23 @@ def test_softmax_stays_as_it_is():
     assert head.temperature == 1
 
 
+@pytest.mark.parametrize(("name", "temperature"), [("entmax15", 64**0.25), ("sparsemax", 8.0), ("softmax", 1.0)])
+def test_the_temperature_of_attention_counts_on_64_keys(name, temperature, tmp_path):
+    auto = {"name": name, "temperature": "auto"}
+    model = sparsify(tiny_model("bart"), attn={"encoder": auto, "cross": [None, auto]}, head="entmax15")
+    rules = [rule for rule in sparse_config(model).attn if rule.map is not None]
+    assert [rule.map.temperature for rule in rules] == pytest.approx([temperature, temperature])
+    model.save_pretrained(tmp_path)
+    assert sparse_config(from_pretrained(tmp_path)) == sparse_config(model)
+
+
+LEARNED = {"name": "entmax", "alpha": "learned", "temperature": "auto"}
+
+
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"attn": {"name": "entmax15", "temperature": "auto"}}, "attn: temperature=\"auto\" counts the classes of a head"),
-    ({"attn": {"cross": {"name": "entmax15", "temperature": "auto"}}}, "cross.*attention has no fixed number of keys"),
-    ({"head": {"name": "sparsegen_lin", "temperature": "auto"}}, "follows the alpha of .*sparsegen_lin has none"),
+    ({"attn": {"name": "csparsemax", "temperature": "auto"}}, "attn: .*follows one alpha.*csparsemax has none here"),
+    ({"attn": {"cross": LEARNED}}, r"attn\['cross'\]: .*follows one alpha.*entmax has none here; give a number"),
+    ({"head": {"name": "sparsegen_lin", "temperature": "auto"}}, "head: .*follows one alpha.*sparsegen_lin has none"),
 ])  # fmt: skip
 def test_a_temperature_that_cannot_be_worked_out_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):

@@ -14,7 +14,7 @@ from recipes.inflection.model import source_text
 from recipes.inflection_grid import data, measures
 from recipes.inflection_grid import run as recipe
 from recipes.inflection_grid.pictures import draw
-from recipes.inflection_grid.report import card
+from recipes.inflection_grid.report import card, map_name
 from recipes.lib.records import CannotRun, write_json
 from recipes.lib.study import main
 
@@ -55,16 +55,27 @@ def test_test_sets_are_evaluated_on_where_they_are_asked_for(sigmorphon):
 
 
 def test_the_grid_is_that_of_the_paper_and_one_more():
-    trained = {name: (run.head, run.attention) for name, run in recipe.runs().items() if not run.members}
-    maps = ("", "entmax15", "sparsemax")
-    assert set(trained.values()) == {(a, b) for a in maps for b in maps} | {("alpha_relu", "entmax15")}
+    trained = {
+        name: (map_name(run.head), map_name(run.attention)) for name, run in recipe.runs().items() if not run.members
+    }
+    maps = ("softmax (1)", "entmax (1.5)", "sparsemax (2)")
+    assert set(trained.values()) == {(a, b) for a in maps for b in maps} | {("alpha_relu", "entmax (1.5)")}
     assert {run.members for run in recipe.runs().values()} - {""} == set(trained)
+
+
+def test_rows_may_begin_further_on(sigmorphon):
+    rows = data.prepared(str(sigmorphon), "german", "medium", 5).dev
+    later = data.prepared(str(sigmorphon), "german", "medium", 5, dev_from=1).dev
+    assert later["form"] == rows["form"][1:]
+    with pytest.raises(ValueError, match=f"dev_from must be below {len(rows)}, the rows of german, was 99"):
+        data.prepared(str(sigmorphon), "german", "medium", 5, dev_from=99)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("dev_rows=0", "dev_rows must be above 0, was 0"),
+        ("dev_from=-1", "dev_from must be at least 0, was -1"),
         ("steps=0", "steps must be above 0, was 0"),
         ("beams=1", "beams must be at least 2, was 1"),
         ("head=foo", "unknown sparse map 'foo'"),
@@ -178,5 +189,5 @@ def test_an_ensemble_of_dense_models_is_one(task, tmp_path):
     made = recipe.ensemble(settings, tmp_path / "ensemble")
     assert len(made.members) == 2
     assert len(measures.search(made, task.tokenizer, task.dev, beams=2)["forms"]) == 3
-    with pytest.raises(CannotRun, match=r"softmax-0 was trained with other settings \({'steps': 1600}\)"):
-        recipe.ensemble(dataclasses.replace(settings, steps=2400), tmp_path / "ensemble")
+    with pytest.raises(CannotRun, match=r"softmax-0 was trained with other settings \({'steps': 2400}\)"):
+        recipe.ensemble(dataclasses.replace(settings, steps=3200), tmp_path / "ensemble")

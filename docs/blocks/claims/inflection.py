@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import fmean
+from typing import Any
 
 from ._outcome import NotRun, Outcome, runs
 
 GRIDS = {"medium": "recipes/inflection_grid/results/medium.json", "high": "recipes/inflection_grid/results/high.json"}
-OUTPUTS = {"": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map; softmax has no name in the settings
+OUTPUTS = {"softmax": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map
 
 
 def grid_means(key: str, grid: str) -> dict[tuple[str, str], float]:
@@ -16,8 +18,14 @@ def grid_means(key: str, grid: str) -> dict[tuple[str, str], float]:
     for record in runs(GRIDS[grid]):
         settings = record["settings"]
         if not settings["members"]:
-            cells.setdefault((settings["head"], settings["attention"]), []).append(record["figures"][key])
+            cell = _name(settings["head"]), _name(settings["attention"])
+            cells.setdefault(cell, []).append(record["figures"][key])
     return {cell: fmean(values) for cell, values in cells.items()}
+
+
+def _name(given: str | Mapping[str, Any] | None) -> str:
+    """A map of the settings; in older records it is a name, empty for softmax."""
+    return given["name"] if isinstance(given, Mapping) else given or "softmax"
 
 
 def accuracies(grid: str) -> dict[str, list[float]]:
@@ -39,7 +47,7 @@ def sparse_output_is_more_accurate(grid: str) -> Outcome:
     found = accuracies(grid)
     means = {output: fmean(values) for output, values in found.items()}
     parts = [f"{alpha}: {means[output]:.1%} (mean of {len(found[output])})" for output, alpha in OUTPUTS.items()]
-    return Outcome(", ".join(parts), min(means["entmax15"], means["sparsemax"]) > means[""])
+    return Outcome(", ".join(parts), min(means["entmax15"], means["sparsemax"]) > means["softmax"])
 
 
 def attention_matters_less(grid: str) -> Outcome:
@@ -78,4 +86,4 @@ def more_words_than_at_medium(share: str) -> Outcome:
 
 def _largest(share: str, grid: str, above: float) -> Outcome:
     (head, attention), value = max(grid_means(share, grid).items(), key=lambda item: item[1])
-    return Outcome(f"{value:.0%} ({head} output, {attention or 'softmax'} attention)", value > above)
+    return Outcome(f"{value:.0%} ({head} output, {attention} attention)", value > above)
