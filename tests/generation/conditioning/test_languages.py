@@ -127,6 +127,15 @@ def test_times_that_the_tokenizer_leaves_out_write_nothing():
     assert len(found) > 10
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "text"),
+    [(word_tokenizer(), "w3 other"), (joined("a", "b"), "axb"), (joined("a"), "a</s>"), (byte_level("a", "Ã"), "é")],
+)
+def test_a_canonical_entry_that_the_tokenizer_does_not_write_is_refused(tokenizer, text):
+    with pytest.raises(ValueError, match=f"of the entry '{text}', which is the text .*; leave the entry out"):
+        Lexicon([text], tokenizer, tokenizations="canonical")
+
+
 def test_tokens_after_a_gap_in_the_vocabulary_count():
     tokenizer = joined("a", "x", "x", "b")  # 4 is no token, for a word has one id
     assert tokenizer.convert_ids_to_tokens([3, 4, 5, 6]) == ["a", None, "x", "b"]
