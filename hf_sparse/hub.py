@@ -116,9 +116,8 @@ def complete_files(path: Path) -> Iterator[Path]:
     Raises:
         ValueError: ``path`` is a file.
     """
+    check_target(path)
     target = path.resolve()
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"{path} is a file; give the path of a folder to save the model in")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
         folder = Path(temporary)
@@ -130,6 +129,19 @@ def complete_files(path: Path) -> Iterator[Path]:
             os.replace(folder / name, target / name)
         for stale in _stale_weights(target, {name.name for name in written if name.parent == Path()}):
             stale.unlink()
+
+
+def check_target(path: str | Path) -> None:
+    """Refuse a path where no folder can be.
+
+    Raises:
+        TypeError: no path.
+        ValueError: ``path`` is a file.
+    """
+    _check_path(path)
+    target = Path(path).resolve()
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{path} is a file; give the path of a folder to save the model in")
 
 
 # model.safetensors, model-00001-of-00002.safetensors and model.safetensors.index.json are weights of one model.
