@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 
@@ -17,7 +18,7 @@ from .attention import attention_sites
 from .conversion import calibrate, compare
 from .conversion.text_file import text_batches
 from .demo import Playground, launch_demo
-from .hub import from_pretrained, loading_class, save_pretrained
+from .hub import check_target, from_pretrained, loading_class, save_pretrained
 from .model import doctor, is_sparse, sparse_config, sparsify, unsparsify
 from .model.saved_config import block_of
 
@@ -88,7 +89,8 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _sparse(options: argparse.Namespace) -> PreTrainedModel:
-    """The model of the call, made sparse, or as it was saved sparse where no map is given."""
+    """The model of the call, made sparse, or as it was saved sparse where no map is given; it can be saved."""
+    check_target(options.out)
     model = _load(options.model)
     if options.attn is None and options.head is None and is_sparse(model):
         return model
@@ -99,9 +101,10 @@ def _sparse(options: argparse.Namespace) -> PreTrainedModel:
 def _load(path: str) -> Any:
     _say(f"reading {path}")
     config = AutoConfig.from_pretrained(path)
-    if block_of(config) is not None:
-        return from_pretrained(path)
-    return loading_class(None, config).from_pretrained(path)
+    try:
+        return (from_pretrained if block_of(config) is not None else loading_class(None, config).from_pretrained)(path)
+    except SafetensorError as error:
+        raise ValueError(f"the weights of {path} cannot be read: {error}") from error
 
 
 def _batches(model: PreTrainedModel, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -110,9 +113,11 @@ def _batches(model: PreTrainedModel, options: argparse.Namespace) -> list[dict[s
 
 
 def _save(model: PreTrainedModel, options: argparse.Namespace) -> None:
+    found = cached_file(options.model, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False)
+    tokenizer = None if found is None else AutoTokenizer.from_pretrained(options.model)
     save_pretrained(model, options.out)
-    if cached_file(options.model, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False) is not None:
-        AutoTokenizer.from_pretrained(options.model).save_pretrained(options.out)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(options.out)
     _say(f"wrote {options.out}")
 
 

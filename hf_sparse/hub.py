@@ -23,10 +23,12 @@ from .model.attach import attach, change_settings
 from .model.model_card import update_card
 from .model.saved_config import (
     ADAPTER_SETTINGS,
+    PARTS,
     AdapterSettings,
     block_of,
     found_file,
     marked_part,
+    parts_of,
     where_on_hub,
 )
 from .model.sparse_model import SparseModel
@@ -114,9 +116,8 @@ def complete_files(path: Path) -> Iterator[Path]:
     Raises:
         ValueError: ``path`` is a file.
     """
+    check_target(path)
     target = path.resolve()
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"{path} is a file; give the path of a folder to save the model in")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
         folder = Path(temporary)
@@ -128,6 +129,19 @@ def complete_files(path: Path) -> Iterator[Path]:
             os.replace(folder / name, target / name)
         for stale in _stale_weights(target, {name.name for name in written if name.parent == Path()}):
             stale.unlink()
+
+
+def check_target(path: str | Path) -> None:
+    """Refuse a path where no folder can be.
+
+    Raises:
+        TypeError: no path.
+        ValueError: ``path`` is a file.
+    """
+    _check_path(path)
+    target = Path(path).resolve()
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{path} is a file; give the path of a folder to save the model in")
 
 
 # model.safetensors, model-00001-of-00002.safetensors and model.safetensors.index.json are weights of one model.
@@ -240,9 +254,10 @@ def attach_as_saved(model: PreTrainedModel) -> None:
             f"a part of this {type(model).__name__} ({part}) is sparse by itself, and the whole would train, decode "
             "and be saved as a dense model: call unsparsify on the part, then sparsify(model, ...) on the whole"
         )
-    block = block_of(model.config)
-    if block is None:
+    whole, parts = block_of(model.config), parts_of(model.config)
+    if whole is None:
         return
+    block = parts.get(type(model).__name__, whole)
     config = SparseConfig.from_dict(block)
     for problem in _saved_problems(model, config):
         raise ValueError(f"this checkpoint is not for this model: {problem}")
@@ -257,4 +272,6 @@ def attach_as_saved(model: PreTrainedModel) -> None:
     own = config
     if config.head is not None and model.get_output_embeddings() is None:
         own = SparseConfig(config.attn)  # AutoModel of a language model: no head to be sparse
-    attach(model, own, saved_source(model.config, own), saved=config)
+    attach(model, own, saved_source(model.config, own), saved=SparseConfig.from_dict(whole))
+    if parts:  # which the whole around this model reads too
+        setattr(model.config, PARTS, parts)

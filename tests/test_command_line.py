@@ -1,6 +1,7 @@
 """``python -m hf_sparse``: its commands do what the functions of their names do."""
 
 import gzip
+import shutil
 import subprocess
 import sys
 from importlib.resources import files
@@ -106,11 +107,17 @@ def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(de
         ),
         (["compare", "{dense}", "--attn", "entmax15", "--data", "{empty}"], "has no line of text"),
         (["compare", "{dense}", "--attn", "entmax15", "--data", "{missing}"], "No such file"),
+        (["convert", "{damaged}", "{out}", "--attn", "entmax15"], "damaged cannot be read: Error while deserializing"),
+        (["convert", "{unreadable}", "{out}", "--attn", "entmax15"], "Expecting property name"),
+        (["calibrate", "{dense}", "{empty}", "--attn", "entmax15", "--data", "{missing}"], "empty is a file; give"),
     ],
 )
 def test_what_the_functions_refuse_ends_with_their_message(arguments, message, dense, tmp_path, capsys):
     (tmp_path / "empty").write_text("\n\n")
-    paths = {name: str(tmp_path / name) for name in ("dense", "out", "empty", "missing")}
+    for folder, file in (("damaged", "model.safetensors"), ("unreadable", "tokenizer.json")):
+        shutil.copytree(dense, tmp_path / folder)
+        (tmp_path / folder / file).write_text("{")
+    paths = {name: str(tmp_path / name) for name in ("dense", "out", "empty", "missing", "damaged", "unreadable")}
     with pytest.raises(SystemExit) as stopped:
         main([paths.get(word.strip("{}"), word) if word.endswith("}") else word for word in arguments])
     assert stopped.value.code == 2

@@ -25,6 +25,7 @@ from ..fertility.source import save_source
 from .state import described, sparse_config, state_of
 
 BLOCK = "hf_sparse"
+PARTS = "hf_sparse_parts"
 ADAPTER_SETTINGS = "hf_sparse.json"
 
 
@@ -38,6 +39,9 @@ def mark(model: PreTrainedModel, config: SparseConfig) -> None:
 
     The plain attribute ``attn_implementation`` ends up in ``config.json``, where stock Transformers reads a name it
     does not know and refuses to load: without this package no sparse checkpoint comes back dense in silence.
+
+    Parts that read the configuration of the whole find theirs there by the name of their class, if they hold some of
+    the layers of a kind with a map for each layer, and others hold the rest.
 
     Args:
         model: it carries the sites of its attention.
@@ -56,6 +60,15 @@ def mark(model: PreTrainedModel, config: SparseConfig) -> None:
                 of_part = replace(of_part, head=None, fused_loss=False)
             if of_part.attn or of_part.head is not None:
                 _write(module.config, of_part)
+    some = {
+        type(module).__name__: part_settings(config, own).to_dict()
+        for path, module in model.named_modules()
+        if isinstance(module, PreTrainedModel) and module.config is model.config
+        for own in [[site for site in sites if site.path.startswith(f"{path}.")]]
+        if any(0 < sum(site.kind == kind for site in own) < config.layers_listed(kind) for kind in KINDS)
+    }
+    if some:
+        setattr(model.config, PARTS, some)
 
 
 def unmark(model: PreTrainedModel) -> None:
@@ -63,12 +76,18 @@ def unmark(model: PreTrainedModel) -> None:
     of_modules = (module.config for module in model.modules() if isinstance(module, PreTrainedModel))
     for config in (*of_modules, *_parts(model.config)):
         vars(config).pop(BLOCK, None)
+        vars(config).pop(PARTS, None)
         vars(config).pop("attn_implementation", None)
 
 
 def block_of(config: PreTrainedConfig) -> dict[str, Any] | None:
     """The settings in a configuration as plain data, or None."""
     return vars(config).get(BLOCK)
+
+
+def parts_of(config: PreTrainedConfig) -> dict[str, dict[str, Any]]:
+    """The settings, by class, of parts with some of the layers of the configuration's model."""
+    return vars(config).get(PARTS, {})
 
 
 def marked_part(config: PreTrainedConfig) -> str | None:

@@ -18,10 +18,12 @@ from transformers import (
     EncoderDecoderModel,
 )
 
-from hf_sparse import sparsify, unsparsify
+from hf_sparse import from_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.attention import attention_sites
 from hf_sparse.losses import fenchel_young_loss
 from hf_sparse.model.seal import SENTENCE
+from tests.sweep.architectures import build
+from tests.sweep.inputs import inputs_for
 from tests.tiny_models import BOS, DECODER, EOS, PAD, attentions, spread, tokens
 
 LAYERS = {"encoder": ["entmax15", None, "sparsemax", {"name": "entmax", "alpha": 1.2}]}
@@ -65,6 +67,28 @@ def test_a_part_whose_layers_are_not_told_from_the_others_is_refused(tmp_path):
     sparsify(clip(), attn=LAYERS).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"attn\['encoder'\] lists 4 layers, CLIPForImageClassification has 2"):
         CLIPForImageClassification.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls"),
+    [
+        ("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration"),
+        ("diffusion_gemma", "DiffusionGemmaForBlockDiffusion"),
+    ],
+)
+def test_layers_of_one_kind_in_two_parts_that_read_one_configuration_come_back(kind, cls, tmp_path):
+    model = build(kind, cls)
+    listed = [{"name": "entmax", "alpha": 1.1 + layer / 10} for layer in range(6)]
+    sparsify(model, attn={"decoder": listed}, example=inputs_for(kind, model)).save_pretrained(tmp_path / "whole")
+    back = from_pretrained(tmp_path / "whole", auto_class=model._dense_class)
+    assert sparse_config(back) == sparse_config(model)
+    part = next(part for part in back.modules() if type(part).__name__ in back.config.hf_sparse_parts)
+    alone = part._dense_class.from_pretrained(tmp_path / "whole")
+    assert maps(alone) == maps(part)
+    assert sparse_config(alone) == sparse_config(part)
+    alone.save_pretrained(tmp_path / "part")
+    assert sparse_config(part._dense_class.from_pretrained(tmp_path / "part")) == sparse_config(part)
+    assert not [name for name in vars(unsparsify(back).config) if name.startswith("hf_sparse")]
 
 
 def test_without_the_package_a_part_refuses_to_load(tmp_path):

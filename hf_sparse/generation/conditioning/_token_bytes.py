@@ -22,7 +22,7 @@ class TokenBytes:
 
     Raises:
         TypeError: no tokenizer.
-        ValueError: a tokenizer that is not fast, or one whose decoder does something else.
+        ValueError: a tokenizer that is not fast, or one whose decoder does something else, or whose ``decode`` does.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, begins_text: bool) -> None:
@@ -31,10 +31,14 @@ class TokenBytes:
         special = set(tokenizer.all_special_ids)
         added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         words = tokenizer.convert_ids_to_tokens(list(range(1 + max(tokenizer.get_vocab().values(), default=-1))))
-        plain = [None if index in special | added else word for index, word in enumerate(words)]
+        hidden = _hidden(tokenizer)
+        plain = [
+            None if index in special | added else "" if index in hidden else word for index, word in enumerate(words)
+        ]
         texts = [None if word is None else _written(word, steps) for word in plain]
-        first = [None if word is None else _written_first(word, steps) for word in plain] if begins_text else texts
-        self._texts = (first, texts)
+        first = [None if word is None else _written_first(word, steps) for word in plain]
+        _check_decode(tokenizer, first, texts)
+        self._texts = (first if begins_text else texts, texts)
         self._ids = (_by_text(first), _by_text(texts))
 
     def text(self, token: int, begun: bool) -> bytes | None:
@@ -55,6 +59,44 @@ def _check_fast(tokenizer: object) -> None:
             f"tokenizer must be a fast one, which tells how it decodes, was {type(tokenizer).__name__}; give token "
             "ids, or a Language of your own"
         )
+
+
+def _hidden(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The added tokens that the decoder writes and the tokenizer's ``decode`` leaves out: times of Whisper."""
+    written = tokenizer.backend_tokenizer.decode
+    return {token for token in tokenizer.added_tokens_decoder if written([token]) and not _decoded(tokenizer, [token])}
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
+    return tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
+
+
+def _check_decode(tokenizer: PreTrainedTokenizerBase, first: list[bytes | None], texts: list[bytes | None]) -> None:
+    """Refuse a tokenizer whose ``decode`` does more than its decoder.
+
+    Args:
+        tokenizer: asked for the text of its whole vocabulary, without parts of characters.
+        first: what each token writes at the start of a text.
+        texts: and after others.
+
+    Raises:
+        ValueError: that text is another one.
+    """
+    whole = [token for token, text in enumerate(texts) if text is not None and _is_whole(text)]
+    parts = [first[token] if place == 0 else texts[token] for place, token in enumerate(whole)]
+    if _decoded(tokenizer, whole) != b"".join(filter(None, parts)).decode():
+        raise ValueError(
+            f"{type(tokenizer).__name__} decodes in a way of its own, so that the text of a token is not known; give "
+            "token ids, or a Language of your own"
+        )
+
+
+def _is_whole(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _by_text(texts: list[bytes | None]) -> dict[bytes, list[int]]:

@@ -75,7 +75,8 @@ def condition(
     Raises:
         TypeError: ``inputs`` is no mapping to tensors, ``given`` no ``Language``, or a budget no number.
         ValueError: another number of languages than of sentences, a constraint among the options without
-            ``constrained=True``, and what ``exact_search`` refuses.
+            ``constrained=True``, members that end with an end token, which is no part of them, and what
+            ``exact_search`` refuses.
 
     Source: p(x | L) = p(x) / p(L); the search is that of ``exact_search`` without pruning. Masking distorts the
     distribution as Park et al. 2024 ("Grammar-Aligned Decoding") describe.

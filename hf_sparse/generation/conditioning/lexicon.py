@@ -52,7 +52,8 @@ class Lexicon:
 
     Raises:
         TypeError: entries that are no list of texts or of ids, texts without tokenizer, no tokenizer.
-        ValueError: no entries, unknown ``tokenizations``, or a tokenizer whose tokens have no text of their own.
+        ValueError: no entries, unknown ``tokenizations``, a tokenizer whose tokens have no text of their own, or for
+            ``"canonical"`` one whose tokens of an entry are no text (the unknown token) or another one.
 
     Cost: of all tokenizations, one prefix per beginning of an entry and way to divide it into tokens. The tokens that
     continue a state are told (``allowed``), so that a dense head costs no more than a sparse one.
@@ -83,7 +84,7 @@ class Lexicon:
             if not isinstance(tokenizer, PreTrainedTokenizerBase):
                 raise TypeError(f"entries are texts: tokenizer must be that of the model, was {tokenizer!r}")
             if tokenizations == "canonical":
-                strings = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+                strings = [_canonical(text, tokenizer) for text in texts]
             else:
                 self._bytes = TokenBytes(tokenizer, begins_text)
                 strings = [list(text.encode()) for text in texts]
@@ -145,6 +146,24 @@ def _sorted_out(entries: Any) -> tuple[list[str], list[list[int]]]:
         if not _is_ids(entry):
             raise TypeError(f"entries must all be texts, or all be lists of token ids, was {entry!r} among them")
     return [], [list(entry) for entry in given]
+
+
+def _canonical(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens that a tokenizer makes of a text.
+
+    Raises:
+        ValueError: they write another text, by more than spaces and what the tokenizer's normalizer changes.
+    """
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    normalizer = tokenizer.backend_tokenizer.normalizer if tokenizer.is_fast else None
+    written = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    seen = [normalizer.normalize_str(each) if normalizer else each for each in (text, written)]
+    if len({"".join(each.replace("▁", " ").split()) for each in seen}) > 1:
+        raise ValueError(
+            f"the tokenizer makes {tokenizer.convert_ids_to_tokens(ids)} of the entry {text!r}, which is the text "
+            f"{written!r}; leave the entry out, or give token ids"
+        )
+    return ids
 
 
 def _is_ids(entry: Any) -> bool:

@@ -74,6 +74,15 @@ def test_members_and_their_probabilities_are_those_of_enumeration(name, head):
     assert high - low <= longer + DOUBLE
 
 
+def test_entries_with_the_end_token_are_refused_and_not_proved_impossible():
+    model, inputs = in_double("gpt2")
+    (string,) = likeliest(all_strings(model, inputs, 3), 1)
+    with pytest.raises(ValueError, match=rf"after .* goes on with the end token {EOS} alone, .* leave end tokens out"):
+        condition(model, inputs, Lexicon([[*string, EOS]]), max_new_tokens=4)
+    (found,) = condition(model, inputs, Lexicon([string, [*string, EOS]]), max_new_tokens=4)
+    assert [member.tokens for member in found.members] == [[*string, EOS]]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lexicon_is_complete_with_sparse_and_dense_heads(name):
     for head in ("entmax15", None):

@@ -5,7 +5,8 @@ import re
 import sys
 
 import pytest
-from tokenizers import decoders
+from tokenizers import AddedToken, decoders
+from transformers import CLIPTokenizer, WhisperTokenizerFast
 
 from hf_sparse import Grammar, Lexicon, RequiredWords, condition
 from tests.enumeration import all_strings, ended, model_and_inputs
@@ -114,6 +115,27 @@ def test_metaspace_leaves_out_the_spaces_of_the_first_token(scheme, begins_text)
             assert read(language, string) == (text == wanted), (wanted, string)
 
 
+def test_times_that_the_tokenizer_leaves_out_write_nothing():
+    tokenizer = WhisperTokenizerFast(vocab={"a": 0, "b": 1, "Ġa": 2}, merges=[])
+    tokenizer.add_tokens([AddedToken("<|0.00|>", special=False), AddedToken("a<", special=False)])
+    language = Lexicon([" ab", "aa<"], tokenizer)
+    numbers = [number for number in range(len(tokenizer)) if number not in tokenizer.all_special_ids]
+    found = [s for n in range(5) for s in itertools.product(numbers, repeat=n) if read(language, s)]
+    assert found == [
+        s for n in range(5) for s in itertools.product(numbers, repeat=n) if decoded(tokenizer, s) in (" ab", "aa<")
+    ]
+    assert len(found) > 10
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text"),
+    [(word_tokenizer(), "w3 other"), (joined("a", "b"), "axb"), (joined("a"), "a</s>"), (byte_level("a", "Ã"), "é")],
+)
+def test_a_canonical_entry_that_the_tokenizer_does_not_write_is_refused(tokenizer, text):
+    with pytest.raises(ValueError, match=f"of the entry '{text}', which is the text .*; leave the entry out"):
+        Lexicon([text], tokenizer, tokenizations="canonical")
+
+
 def test_tokens_after_a_gap_in_the_vocabulary_count():
     tokenizer = joined("a", "x", "x", "b")  # 4 is no token, for a word has one id
     assert tokenizer.convert_ids_to_tokens([3, 4, 5, 6]) == ["a", None, "x", "b"]
@@ -166,6 +188,7 @@ def test_conditioning_on_texts_sums_over_their_tokenizations():
         (lambda: Lexicon(["a"], LETTERS, tokenizations="some"), "must be one of 'all', 'canonical', was 'some'"),
         (lambda: Lexicon(["a"], LETTERS, begins_text=1), "begins_text must be True or False"),
         (lambda: Lexicon(["w3"], word_tokenizer()), "spaces between tokens"),
+        (lambda: Lexicon(["a"], CLIPTokenizer({"a": 0, "a</w>": 1}, [])), "CLIPTokenizer decodes in a way of its own"),
         *(
             (lambda decoder=decoder: Lexicon(["a"], decoding(decoder, "a")), f"tokenizer decodes with {name}")
             for name, decoder in (
