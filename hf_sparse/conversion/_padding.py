@@ -30,9 +30,9 @@ def counted(
 ) -> Tensor | None:
     """Which positions of one side of a model count: (batch, positions), True where they do; None where all do.
 
-    An encoder's, and a lone decoder's, are those of ``attention_mask``; a mask of more frames than there are
-    positions, as of sound, is read as the model does (``by_frames``), or at as many places: a position counts where
-    one of its frames does. The decoder's
+    An encoder's, and a lone decoder's, are those of ``attention_mask``, or where one of queries and keys (four
+    dimensions) shows a key to a query; a mask of more frames than there are positions, as of sound, is read as the
+    model does (``by_frames``), or at as many places: a position counts where one of its frames does. The decoder's
     positions of an encoder-decoder, cross-attention's queries among them, are those of ``decoder_attention_mask``, or
     where a label counts.
 
@@ -67,7 +67,15 @@ def _mask_of(batch: Mapping[str, Any], kind: str, is_encoder_decoder: bool) -> T
     """True where a position counts, in the length of the side's input."""
     if not is_encoder_decoder or kind == "encoder":
         given = batch.get("attention_mask")
-        return None if given is None else torch.as_tensor(given) != 0
+        return None if given is None else _visible(torch.as_tensor(given))
     if batch.get("decoder_attention_mask") is not None:
-        return torch.as_tensor(batch["decoder_attention_mask"]) != 0
+        return _visible(torch.as_tensor(batch["decoder_attention_mask"]))
     return None if batch.get("labels") is None else torch.as_tensor(batch["labels"]) != -100
+
+
+def _visible(mask: Tensor) -> Tensor:
+    """True where a mask leaves a position, one of queries and keys a key to some query."""
+    if mask.dim() != 4:
+        return mask != 0
+    shown = mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask != 0  # floats are added
+    return shown.any(1).any(1)

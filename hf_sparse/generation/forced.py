@@ -284,6 +284,7 @@ def _call(model: PreTrainedModel, prepared: Mapping[str, Any], sequences: Tensor
     for _ in range(sequences.shape[1] - prepared["input_ids"].shape[1]):
         longer = model._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
     call: dict[str, Any] = model.prepare_inputs_for_generation(sequences, is_first_iteration=True, **longer)
+    check_prompt(model, {**call, "input_ids": sequences})  # a prefix of PEFT would be put in twice
     return call
 
 

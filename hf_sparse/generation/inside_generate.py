@@ -8,6 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ..model.dry_run import quiet_evaluation
+
 
 class _Done(Exception):
     """Leaves ``generate`` with a result."""
@@ -23,7 +25,7 @@ def inside_generate(
     """The result of ``decode``, called by ``model.generate`` as its method of decoding.
 
     ``generate`` is left from there: what follows in the generate of some models (Whisper cuts sequences and scores and
-    asks for more segments) is for tokens, not for other results.
+    asks for more segments) is for tokens, not for other results. The model is in evaluation mode meanwhile.
 
     Args:
         model: a model with ``generate``.
@@ -40,7 +42,8 @@ def inside_generate(
         raise _Done(decode(*args, **kwargs))
 
     try:
-        model.generate(**inputs, custom_generate=leave, **options)
+        with quiet_evaluation(model):
+            model.generate(**inputs, custom_generate=leave, **options)
     except _Done as done:
         return done.result
     raise TypeError(f"generate of {type(model).__name__} takes no custom_generate, so that nothing can be searched")

@@ -29,6 +29,7 @@ class BeamRecord:
         ends: the tokens that ended a string.
         num_beams: beams per sentence.
         sampled: whether beams were drawn.
+        trained: whether a module was in training mode, where outputs are random.
         stopped_by: the names of stopping criteria other than end tokens and length.
         scores: of all beams at every step, where ``generate`` returns those of its sequences alone.
     """
@@ -36,6 +37,7 @@ class BeamRecord:
     ends: tuple[int, ...]
     num_beams: int
     sampled: bool
+    trained: bool
     stopped_by: tuple[str, ...]
     scores: tuple[Tensor, ...] | None = field(default=None, repr=False)
 
@@ -73,6 +75,7 @@ def recorded_beam_search(
             ends=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
             num_beams=generation_config.num_beams or 1,
             sampled=bool(generation_config.do_sample),
+            trained=any(module.training for module in self.modules()),
             stopped_by=tuple(
                 type(each).__name__
                 for each in stopping_criteria

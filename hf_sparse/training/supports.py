@@ -51,7 +51,8 @@ def store_supports(
             calibrated for small supports (``calibrate(teacher, loader, classes=64)``).
         dataset: tokenized rows, with all that the trainer reads.
         data_collator: the one that will be trained with, or another that leaves the same labels in every row; None is
-            Transformers' default. One that masks at random leaves others each time: mask first.
+            Transformers' default. One that masks at random leaves others each time: mask first. One that joins rows
+            into one, as ``DataCollatorWithFlattening``, is for training alone: store with one that pads.
         draws: classes to keep at each label, from any distribution, dense or sparse; None keeps all that are nonzero.
         seed: of the draws. For an epoch with other draws store the rows again with another seed;
             ``datasets.concatenate_datasets`` puts the epochs into one.
@@ -64,7 +65,7 @@ def store_supports(
 
     Raises:
         ValueError: a dense head without ``draws``; batches without labels, or logits that do not go with them position
-            by position; no language-model head; ``draws`` or ``batch_size`` below 1.
+            by position, or fewer rows than the data; no language-model head; ``draws`` or ``batch_size`` below 1.
         TypeError: not a ``datasets.Dataset``; ``draws`` or ``batch_size`` that is no whole number.
 
     Cost: a forward pass per row.
@@ -113,7 +114,9 @@ def store_supports(
         rows = [dict(zip(known, values)) for values in zip(*known.values())]
         found: dict[str, list[Any]] = {IDS: [], PROBABILITIES: []}
         with quiet_evaluation(teacher):
-            for p in _distributions(teacher, head or MapConfig("softmax"), collate(rows), shifts):
+            batch = collate(rows)
+            _check_labels(batch, len(rows))
+            for p in _distributions(teacher, head or MapConfig("softmax"), batch, shifts):
                 ids, kept = _all_of(p) if draws is None else _drawn_from(p, draws, generator)
                 found[IDS].append(ids)
                 found[PROBABILITIES].append(kept)
@@ -132,10 +135,23 @@ def store_supports(
     return stored
 
 
-def _distributions(teacher: PreTrainedModel, head: MapConfig, batch: dict[str, Any], shifts: bool) -> Iterator[Tensor]:
-    """The distributions (labels that count, V) of each row of a batch; ``shifts`` is that of ``shifts_labels``."""
+def _check_labels(batch: dict[str, Any], num_rows: int) -> None:
+    """Refuse a batch without labels, or in which rows of the data are joined.
+
+    Raises:
+        ValueError: it is one.
+    """
     if batch.get("labels") is None:
         raise ValueError("store_supports needs labels, which tell the positions that count; the collator made none")
+    if len(batch["labels"]) != num_rows:
+        raise ValueError(
+            f"the collator made {len(batch['labels'])} rows of labels of {num_rows} rows of the data, and supports "
+            "are stored row by row; store them with a collator that pads, and train with your own"
+        )
+
+
+def _distributions(teacher: PreTrainedModel, head: MapConfig, batch: dict[str, Any], shifts: bool) -> Iterator[Tensor]:
+    """The distributions (labels that count, V) of each row of a batch; ``shifts`` is that of ``shifts_labels``."""
     device = teacher.device
     given = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
     labels = given["labels"]
@@ -181,7 +197,7 @@ def check_positions(logits: Tensor | LinearLogits, labels: Tensor, purpose: str)
 
 
 def has_supports(dataset: object) -> bool:
-    """Whether a data set has the columns of ``store_supports``."""
+    """Whether a data set tells that it has the columns of ``store_supports``."""
     return {IDS, PROBABILITIES} <= set(getattr(dataset, "column_names", None) or ())
 
 
@@ -254,10 +270,14 @@ class Supports(NamedTuple):
             raise ValueError("a batch came without supports; every row of the data must be one of store_supports")
         ids, p = inputs[IDS], inputs[PROBABILITIES]
         stored = p.sum(-1) > 0
-        if stored.sum(1).tolist() != counted.sum(1).tolist():
+        given, wanted = stored.sum(1), counted.sum(1)
+        if len(wanted) == 1:  # a collator may join rows into one, in order
+            given = given.sum(0, keepdim=True)
+        if given.tolist() != wanted.tolist():
             raise ValueError(
-                f"supports were stored for {stored.sum(1).tolist()} labels of the rows of a batch, in which "
-                f"{counted.sum(1).tolist()} count; store them with the collator that trains"
+                f"supports were stored for {given.tolist()} labels of the rows of a batch, in which {wanted.tolist()} "
+                "count; store them with the collator that trains. If it pads on the left, the first label of a row "
+                "counts only where the row is padded: pad on the right, or make that label -100"
             )
         if ids.numel() and int(ids.max()) >= num_classes:
             raise ValueError(f"the stored supports have class {int(ids.max())}, and the model {num_classes} classes")

@@ -102,7 +102,7 @@ class SparseTrainer(BucketedTrainer):
             )
         self._sparsity = _Sparsity()
         self._teacher = teacher
-        if args.distillation_weight and has_supports(self.train_dataset):
+        if args.distillation_weight:
             self.data_collator: Any = SupportCollator(self.data_collator)
         self._prepare(self.model)
 
@@ -159,7 +159,7 @@ class SparseTrainer(BucketedTrainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        if self._distillation is not None and self._distillation.stored:
+        if self.args.distillation_weight:
             columns = cast(Any, self)._signature_columns
             self._signature_columns = [*dict.fromkeys([*columns, IDS, PROBABILITIES])]
 
@@ -202,6 +202,13 @@ class SparseTrainer(BucketedTrainer):
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
         if not model.training:
             inputs = without_supports(inputs)
+        elif IDS in inputs and not (self._distillation and self._distillation.stored):
+            raise ValueError(
+                f"the rows have a teacher's supports, which would teach nothing: train_dataset, a "
+                f"{type(self.train_dataset).__name__}, does not tell its columns. Give a datasets.Dataset (select and "
+                "concatenate_datasets take the place of torch's classes, Dataset.from_list that of a list), or its "
+                "IterableDataset with features=... in map"
+            )
         run = self._forward(model, kwargs.get("num_items_in_batch"))
         if not self._counts_supports(model):
             return super().compute_loss(run, inputs, return_outputs, **kwargs)
@@ -242,6 +249,10 @@ class SparseTrainer(BucketedTrainer):
             advice = cold_start(map_config, missed / max(rows, 1), vocab_size)
             if advice is not None:
                 logger.warning("at the first step %s", advice)
+
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """``Trainer``'s own, which may call ``generate``, on data with supports too."""
+        return super().prediction_step(model, without_supports(inputs), *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
         """Log, with the sparsity seen since the last training log."""

@@ -205,6 +205,10 @@ def test_a_time_budget_reads_less():
         ({"decoder_attention_mask": [[1, 0]], "labels": torch.tensor([[4, 4]])}, "decoder", True, (1, 2),
          [[True, False]]),
         ({"attention_mask": torch.ones(1, 2)}, "encoder", False, (1, 2), None),
+        ({"attention_mask": torch.tensor([[[[0, 0, 0], [0, 1, 0], [0, 1, 1]]]]).bool()}, "decoder", False, (1, 3),
+         [[False, True, True]]),
+        ({"attention_mask": torch.tensor([[[[0.0, -1e38], [0.0, -1e38]]]]).mul(3)}, "encoder", True, (1, 2),
+         [[True, False]]),
         ({"labels": torch.tensor([[4, -100]])}, "decoder", False, (1, 2), None),
     ],
 )  # fmt: skip

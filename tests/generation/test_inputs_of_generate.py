@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from transformers import (
     Blip2Config,
     Blip2ForConditionalGeneration,
@@ -184,6 +185,17 @@ def test_what_one_pass_does_not_score_is_refused(build, message):
     model, inputs = made(build)
     sequences = torch.cat([inputs["input_ids"], torch.tensor([[4, 5]])], dim=1)
     with pytest.raises(ValueError, match=message):
+        score_sequences(model, inputs, sequences)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name"), [(PrefixTuningConfig, "past_key_values"), (PromptTuningConfig, "inputs_embeds")]
+)
+def test_prompts_of_peft_are_not_scored_by_one_pass(prompt, name):
+    model, inputs = model_and_inputs("llama", "entmax15")
+    model = get_peft_model(model, prompt(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    sequences = torch.cat([inputs["input_ids"], torch.tensor([[4, 5]])], dim=1)
+    with pytest.raises(ValueError, match=f"PeftModelForCausalLM decodes from {name}"):
         score_sequences(model, inputs, sequences)
 
 

@@ -5,7 +5,15 @@ from contextlib import nullcontext
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, load_from_disk
-from transformers import BertModel, DataCollatorForSeq2Seq, LlamaConfig, LlamaForCausalLM
+from peft import LoraConfig, get_peft_model
+from torch.utils.data import Subset
+from transformers import (
+    BertModel,
+    DataCollatorForSeq2Seq,
+    DataCollatorWithFlattening,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from hf_sparse import (
     SparseSeq2SeqTrainer,
@@ -198,6 +206,39 @@ def test_training_refuses_supports_that_do_not_fit(tmp_path):
         Supports.taken({IDS: torch.tensor([[[22]]]), PROBABILITIES: torch.ones(1, 1, 1)}, torch.ones(1, 1).bool(), 9)
     with pytest.raises(ValueError, match="a batch came without supports"):
         Supports.taken({}, torch.ones(1, 1).bool(), 9)
+    with pytest.raises(ValueError, match=r"pads on the left.*make that label -100"):
+        Supports.taken({IDS: torch.zeros(2, 1, 1), PROBABILITIES: torch.ones(2, 1, 1)}, torch.ones(2, 2).bool(), 9)
+
+
+@pytest.mark.parametrize(
+    "hidden", [lambda data: Subset(data, range(4)), list, lambda data: data.to_iterable_dataset().map(dict)]
+)
+def test_supports_that_the_trainer_cannot_see_are_not_ignored(hidden, tmp_path):
+    adapter = get_peft_model(student("llama"), LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    with pytest.raises(ValueError, match=r"would teach nothing: train_dataset, a .* its columns\. Give"):
+        trained_on(adapter, hidden(stored_rows()), tmp_path)
+
+
+def test_a_collator_that_joins_rows_trains_on_supports_stored_row_by_row(tmp_path):
+    rows = [tokens(1, length, seed=length)[0].tolist() for length in (3, 7, 5, 4)]
+    data = Dataset.from_dict({"input_ids": rows, "labels": rows})
+    padded, joined = DataCollatorForSeq2Seq(word_tokenizer(), padding=True), DataCollatorWithFlattening()
+    stored, models = store_supports(narrow_teacher("llama"), data, padded), []
+    for collator in (padded, joined):
+        models.append(student("llama", attn="entmax15"))
+        args = arguments(tmp_path, distillation_weight=0.5, per_device_train_batch_size=4)
+        SparseTrainer(models[-1], args, train_dataset=stored, data_collator=collator).train()
+    assert largest_change(*models) < 1e-6
+    assert largest_change(models[0], student("llama", attn="entmax15")) > 1e-3
+    with pytest.raises(ValueError, match=r"made 1 rows of labels of 4 rows of the data.*a collator that pads"):
+        store_supports(narrow_teacher("llama"), data, joined)
+
+
+def test_sentences_are_generated_for_data_with_supports(tmp_path):
+    data = stored_rows("bart")
+    args = arguments(tmp_path, distillation_weight=0.5, predict_with_generate=True, generation_max_length=4)
+    trainer = SparseSeq2SeqTrainer(student("bart"), args, train_dataset=data)
+    assert len(trainer.predict(data).predictions) == len(data)
 
 
 def test_rows_without_supports_give_batches_without_them():

@@ -53,8 +53,8 @@ def condition(
     the probability that a masked token had goes to its neighbours, whether or not they lead to likely members.
 
     Args:
-        model: a model with a language-model head, in evaluation mode. With a dense head the walk is complete only
-            where L is finite (a ``Lexicon``) or ``max_new_tokens`` ends all of its members.
+        model: a model with a language-model head; it runs in evaluation mode. With a dense head the walk is complete
+            only where L is finite (a ``Lexicon``) or ``max_new_tokens`` ends all of its members.
         inputs: keyword inputs of ``model.generate``, (B, length) tensors; decoder-only prompts padded on the left.
         given: the language L: ``Lexicon``, ``Grammar``, ``RequiredWords``, ``Intersection`` or another ``Language``,
             which is read after the prompt; or one for each sentence.

@@ -71,7 +71,8 @@ class Lattice:
             raise ValueError("exact search starts from the prompt; pass past_key_values=None, not a filled cache")
         inputs = self._model.prepare_inputs_for_generation(self._prompts, is_first_iteration=True, **kwargs)
         output = self._model(**inputs, return_dict=True)
-        filled = kwargs.pop("past_key_values", None)
+        kwargs.pop("past_key_values", None)
+        filled = output.get("past_key_values")  # as generate does: an adapter may have put in a cache of its own
         if kwargs.get("use_cache"):
             if not isinstance(filled, Cache):
                 name = type(self._model).__name__

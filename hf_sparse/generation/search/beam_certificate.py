@@ -40,8 +40,9 @@ def beam_certificate(model: PreTrainedModel, output: ModelOutput, num_beams: int
     Raises:
         ValueError: no scores in ``output``, no record of a beam search (Whisper's generate has several, with
             fallback temperatures or more than one segment), no end token, another number of beams or sentences,
-            sampled beams, another stopping criterion than end tokens and length, NaN, a processor that makes
-            probabilities sum to more than 1, or tied scores that the search resolved in another way than its replay.
+            sampled beams, a model in training mode, another stopping criterion than end tokens and length, NaN, a
+            processor that makes probabilities sum to more than 1, or tied scores that the search resolved in another
+            way than its replay.
 
     Source: Peters et al. 2019, Section 4.1.
 
@@ -81,6 +82,11 @@ def _checked_record(model: PreTrainedModel, output: ModelOutput, num_beams: int)
         raise ValueError("generate had no eos_token_id: no string ever ends; set it to the end token")
     if record.num_beams != num_beams:
         raise ValueError(f"num_beams was {num_beams}, and the search had {record.num_beams} beams per sentence")
+    if record.trained:
+        raise ValueError(
+            "the model was in training mode, where outputs are random, so nothing can be proved; call model.eval() "
+            "before generate"
+        )
     if record.sampled or record.stopped_by:
         how = "sampled (do_sample=True)" if record.sampled else f"stopped by {', '.join(record.stopped_by)}"
         raise ValueError(

@@ -65,7 +65,7 @@ def enumerate_support(
     little is at stake. With a ``min_probability`` well above rounding such strings do not count.
 
     Args:
-        model: a model with a sparse head, in evaluation mode; any head with a ``min_probability`` above 0.
+        model: a model with a sparse head; any head with a ``min_probability`` above 0. It runs in evaluation mode.
         inputs: keyword inputs of ``model.generate`` for one sentence, (1, length) tensors.
         max_hypotheses: most strings kept, finished or not; beyond it the least likely are dropped.
         max_new_tokens: longest string, in tokens.

@@ -75,7 +75,7 @@ def exact_search(
     one sweep. A softmax model gives every string nonzero probability, but many sentences are proved all the same.
 
     Args:
-        model: a model with a language-model head, sparse or not, in evaluation mode.
+        model: a model with a language-model head, sparse or not. It is searched in evaluation mode.
         inputs: keyword inputs of ``model.generate``, (B, length) tensors; decoder-only prompts padded on the left.
         num_hypotheses: number of likeliest strings to find.
         max_new_tokens: longest string, in tokens, its end token included; longer ones are left.
@@ -245,6 +245,8 @@ def search_strings(
     among all strings.
     """
     _check_mode(generation_config, stopping_criteria)
+    if any(module.training for module in model.modules()):
+        raise ValueError("the model is in training mode, where outputs are random: call model.eval() before generate")
     if len(input_ids) == 0:
         raise ValueError("the batch is empty: give at least one sentence")
     budgets = {"num_hypotheses": num_hypotheses, "width": width, "max_open": max_open, "max_expanded": max_expanded}

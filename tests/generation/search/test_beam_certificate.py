@@ -128,6 +128,9 @@ def test_refuses_what_is_not_a_beam_search():
     stopped = model.generate(**inputs, max_new_tokens=6, num_beams=2, max_time=60.0, **SETTINGS)
     with pytest.raises(ValueError, match="the beams were stopped by MaxTimeCriteria"):
         beam_certificate(model, stopped, 2)
+    unsure = model.train().generate(**inputs, max_new_tokens=3, num_beams=2, **SETTINGS)
+    with pytest.raises(ValueError, match=r"the model was in training mode.*call model\.eval\(\) before generate"):
+        beam_certificate(model.eval(), unsure, 2)
     other = type(output)(**output)
     with pytest.raises(ValueError, match="does not come from T5ForConditionalGeneration's beam search as it was"):
         beam_certificate(model, other, 4)

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from peft import PrefixTuningConfig, get_peft_model
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -55,6 +56,40 @@ def test_finds_the_likeliest_strings_with_their_probabilities(name, head):
     for hypothesis in result.hypotheses:
         assert table[tuple(hypothesis.tokens)] == pytest.approx(hypothesis.probability, rel=1e-9)
     assert_accounts_for(result, table)
+
+
+@pytest.mark.parametrize("settings", [{"attention_dropout": 0.5}, {"checkpointing": True}])
+def test_a_model_in_training_is_searched_in_evaluation_mode(settings):
+    model, inputs = in_double("llama", "entmax15")
+    expected = exact_search(model, inputs, max_new_tokens=STEPS)
+    if settings.get("checkpointing"):  # which leaves the cache out, in training
+        model.activation_checkpointing_enable()
+    for layer in model.model.layers:
+        vars(layer.self_attn).update(settings)
+    model.train()
+    assert exact_search(model, inputs, max_new_tokens=STEPS) == expected
+    assert model.training
+    with pytest.raises(ValueError, match=r"in training mode, where outputs are random: call model\.eval\(\)"):
+        model.generate(**inputs, custom_generate=exact_decoding, max_new_tokens=STEPS)
+
+
+def test_prefixes_of_peft_are_in_the_shared_cache():
+    torch.manual_seed(0)
+    model, inputs = in_double("llama", "entmax15")
+    model = get_peft_model(model, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).double()
+    model.prompt_encoder["default"].embedding.weight.data.mul_(3)
+    found, alone = (
+        exact_search(model, inputs, max_new_tokens=STEPS, **each)[0] for each in ({}, {"use_cache": False})
+    )
+    assert [each.tokens for each in found.hypotheses] == [each.tokens for each in alone.hypotheses]
+    prompt = inputs["input_ids"]
+    log_p, ids = 0.0, prompt
+    for token in found.best.tokens:
+        with torch.no_grad():
+            log_p += float(model(input_ids=ids).logits[0, -1].log_softmax(-1)[token])
+        ids = torch.cat([ids, torch.tensor([[token]])], 1)
+    assert len(found.best.tokens) > 1
+    assert found.best.log_probability == pytest.approx(log_p, rel=1e-9)
 
 
 @pytest.mark.parametrize("head", ["entmax15", "sparsemax", None], ids=str)
