@@ -101,8 +101,9 @@ def _sparse(options: argparse.Namespace) -> PreTrainedModel:
 def _load(path: str) -> Any:
     _say(f"reading {path}")
     config = AutoConfig.from_pretrained(path)
+    load = loading_class(None, config).from_pretrained if block_of(config) is None else from_pretrained
     try:
-        return (from_pretrained if block_of(config) is not None else loading_class(None, config).from_pretrained)(path)
+        return load(path)
     except SafetensorError as error:
         raise ValueError(f"the weights of {path} cannot be read: {error}") from error
 
