@@ -15,7 +15,7 @@ from transformers.utils import ModelOutput
 
 from ..functional.arguments import check_tensor
 from ..model.distribution import distribution
-from ..model.state import is_sparse, raw_scores
+from ..model.state import is_sparse, raw_scores, transformers_model
 from .inputs import (
     check_logits,
     check_one_segment,
@@ -141,13 +141,18 @@ def forced_call(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences:
     Arguments and errors are those of ``forced_output``, but for what the pass itself shows.
     """
     prepared, start = _checked(model, inputs, sequences, {})
-    return _call(model, prepared, sequences), start.shape[1]
+    call = _call(model, prepared, sequences)
+    check_prompt(model, {**call, "input_ids": sequences})  # a prefix of PEFT, which a second pass would find longer
+    return call, start.shape[1]
 
 
 def run_forced(model: PreTrainedModel, call: Mapping[str, Any], **options: object) -> ModelOutput:
-    """The output of ``model(**call)`` with raw scores in its logits."""
+    """The output of a model for a call, with raw scores in its logits.
+
+    The call is for the Transformers model, as in ``generate``: a prefix of PEFT is in it already.
+    """
     with raw_scores(model) if is_sparse(model) else nullcontext():
-        return model(**call, **options)
+        return transformers_model(model)(**call, **options)
 
 
 def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int, sequences: Tensor | None = None) -> Tensor:
@@ -284,7 +289,6 @@ def _call(model: PreTrainedModel, prepared: Mapping[str, Any], sequences: Tensor
     for _ in range(sequences.shape[1] - prepared["input_ids"].shape[1]):
         longer = model._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
     call: dict[str, Any] = model.prepare_inputs_for_generation(sequences, is_first_iteration=True, **longer)
-    check_prompt(model, {**call, "input_ids": sequences})  # a prefix of PEFT would be put in twice
     return call
 
 

@@ -188,14 +188,28 @@ def test_what_one_pass_does_not_score_is_refused(build, message):
         score_sequences(model, inputs, sequences)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "name"), [(PrefixTuningConfig, "past_key_values"), (PromptTuningConfig, "inputs_embeds")]
-)
-def test_prompts_of_peft_are_not_scored_by_one_pass(prompt, name):
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_prefix_of_peft_is_read_once(name):
+    model, inputs = model_and_inputs(name, "entmax15")
+    model = get_peft_model(model, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    torch.nn.init.normal_(model.prompt_encoder["default"].embedding.weight)
+    padded = {key: torch.nn.functional.pad(ids, (2, 0), value=PAD * (key == "input_ids")) for key, ids in inputs.items()}
+    found = model.generate(
+        **padded, max_new_tokens=3, do_sample=False, return_dict_in_generate=True, output_logits=True
+    )
+    steps = step_supports(model, padded, found.sequences[0, padded["input_ids"].shape[1] :].tolist())
+    for step, logits in zip(steps, found.logits, strict=True):
+        p = logits[0].softmax(-1)
+        torch.testing.assert_close(torch.tensor(step.probabilities), p[step.tokens], atol=1e-5, rtol=1e-4)
+    with pytest.raises(ValueError, match="PeftModelForCausalLM decodes from past_key_values"):
+        certify(model, inputs, found.sequences[:, 2:])
+
+
+def test_a_prompt_of_peft_is_not_scored_by_one_pass():
     model, inputs = model_and_inputs("llama", "entmax15")
-    model = get_peft_model(model, prompt(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    model = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
     sequences = torch.cat([inputs["input_ids"], torch.tensor([[4, 5]])], dim=1)
-    with pytest.raises(ValueError, match=f"PeftModelForCausalLM decodes from {name}"):
+    with pytest.raises(ValueError, match="PeftModelForCausalLM gives logits of"):
         score_sequences(model, inputs, sequences)
 
 
