@@ -193,7 +193,8 @@ def test_a_prefix_of_peft_is_read_once(name):
     model, inputs = model_and_inputs(name, "entmax15")
     model = get_peft_model(model, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
     torch.nn.init.normal_(model.prompt_encoder["default"].embedding.weight)
-    padded = {key: torch.nn.functional.pad(ids, (2, 0), value=PAD * (key == "input_ids")) for key, ids in inputs.items()}
+    padding = {"input_ids": PAD, "attention_mask": 0}
+    padded = {key: torch.nn.functional.pad(ids, (2, 0), value=padding[key]) for key, ids in inputs.items()}
     found = model.generate(
         **padded, max_new_tokens=3, do_sample=False, return_dict_in_generate=True, output_logits=True
     )
