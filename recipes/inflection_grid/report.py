@@ -13,7 +13,9 @@ from ..lib.environment import short_commit
 from ..lib.records import Figures, Record
 from .pictures import draw
 
-MEDIUM, HIGH = (f"recipes/inflection_grid/results/{size}.json" for size in ("medium", "high"))
+EIGHT, TRIALS, MEDIUM, HIGH = (
+    f"recipes/inflection_grid/results/{name}.json" for name in ("eight_languages", "trials", "medium", "high")
+)
 DATA = {"": "English verbs of the repository", "sigmorphon2018": "SIGMORPHON 2018"}
 MEASURES = (
     Measure("accuracy", "accuracy", ".1%", "higher"),
@@ -49,7 +51,7 @@ def condensed(figures: Figures) -> Figures:
 
 
 def map_name(given: str | Mapping[str, Any] | None) -> str:
-    """A map of the settings, as the tables call it; in older records it is a name, empty for softmax."""
+    """A map of the settings, as the tables call it; in older records it is a name."""
     name = given["name"] if isinstance(given, Mapping) else given or "softmax"
     return {"softmax": "softmax (1)", "entmax15": "entmax (1.5)", "sparsemax": "sparsemax (2)"}.get(name, name)
 
@@ -145,6 +147,38 @@ def origin(result: str) -> str:
         f"({record['hardware']['device']}), torch {versions['torch']}, transformers {versions['transformers']}, "
         f"commits {', '.join(commits)}."
     )
+
+
+def trials(result: str) -> str:
+    """The choice of temperatures: accuracy with one map in the place of softmax."""
+    lines = ["| map | in | temperature | accuracy | all possible forms seen |", "|---" * 5 + "|"]
+    for (record,) in trained(result).values():
+        places = [place for place in ("head", "attention") if record["settings"][place]]
+        given = record["settings"][places[0]] if places else None
+        temperature = given["temperature"] if isinstance(given, Mapping) else 1
+        if temperature == "auto":
+            temperature = f'{record["figures"]["config"]["head"]["temperature"]:.1f} (`"auto"`)'
+        shares = f"{record['figures']['accuracy']:.1%} | {record['figures']['all_forms_seen']:.1%}"
+        lines.append(f"| {map_name(given)} | {places[0] if places else ''} | {temperature} | {shares} |")
+    return f"{chr(10).join(lines)}\n\n{origin(result)}"
+
+
+@block
+def inflection_grid_eight() -> str:
+    """The grid with a thousand words in each of eight languages."""
+    return grid(EIGHT)
+
+
+@block
+def inflection_languages_eight() -> str:
+    """The same by language."""
+    return languages(EIGHT)
+
+
+@block
+def inflection_trials() -> str:
+    """The choice of temperatures."""
+    return trials(TRIALS)
 
 
 @block

@@ -8,7 +8,7 @@ from typing import Any
 
 from ._outcome import NotRun, Outcome, runs
 
-GRIDS = {"medium": "recipes/inflection_grid/results/medium.json", "high": "recipes/inflection_grid/results/high.json"}
+GRIDS = {name: f"recipes/inflection_grid/results/{name}.json" for name in ("eight_languages", "medium", "high")}
 OUTPUTS = {"softmax": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map
 
 
@@ -24,7 +24,7 @@ def grid_means(key: str, grid: str) -> dict[tuple[str, str], float]:
 
 
 def _name(given: str | Mapping[str, Any] | None) -> str:
-    """A map of the settings; in older records it is a name, empty for softmax."""
+    """A map of the settings; in older records it is a name."""
     return given["name"] if isinstance(given, Mapping) else given or "softmax"
 
 
