@@ -60,13 +60,13 @@ def mark(model: PreTrainedModel, config: SparseConfig) -> None:
                 of_part = replace(of_part, head=None, fused_loss=False)
             if of_part.attn or of_part.head is not None:
                 _write(module.config, of_part)
-    some = {
-        type(module).__name__: part_settings(config, own).to_dict()
-        for path, module in model.named_modules()
-        if isinstance(module, PreTrainedModel) and module.config is model.config
-        for own in [[site for site in sites if site.path.startswith(f"{path}.")]]
-        if any(0 < sum(site.kind == kind for site in own) < config.layers_listed(kind) for kind in KINDS)
-    }
+    some = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, PreTrainedModel) or module.config is not model.config:
+            continue
+        own = [site for site in sites if site.path.startswith(f"{path}.")]
+        if any(0 < sum(site.kind == kind for site in own) < config.layers_listed(kind) for kind in KINDS):
+            some[type(module).__name__] = part_settings(config, own).to_dict()
     if some:
         setattr(model.config, PARTS, some)
 
