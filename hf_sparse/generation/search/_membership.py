@@ -44,7 +44,7 @@ class Membership:
         """The tokens (n,) of nonzero probability with which a member goes on, or ends, after a prefix.
 
         Raises:
-            ValueError: members that only an end token would continue: they were meant to end there.
+            ValueError: a member goes on with an end token where none ends: it was meant to end there.
         """
         language, state = self._languages[i], self._state(i, prefix)
         if state is None:  # its language's ``allowed`` said too much
@@ -53,13 +53,14 @@ class Membership:
         if told is None:
             tokens = possible.nonzero()[:, 0].tolist()
             told = [token for token in tokens if token not in self._ends and language.step(state, token) is not None]
-        told, ends = set(told), self._ends if language.accepts(state) else []
-        if not ends and told and told <= set(self._ends):
+        ends = self._ends if language.accepts(state) else []
+        inner = [token for token in told if token in self._ends]
+        if inner and not ends:
             raise ValueError(
-                f"after {list(prefix)} the language goes on with the end token {min(told)} alone, which ends an "
-                "output and is no part of it: leave end tokens out of the language's entries, or out of eos_token_id"
+                f"after {list(prefix)} the language goes on with the end token {inner[0]}, which ends an output and is "
+                "no part of it: leave end tokens out of the language's entries, or out of eos_token_id"
             )
-        known = [token for token in told if token not in self._ends and 0 <= token < len(possible)]
+        known = [token for token in set(told) if token not in self._ends and 0 <= token < len(possible)]
         kept = torch.tensor([*ends, *known], dtype=torch.long, device=possible.device)
         return kept[possible[kept]]
 

@@ -77,8 +77,10 @@ def test_members_and_their_probabilities_are_those_of_enumeration(name, head):
 def test_entries_with_the_end_token_are_refused_and_not_proved_impossible():
     model, inputs = in_double("gpt2")
     (string,) = likeliest(all_strings(model, inputs, 3), 1)
-    with pytest.raises(ValueError, match=rf"after .* goes on with the end token {EOS} alone, .* leave end tokens out"):
+    with pytest.raises(ValueError, match=rf"after .* goes on with the end token {EOS}, .* leave end tokens out"):
         condition(model, inputs, Lexicon([[*string, EOS]]), max_new_tokens=4)
+    with pytest.raises(ValueError, match=rf"after .* goes on with the end token {EOS}, .* leave end tokens out"):
+        condition(model, inputs, Lexicon([[*string, EOS], [*string, EOS + 1]]), max_new_tokens=4)
     (found,) = condition(model, inputs, Lexicon([string, [*string, EOS]]), max_new_tokens=4)
     assert [member.tokens for member in found.members] == [[*string, EOS]]
 
