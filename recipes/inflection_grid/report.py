@@ -50,9 +50,14 @@ def condensed(figures: Figures) -> Figures:
     return {name: value for name, value in figures.items() if name != "loss"}
 
 
+def name_of(given: str | Mapping[str, Any] | None) -> str:
+    """The name of a map of the settings; in older records it is all there is."""
+    return given["name"] if isinstance(given, Mapping) else given or "softmax"
+
+
 def map_name(given: str | Mapping[str, Any] | None) -> str:
-    """A map of the settings, as the tables call it; in older records it is a name."""
-    name = given["name"] if isinstance(given, Mapping) else given or "softmax"
+    """A map of the settings, as the tables call it."""
+    name = name_of(given)
     return {"softmax": "softmax (1)", "entmax15": "entmax (1.5)", "sparsemax": "sparsemax (2)"}.get(name, name)
 
 
@@ -153,13 +158,12 @@ def trials(result: str) -> str:
     """The choice of temperatures: accuracy with one map in the place of softmax."""
     lines = ["| map | in | temperature | accuracy | all possible forms seen |", "|---" * 5 + "|"]
     for (record,) in trained(result).values():
-        places = [place for place in ("head", "attention") if record["settings"][place]]
-        given = record["settings"][places[0]] if places else None
-        temperature = given["temperature"] if isinstance(given, Mapping) else 1
-        if temperature == "auto":
-            temperature = f'{record["figures"]["config"]["head"]["temperature"]:.1f} (`"auto"`)'
+        settings, config = record["settings"], record["figures"]["config"] or {}
+        place, key = ("head", "head") if settings["head"] else ("attention", "attn")
+        given, used = settings[place] or {}, (config.get(key) or {}).get("temperature", 1)
+        temperature = f"{used:.3g}" + (' (`"auto"`)' if given.get("temperature") == "auto" else "")
         shares = f"{record['figures']['accuracy']:.1%} | {record['figures']['all_forms_seen']:.1%}"
-        lines.append(f"| {map_name(given)} | {places[0] if places else ''} | {temperature} | {shares} |")
+        lines.append(f"| {map_name(settings[place])} | {place if given else ''} | {temperature} | {shares} |")
     return f"{chr(10).join(lines)}\n\n{origin(result)}"
 
 

@@ -87,7 +87,7 @@ def output(alpha: float) -> dict[str, Any] | None:
 
 def within(alpha: float) -> dict[str, Any] | None:
     """Map of attention that is trained from scratch, at the temperature of docs/training.md."""
-    return entmax_map(alpha, balanced_temperature(alpha, KEYS) if alpha > 1 else 1.0)
+    return entmax_map(alpha, balanced_temperature(alpha, KEYS))
 
 
 def relu(**settings: float) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
+
+from recipes.inflection_grid.report import name_of
 
 from ._outcome import NotRun, Outcome, runs
 
@@ -18,14 +18,9 @@ def grid_means(key: str, grid: str) -> dict[tuple[str, str], float]:
     for record in runs(GRIDS[grid]):
         settings = record["settings"]
         if not settings["members"]:
-            cell = _name(settings["head"]), _name(settings["attention"])
+            cell = name_of(settings["head"]), name_of(settings["attention"])
             cells.setdefault(cell, []).append(record["figures"][key])
     return {cell: fmean(values) for cell, values in cells.items()}
-
-
-def _name(given: str | Mapping[str, Any] | None) -> str:
-    """A map of the settings; in older records it is a name."""
-    return given["name"] if isinstance(given, Mapping) else given or "softmax"
 
 
 def accuracies(grid: str) -> dict[str, list[float]]:

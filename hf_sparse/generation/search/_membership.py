@@ -57,8 +57,8 @@ class Membership:
         inner = [token for token in told if token in self._ends]
         if inner and not ends:
             raise ValueError(
-                f"after {list(prefix)} the language goes on with the end token {inner[0]}, which ends an output and is "
-                "no part of it: leave end tokens out of the language's entries, or out of eos_token_id"
+                f"after {list(prefix)} the language goes on with the end token {inner[0]}, which ends an output and "
+                "is no part of it: leave end tokens out of the language's entries, or out of eos_token_id"
             )
         known = [token for token in set(told) if token not in self._ends and 0 <= token < len(possible)]
         kept = torch.tensor([*ends, *known], dtype=torch.long, device=possible.device)
