@@ -230,9 +230,20 @@ def logits_of(model: PreTrainedModel, inputs: Inputs) -> Tensor:
 
 
 def difference(one: Tensor, other: Tensor) -> float:
-    """The largest difference, relative to the largest entry of ``other``; infinite where shapes differ."""
-    if one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()):
+    """The largest difference, relative to the largest finite entry of ``other``.
+
+    Infinite where shapes differ, or where an entry is not finite in one of them; an infinity of both is no difference
+    (logits of classes that are ruled out).
+
+    >>> difference(torch.tensor([1.0, -torch.inf]), torch.tensor([2.0, -torch.inf]))
+    0.5
+    """
+    if one.shape != other.shape:
         return float("inf")
+    finite = other.isfinite()
+    if not (one[finite].isfinite().all() and torch.equal(one[~finite], other[~finite])):
+        return float("inf")
+    one, other = one[finite], other[finite]
     return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12)) if one.numel() else 0.0
 
 

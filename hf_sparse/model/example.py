@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from .dry_run import DryRun, dry_run, input_device
@@ -67,6 +67,12 @@ def first_run(
         NoExampleError: no input can be made up, or the model does not run on it, or on the user's own example.
         TypeError: an example that is no mapping from names.
     """
+    if type(model).forward is nn.Module.forward:
+        parts = [name for name, part in model.named_children() if isinstance(part, PreTrainedModel)]
+        raise NoExampleError(
+            f"{type(model).__name__} has no forward call; make its parts ({', '.join(parts)}) sparse and save them, "
+            "one by one"
+        )
     if example is not None:
         return example, _run_on(model, example)
     inputs: dict[str, Tensor] = {}
@@ -133,8 +139,12 @@ def _cannot(model: PreTrainedModel, main: str) -> NoExampleError:
 
 def _source_vocabulary(model: PreTrainedModel) -> int | None:
     """The size of the vocabulary that an encoder reads, where it is another than the decoder's (Marian)."""
-    embeddings = model.get_input_embeddings() if model.config.is_encoder_decoder else None
-    return getattr(embeddings, "num_embeddings", None)
+    if not model.config.is_encoder_decoder:
+        return None
+    try:
+        return getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError:  # FastSpeech2's class does not say where they are
+        return None
 
 
 def _tokens(model: PreTrainedModel, length: int, vocab_size: int | None = None) -> Tensor:
@@ -154,7 +164,8 @@ def _reads_off_last_token(model: PreTrainedModel) -> bool:
 
 
 def _image(model: PreTrainedModel) -> Tensor:
-    config = getattr(model.config, "vision_config", None) or getattr(model.config, "encoder", None) or model.config
+    parts = (getattr(model.config, name, None) for name in ("vision_config", "encoder", "backbone_config"))
+    config = next((part for part in parts if hasattr(part, "image_size")), model.config)
     size = getattr(config, "image_size", None) or getattr(model.config, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else size
     channels: Any = getattr(config, "num_channels", None) or getattr(config, "in_channels", 3)

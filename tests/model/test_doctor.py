@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from hf_sparse import calibrate, compare, doctor, estimate_tau_from_data, is_sparse, sparsify
-from hf_sparse.model.doctor import logits_of, relative_change
+from hf_sparse.model.doctor import difference, logits_of, relative_change
 from hf_sparse.model.example import example_inputs
 from tests.sweep.architectures import build
 from tests.tiny_inline_models import tiny_inline_model
@@ -42,6 +42,29 @@ def test_a_sound_model_passes_every_check(model, way, kinds):
     assert found.checks["attention reached"] == "yes"
     assert "sound" in str(found)
     assert type(model).__name__ in str(found)
+
+
+def test_classes_that_a_model_rules_out_are_no_difference():
+    model = tiny_model("llama")
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits.index_fill(-1, torch.tensor([5, 6]), -torch.inf))
+    found = doctor(model, attn="entmax15")
+    for check in ("causal", "cached equals uncached", "alpha = 1 is the model's own"):
+        assert found.checks[check].startswith("yes"), check
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "result"),
+    [
+        ([1.0, -torch.inf], [2.0, -torch.inf], 0.5),
+        ([-torch.inf], [-torch.inf], 0.0),
+        ([1.0, -torch.inf], [1.0, torch.inf], torch.inf),
+        ([1.0, -torch.inf], [1.0, 1.0], torch.inf),
+        ([torch.nan], [torch.nan], torch.inf),
+    ],
+)
+def test_differences_of_what_is_not_finite(one, other, result):
+    assert difference(torch.tensor(one), torch.tensor(other)) == result
+    assert difference(torch.tensor(other), torch.tensor(one)) > 0 or result == 0
 
 
 def test_attention_that_the_example_does_not_reach_is_counted():

@@ -54,6 +54,8 @@ def test_images_have_the_size_and_dtype_of_the_model():
         ("videomae", "VideoMAEModel"),
         ("audio-spectrogram-transformer", "ASTModel"),
         ("bert", "BertForMultipleChoice"),
+        ("vitpose", "VitPoseForPoseEstimation"),  # the size of the image stands in the configuration of its backbone
+        ("fastspeech2_conformer", "FastSpeech2ConformerModel"),  # does not say where its embeddings are
     ],
 )
 @torch.no_grad()
@@ -71,6 +73,13 @@ def test_what_cannot_be_made_up_is_asked_for():
         sparsify(model, attn="entmax15")
     assert not is_sparse(model)
     assert is_sparse(sparsify(model, attn="entmax15", example={"inputs": torch.ones(1, 8, dtype=torch.long)}))
+
+
+def test_a_whole_without_a_forward_call_is_refused_with_its_parts_by_name():
+    model = build("bark", "BarkModel")
+    with pytest.raises(NoExampleError, match=r"^BarkModel has no forward call; make its parts \(semantic, coarse_a"):
+        sparsify(model, attn="entmax15", example={"input_ids": tokens()})
+    assert is_sparse(sparsify(model.semantic, attn="entmax15"))
 
 
 class ReadsBoxes(BertForSequenceClassification):

@@ -128,7 +128,7 @@ def spread(model: PreTrainedModel) -> PreTrainedModel:
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
         elif parameter.dim() >= 4 and parameter.std() > 0:  # convolutions, or images fade on their way
             parameter.mul_(1.6 / parameter[0].numel() ** 0.5 / parameter.std())
-        elif parameter.dim() >= 2 and 0 < parameter.std() < 0.1:
+        elif parameter.dim() >= 2 and parameter.numel() > 1 and 0 < parameter.std() < 0.1:
             fan_in = parameter[0].numel() if parameter.dim() != 3 else parameter.shape[-1]
             sharper = 2.0 if QUERY.search(name) else 1.0
             parameter.mul_(sharper * min(0.3, 1.5 / fan_in**0.5) / parameter.std())

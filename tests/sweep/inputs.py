@@ -81,7 +81,41 @@ def _codebooks(model: PreTrainedModel) -> dict[str, Tensor]:
     return {"input_ids": ids(2 * model.config.num_codebooks, LENGTH) % 30}
 
 
+def _music(model: PreTrainedModel) -> dict[str, Tensor]:
+    codes = ids(2 * model.config.decoder.num_codebooks, LENGTH) % 30
+    return {"input_ids": ids(2, LENGTH), "decoder_input_ids": codes}
+
+
+def _separated(*shape: int) -> dict[str, Tensor]:
+    """Rows with the three separators by which a Longformer finds the question."""
+    tokens = ids(*shape, LENGTH)
+    tokens[..., [2, 4, 7]] = 2
+    return {"input_ids": tokens}
+
+
+def _question(model: PreTrainedModel) -> dict[str, Tensor]:
+    tokens = ids(2, LENGTH)
+    tokens[:, 3] = model.config.question_token_id
+    return {"input_ids": tokens}
+
+
+def _masked_video(model: PreTrainedModel) -> dict[str, Tensor]:
+    config = model.config
+    patches = (config.num_frames // config.tubelet_size) * (IMAGE // config.patch_size) ** 2
+    every_other = ones(2, patches).cumsum(1) % 2 > 0
+    return {"pixel_values": noise(2, config.num_frames, 3, IMAGE, IMAGE), "bool_masked_pos": every_other}
+
+
 def _mllama(model: PreTrainedModel) -> dict[str, Tensor]:
+    if type(model).__name__ == "MllamaTextModel":
+        return {"input_ids": ids(2, LENGTH), "cross_attention_states": noise(2, 5, 64)}
+    if type(model).__name__ == "MllamaVisionModel":
+        tiles = model.config.max_num_tiles
+        return {
+            "pixel_values": noise(2, 1, tiles, 3, IMAGE, IMAGE),
+            "aspect_ratio_ids": ones(2, 1),
+            "aspect_ratio_mask": ones(2, 1, tiles),
+        }
     if "ForCausalLM" in type(model).__name__:
         return {"input_ids": ids(2, LENGTH), "cross_attention_states": noise(2, 5, 64)}
     tiles = model.config.vision_config.max_num_tiles
@@ -156,6 +190,17 @@ INPUTS: dict[str, Any] = {
         "pixel_values": noise(2, 3, IMAGE, IMAGE),
         "decoder_input_ids": ids(2, LENGTH),
     },
+    "Blip2ForImageTextRetrieval": lambda model: (
+        _queried()(model) | {"attention_mask": ones(2, model.config.num_query_tokens + LENGTH)}
+    ),
+    "Llama4VisionModel": lambda model: {"pixel_values": noise(2, 3, IMAGE, IMAGE)},
+    "LongformerForMultipleChoice": lambda model: _separated(2, 2),
+    "LongformerForQuestionAnswering": lambda model: _separated(2),
+    "MusicgenForConditionalGeneration": _music,
+    "MusicgenMelodyForConditionalGeneration": _music,
+    "SplinterForPreTraining": _question,
+    "VideoMAEForPreTraining": _masked_video,
+    "VideoPrismClipModel": lambda model: {**_video(model.video_model), "input_ids": ids(2, LENGTH)},
     "Siglip2Model": lambda model: {**INPUTS["siglip2"](model), "input_ids": ids(2, LENGTH)},
     "SpeechT5ForTextToSpeech": lambda model: {
         "input_ids": ids(2, LENGTH),
@@ -182,6 +227,11 @@ INPUTS: dict[str, Any] = {
     **dict.fromkeys(DECODERS, _decoder),
     "blip-2": _queried(),
     "git": lambda model: {"input_ids": ids(2, LENGTH), "pixel_values": noise(2, 3, IMAGE, IMAGE)},
+    "lxmert": lambda model: {
+        "input_ids": ids(2, LENGTH),
+        "visual_feats": noise(2, 5, model.config.visual_feat_dim),
+        "visual_pos": torch.rand(2, 5, 4),
+    },
     "mllama": _mllama,
     "evolla": lambda model: {
         "input_ids": ids(2, LENGTH),

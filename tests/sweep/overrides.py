@@ -46,22 +46,23 @@ GLM = {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}}
 NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2}
 VOCABULARY = {"<image>": 98, **{f"IMGIMG{chr(65 + i)}Z": 88 + i for i in range(8)}}
 
+# In the place of backbones that are computed by timm, which is not installed: a small ResNet of Transformers.
+RESNET = {
+    "backbone_config": {
+        "model_type": "resnet",
+        "hidden_sizes": [16, 32, 48, 64],
+        "depths": [1, 1, 1, 1],
+        "embedding_size": 16,
+        "layer_type": "basic",
+        "out_indices": [1, 2, 3, 4],
+    }
+}
+HIERA = {"hidden_size": 96, "embed_dim_per_stage": [96, 192, 384, 768]}
+
 # What a model type needs on top of the general rule; a function builds the whole configuration.
 OVERRIDES: dict[str, Any] = {
-    # Of the backbones that are computed by timm, which is not installed: a small ResNet of Transformers.
-    **{
-        key: {
-            "backbone_config": {
-                "model_type": "resnet",
-                "hidden_sizes": [16, 32, 48, 64],
-                "depths": [1, 1, 1, 1],
-                "embedding_size": 16,
-                "layer_type": "basic",
-                "out_indices": [1, 2, 3, 4],
-            }
-        }
-        for key in ("conditional_detr", "dab-detr", "deformable_detr", "detr", "table-transformer")
-    },
+    **dict.fromkeys(("conditional_detr", "dab-detr", "deformable_detr", "detr", "table-transformer"), RESNET),
+    "DetrForSegmentation": {**RESNET, "encoder_attention_heads": 8, "decoder_attention_heads": 8},
     **{
         key: {"decoder_in_channels": [64, 64, 64]}
         for key in (
@@ -185,6 +186,56 @@ OVERRIDES: dict[str, Any] = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]},
         }
     },
+    "align": {"vision_config": {"width_coefficient": 0.2, "depth_coefficient": 0.3, "hidden_dim": 64}},
+    "colqwen2": {"vlm_config": {"text_config": {"rope_parameters": MROPE}}},
+    "fastspeech2_conformer_with_hifigan": {"vocoder_config": {"model_in_dim": 16}},
+    **{key: {"flow_head_config": {"condition_dim": 64}} for key in ("gradium_phonon_tts", "pocket_tts")},
+    **{
+        key: {
+            "prompt_encoder_config": {"image_size": 64, "image_embedding_size": 4},
+            "vision_config": {"output_channels": 64, "num_pos_feats": 32},
+        }
+        for key in ("sam", "sam_hq")
+    },
+    "Blip2ForImageTextRetrieval": {
+        "image_token_index": 98,
+        "num_query_tokens": 4,
+        "qformer_config": {"use_qformer_text_input": True},
+    },
+    "bark": {f"{part}_acoustics_config": {"block_size": 64} for part in ("coarse", "fine")}
+    | {"semantic_config": {"block_size": 64}},
+    "bros": {"dim_bbox_projection": 16},
+    "sam3_tracker": {"vision_config": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}},
+    "sapiens2": {
+        "head_config": {
+            "upsample_out_channels": [16],
+            "upsample_kernel_sizes": [4],
+            "conv_out_channels": [16],
+            "conv_kernel_sizes": [1],
+            "scale_conv_out_channels": [16],
+            "scale_conv_kernel_sizes": [1],
+            "scale_final_input_size": 64,
+            "scale_final_hidden_sizes": [16, 16],
+        }
+    },
+    "splinter": {"question_token_id": 5},
+    "superglue": {"keypoint_detector_config": {"descriptor_decoder_dim": 64}},
+    "SwinForMaskedImageModeling": {"window_size": 2, "num_layers": 4},
+    "Swinv2ForMaskedImageModeling": {"window_size": 2, "num_layers": 4},
+    "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    "depth_pro": {"intermediate_hook_ids": [1, 0], "intermediate_feature_dims": [64, 64]},
+    "csm": {"codec_config": {"hidden_size": 64, "upsample_groups": 64, "num_filters": 8}},
+    "HieraForPreTraining": {"decoder_hidden_size": 64, "decoder_depth": 1, "decoder_num_heads": 4},
+    "lw_detr": {"projector_scale_factors": [1.0], "num_feature_levels": 1, "num_queries": 8},
+    "sam2": {
+        "vision_config": {"backbone_config": HIERA, "backbone_feature_sizes": [[56, 56], [28, 28], [14, 14]]},
+        "prompt_encoder_config": {"image_size": 224},
+    },
+    **{
+        key: {"vision_config": {"backbone_config": HIERA, "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}}
+        for key in ("sam2_video", "edgetam_video")
+    },
+    "zoedepth": {"fusion_hidden_size": 64, "bottleneck_features": 64},
     "esm": {"vocab_size": 33, "mask_token_id": 32, "pad_token_id": 0, "position_embedding_type": "rotary"},
     "esmc": {"num_key_value_heads": 4},
     "falcon_h1": {**MAMBA, "mamba_d_ssm": 128},
