@@ -16,7 +16,7 @@ from ..functional.arguments import check_count
 from ..functional.rows import upcast
 from ..model.dry_run import check_weights, input_device
 from ..model.head_loss import CROSS_ENTROPY, num_classes
-from ..model.state import dense_head, transformers_model
+from ..model.state import dense_head, prompt_adapter, transformers_model
 from ._padding import counted, frame_mask
 
 Batch = dict[str, Any]
@@ -34,7 +34,7 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
         ValueError: no batch, or an empty one; labels in some batches only, or none where they are needed; no label
             that counts.
         TypeError: nothing that yields batches, batches that are not mappings or without a tensor, labels that are no
-            tensor, or a count that is none.
+            tensor of whole numbers, or a count that is none.
     """
     if max_batches is not None:
         check_count("max_batches", max_batches, ", or None for all")
@@ -55,7 +55,7 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
                 f"batch {len(batches)} of the loader has no tensor ({given}); of a data set, give a DataLoader with a "
                 "collator"
             )
-        batches.append(dict(batch))
+        batches.append(_with_whole_labels(dict(batch)))
     if not batches:
         raise ValueError("the loader is empty; it must yield at least one batch")
     _check_labels(batches, labels_for)
@@ -68,7 +68,7 @@ def has_labels(batches: list[Batch]) -> bool:
 
 
 def _check_labels(batches: list[Batch], labels_for: str) -> None:
-    given = [_counts(batch["labels"]) for batch in batches if batch.get("labels") is not None]
+    given = [bool((batch["labels"] != -100).any()) for batch in batches if batch.get("labels") is not None]
     needed_for = f"{labels_for} needs them" if labels_for else "others have" if given else ""
     if needed_for and len(given) < len(batches):
         without = next(number for number, batch in enumerate(batches) if batch.get("labels") is None)
@@ -81,14 +81,18 @@ def _check_labels(batches: list[Batch], labels_for: str) -> None:
         raise ValueError("every label in the loader is -100 (ignored); there is nothing to measure on")
 
 
-def _counts(labels: object) -> bool:
-    """Whether one of the labels is not ignored."""
-    if not isinstance(labels, Tensor):
+def _with_whole_labels(batch: Batch) -> Batch:
+    """A batch whose labels, if it has any, are int64, as torch's cross-entropy takes them."""
+    labels = batch.get("labels")
+    if labels is None:
+        return batch
+    if not isinstance(labels, Tensor) or labels.is_floating_point():
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(
-            f"labels of the loader's batches must be a tensor, were {type(labels).__name__}; leave them out to "
+            f"labels of the loader's batches must be a tensor of whole numbers, were {kind}; leave them out to "
             "compare the model's outputs"
         )
-    return bool((labels != -100).any())
+    return {**batch, "labels": labels.long()}
 
 
 class _CrossEntropyWatch(TorchFunctionMode):
@@ -124,10 +128,10 @@ def as_it_runs(model: nn.Module) -> PreTrainedModel:
         TypeError: not a Transformers model.
     """
     inner = transformers_model(model)
-    adapter = getattr(model, "active_peft_config", None)
-    if getattr(adapter, "is_prompt_learning", False):
+    adapter = prompt_adapter(model)
+    if adapter is not None:
         raise ValueError(
-            f"{type(adapter).__name__} puts a prompt before every input, which would not be there while this "
+            f"{adapter} puts a prompt before every input, which would not be there while this "
             f"{type(inner).__name__} is measured; give the model before get_peft_model"
         )
     check_weights(inner)

@@ -162,8 +162,11 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     """
     inner = inside_peft(model)
     if not isinstance(inner, PreTrainedModel):
+        parts = inner.named_modules() if isinstance(inner, nn.Module) else ()
+        inside = next((path for path, part in parts if isinstance(part, PreTrainedModel)), None)
         raise TypeError(
             f"a Transformers model (PreTrainedModel) is needed, was {type(model).__name__}; "
+            f"{'' if inside is None else f'give the one inside it, at {inside!r}, and '}"
             "make the model sparse before wrapping or compiling it"
         )
     return inner
@@ -172,6 +175,12 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
 def inside_peft(model: Any) -> Any:
     """The model inside a PEFT model, or ``model`` itself, of whatever class."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def prompt_adapter(model: object) -> str | None:
+    """The class of the adapter of a PEFT model that puts a prompt before every input; None without one."""
+    adapter = getattr(model, "active_peft_config", None)
+    return type(adapter).__name__ if getattr(adapter, "is_prompt_learning", False) else None
 
 
 def state_of(model: object) -> SparseState | None:

@@ -89,8 +89,9 @@ BAD = [
     (
         [{**ROW, "labels": [{"class_labels": tokens()}]}],
         TypeError,
-        "labels .* must be a tensor, were list; leave them out",
+        "labels .* must be a tensor of whole numbers, were list; leave them out",
     ),
+    ([{**ROW, "labels": tokens().float()}], TypeError, r"whole numbers, were torch\.float32; leave them out"),
     ([{**ROW, "labels": tokens(length=4)}], ValueError, r"Expected input batch_size \(\d+\) to match target"),
     ([{**ROW, "labels": torch.full((2, 7), -100)}], ValueError, r"every label in the loader is -100 \(ignored\)"),
 ]
@@ -107,6 +108,19 @@ def test_unusable_loaders_are_refused_and_the_model_stays_as_it_was(function, ba
     with pytest.raises(error, match=message):
         function(model, batches, **arguments, progress=False)
     assert model.config.to_dict() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_labels_may_be_whole_numbers_of_any_width(dtype):
+    """A dense model takes int64 alone, and so does the decoder that makes its input of them."""
+    reports = []
+    for kind in (torch.int64, dtype):
+        model, batch = (
+            sparsify(tiny_model("t5"), attn="entmax15"),
+            {"input_ids": tokens(), "labels": tokens().to(kind)},
+        )
+        reports.append(calibrate(model, [batch], progress=False))
+    assert str(reports[0]) == str(reports[1])
 
 
 def test_labels_are_asked_for_by_what_needs_them():
