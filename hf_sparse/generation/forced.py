@@ -15,8 +15,9 @@ from transformers.utils import ModelOutput
 
 from ..functional.arguments import check_tensor
 from ..model.distribution import distribution
-from ..model.state import is_sparse, raw_scores, transformers_model
+from ..model.state import is_sparse, prompt_adapter, raw_scores, transformers_model
 from .inputs import (
+    check_generates,
     check_logits,
     check_one_segment,
     check_one_sentence,
@@ -141,18 +142,19 @@ def forced_call(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences:
     Arguments and errors are those of ``forced_output``, but for what the pass itself shows.
     """
     prepared, start = _checked(model, inputs, sequences, {})
-    call = _call(model, prepared, sequences)
-    check_prompt(model, {**call, "input_ids": sequences})  # a prefix of PEFT, which a second pass would find longer
-    return call, start.shape[1]
+    return _call(model, prepared, sequences), start.shape[1]
 
 
 def run_forced(model: PreTrainedModel, call: Mapping[str, Any], **options: object) -> ModelOutput:
     """The output of a model for a call, with raw scores in its logits.
 
-    The call is for the Transformers model, as in ``generate``: a prefix of PEFT is in it already.
+    The call of a decoder is for the Transformers model, as in ``generate``: a prefix of PEFT is in it already. Before
+    the input of an encoder-decoder PEFT puts its prompt itself.
     """
+    inner = transformers_model(model)
+    given_here = inner.config.is_encoder_decoder and prompt_adapter(model) is not None
     with raw_scores(model) if is_sparse(model) else nullcontext():
-        return transformers_model(model)(**call, **options)
+        return (model if given_here else inner)(**call, **options)
 
 
 def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int, sequences: Tensor | None = None) -> Tensor:
@@ -233,6 +235,7 @@ def _checked(
 
     Those of a decoder are as ``generate`` prepares them. Arguments and errors are those of ``forced_output``.
     """
+    check_generates(model)
     rows = num_sentences(inputs)
     check_tensor("sequences", sequences)
     if sequences.is_floating_point():

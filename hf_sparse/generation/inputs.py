@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput
 
 from ..config import MapConfig
 from ..functional.arguments import check_text
-from ..model.state import sparse_config
+from ..model.state import sparse_config, transformers_model
 
 
 def head_map(model: PreTrainedModel) -> MapConfig:
@@ -52,6 +52,18 @@ def end_tokens(model: PreTrainedModel, given: int | list[int] | None = None) -> 
     if end is None:
         raise ValueError("model.generation_config.eos_token_id is None: no string ever ends; set it to the end token")
     return end if isinstance(end, list) else [end]
+
+
+def check_generates(model: PreTrainedModel) -> None:
+    """Refuse a model that does not decode.
+
+    Raises:
+        TypeError: not a Transformers model, or one of a class without ``generate``.
+    """
+    if getattr(model, "can_generate", bool)():
+        return
+    name = type(transformers_model(model)).__name__
+    raise TypeError(f"{name} does not generate; give a model that does, as those that AutoModelForCausalLM loads")
 
 
 def num_sentences(inputs: object) -> int:

@@ -16,7 +16,7 @@ from ..functional.arguments import check_count, check_number
 from ..model.distribution import distribution
 from ..model.state import is_sparse, sparse_config
 from .forced import beginning, check_prompt, forced_output
-from .inputs import end_tokens, num_sentences
+from .inputs import check_generates, end_tokens, num_sentences
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def score_sequences(
         ``SequenceScores``, float64.
 
     Raises:
-        TypeError: ``inputs`` is not a mapping to tensors, or ``sequences`` are not whole numbers.
+        TypeError: a model that does not generate, ``inputs`` that are not a mapping to tensors, or ``sequences`` that
+            are not whole numbers.
         ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
             the start token or the prompt, no token is left to score, one is outside of the vocabulary, no end token,
             NaN in the logits, or ``eps`` outside [0, 1]; a decoder's ``inputs_embeds`` or ``past_key_values``, which
@@ -146,12 +147,13 @@ def compare_with_empty(
         An ``EmptyComparison``.
 
     Raises:
-        TypeError: ``inputs`` is not a mapping to tensors.
+        TypeError: a model that does not generate, or ``inputs`` that are not a mapping to tensors.
         ValueError: no end token, NaN in the logits, less than one beam, or inputs that ``score_sequences`` refuses.
 
     Source: Stahlberg and Byrne 2019; Tezekbayev et al. 2022, Section 4.1 and Table 2.
     Cost: a beam search and two forward passes.
     """
+    check_generates(model)
     check_count("num_beams", num_beams)
     asked: Any = generate_options.get("generation_config")
     own = {name: getattr(asked, name, None) for name in ("eos_token_id", "pad_token_id")}

@@ -23,7 +23,7 @@ from transformers import (
 
 from hf_sparse import certify, compare_with_empty, enumerate_support, score_sequences, sparsify, step_supports
 from tests.enumeration import model_and_inputs
-from tests.tiny_models import BOS, DECODER, EOS, PAD, TOKENS
+from tests.tiny_models import BOS, DECODER, EOS, PAD, TOKENS, tiny_model, tokens
 
 IMAGE = 29
 TEXT = {"vocab_size": 30, "num_key_value_heads": 2, "initializer_range": 0.5, **DECODER, **TOKENS}
@@ -202,7 +202,7 @@ def test_a_prefix_of_peft_is_read_once(name):
     for step, logits in zip(steps, found.logits, strict=True):
         p = logits[0].softmax(-1)
         torch.testing.assert_close(torch.tensor(step.probabilities), p[step.tokens], atol=1e-5, rtol=1e-4)
-    with pytest.raises(ValueError, match="PeftModelForCausalLM decodes from past_key_values"):
+    with pytest.raises(ValueError, match="PrefixTuningConfig puts a prompt before every input"):
         certify(model, inputs, found.sequences[:, 2:])
 
 
@@ -212,6 +212,24 @@ def test_a_prompt_of_peft_is_not_scored_by_one_pass():
     sequences = torch.cat([inputs["input_ids"], torch.tensor([[4, 5]])], dim=1)
     with pytest.raises(ValueError, match="PeftModelForCausalLM gives logits of"):
         score_sequences(model, inputs, sequences)
+    with pytest.raises(ValueError, match="this LlamaForCausalLM: PromptTuningConfig puts a prompt before every input"):
+        certify(model, inputs, sequences)
+
+
+@pytest.mark.parametrize("adapter", [PrefixTuningConfig, PromptTuningConfig])
+@pytest.mark.parametrize("name", ["t5", "bart"])
+@torch.no_grad()
+def test_a_prompt_of_peft_counts_in_the_scores_of_an_encoder_decoder(name, adapter):
+    """The oracle is what greedy search said of each of its tokens."""
+    model, inputs = sparsify(tiny_model(name), head="entmax15"), {"input_ids": tokens()}
+    model = get_peft_model(model, adapter(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)).eval()
+    torch.nn.init.normal_(model.prompt_encoder["default"].embedding.weight)
+    found = model.generate(
+        **inputs, max_new_tokens=4, do_sample=False, return_dict_in_generate=True, output_logits=True
+    )
+    log_p = torch.stack(found.logits, dim=1).log_softmax(-1)
+    expected = log_p.gather(-1, found.sequences[:, 1:, None]).sum((1, 2)).double()
+    torch.testing.assert_close(score_sequences(model, inputs, found.sequences).normalized, expected, atol=1e-5, rtol=0)
 
 
 def test_inputs_that_sequences_do_not_show_are_refused_by_name():

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...functional.arguments import check_count, check_flag
-from ..inputs import check_one_segment, num_sentences
+from ..inputs import check_generates, check_one_segment, num_sentences
 from ..inside_generate import inside_generate
 from ..language import Language, check_language
 from ..search.enumerate import check_unconstrained
@@ -73,7 +73,8 @@ def condition(
         One ``Conditioned`` per sentence, in order.
 
     Raises:
-        TypeError: ``inputs`` is no mapping to tensors, ``given`` no ``Language``, or a budget no number.
+        TypeError: a model that does not generate, ``inputs`` that are no mapping to tensors, ``given`` that is no
+            ``Language``, or a budget no number.
         ValueError: another number of languages than of sentences, a constraint among the options without
             ``constrained=True``, members that end with an end token, which is no part of them, and what
             ``exact_search`` refuses.
@@ -100,6 +101,7 @@ def condition(
     >>> condition(model, inputs, Lexicon([[7, 7]]))[0].impossible
     True
     """
+    check_generates(model)
     rows = num_sentences(inputs)
     check_one_segment(model, inputs)
     check_count("max_new_tokens", max_new_tokens)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...attention import attention_sites
-from ...model.state import sparse_config
+from ...model.state import prompt_adapter, sparse_config, transformers_model
 from ...settings import BY_LENGTH
 from ._record import SiteCall
 
@@ -31,10 +31,23 @@ def check_model(model: PreTrainedModel, inputs: object) -> None:
     """Refuse models and inputs before anything runs.
 
     Raises:
+        TypeError: not a Transformers model.
         ValueError: the reason, with what to do.
     """
-    for problem in (*_model_problems(model), *_site_problems(model), *_input_problems(inputs)):
-        raise ValueError(f"no certificate for this {type(model).__name__}: {problem}")
+    inner = transformers_model(model)
+    for problem in (
+        *_adapter_problems(model),
+        *_model_problems(inner),
+        *_site_problems(inner),
+        *_input_problems(inputs),
+    ):
+        raise ValueError(f"no certificate for this {type(inner).__name__}: {problem}")
+
+
+def _adapter_problems(model: PreTrainedModel) -> Iterator[str]:
+    adapter = prompt_adapter(model)
+    if adapter is not None:
+        yield f"{adapter} puts a prompt before every input, whose keys are no tokens of it; use another adapter"
 
 
 def _model_problems(model: PreTrainedModel) -> Iterator[str]:

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from ...attention import observe
 from ...functional.arguments import check_number
 from ...model.dry_run import quiet_evaluation, watch
-from ...model.state import transformers_model
 from ..forced import every_logit, forced_call, run_forced
 from ..inputs import check_logits
 from ._closure import needed_inputs
@@ -129,7 +128,7 @@ def certify(
     ({0: [2, 3, 6, 7], 1: [3, 7]}, [0, 1, 4, 5], 0.0)
     """
     check_number("tolerance", tolerance, "at least 0", lambda share: share >= 0)
-    check_model(transformers_model(model), inputs)
+    check_model(model, inputs)
     call, length = forced_call(model, inputs, sequences)
     call.setdefault("attention_mask", torch.ones_like(call["input_ids"]))
     wanted = _wanted(model, sequences[:, length:], outputs)

@@ -21,7 +21,7 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from ...functional.arguments import check_count, check_number
-from ..inputs import check_one_segment, cuts_outputs, num_sentences
+from ..inputs import check_generates, check_one_segment, cuts_outputs, num_sentences
 from ..inside_generate import inside_generate
 from ..language import Language
 from ._constraints import Constraints
@@ -95,7 +95,7 @@ def exact_search(
         One ``SearchResult`` per sentence, in order.
 
     Raises:
-        TypeError: ``inputs`` is not a mapping to tensors, or a budget no number.
+        TypeError: a model that does not generate, ``inputs`` that are not a mapping to tensors, or a budget no number.
         ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
             processor that makes probabilities of a step sum to more than 1 or remembers the step before, sampling,
             beams, another stopping criterion, or speech of more than one segment (Whisper's 30 seconds).
@@ -120,6 +120,7 @@ def exact_search(
     >>> found.certificate, found.num_proved, found.num_expanded
     ('bound', 2, 39)
     """
+    check_generates(model)
     num_sentences(inputs)
     check_one_segment(model, inputs)
     check_count("max_new_tokens", max_new_tokens)

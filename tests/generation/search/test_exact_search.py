@@ -16,11 +16,20 @@ from transformers import (
     SynthIDTextWatermarkingConfig,
 )
 
-from hf_sparse import Lexicon, condition, exact_decoding, exact_search
+from hf_sparse import (
+    Lexicon,
+    compare_with_empty,
+    condition,
+    enumerate_support,
+    exact_decoding,
+    exact_search,
+    score_sequences,
+    sparsify,
+)
 from hf_sparse.generation.search._lattice import _select
 from hf_sparse.generation.search._prefix_tree import PrefixCache
 from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
-from tests.tiny_models import EOS, PAD, TOKENS
+from tests.tiny_models import EOS, PAD, TOKENS, tiny_model
 
 STEPS = 4
 HEADS = ["entmax15", "sparsemax", {"name": "alpha_relu", "tau": "auto"}, None]
@@ -473,6 +482,21 @@ def test_peft_models_are_searched_too():
     found = exact_search(lora, inputs, max_new_tokens=5)
     assert found[0].best.tokens == expected[0].best.tokens
     assert found[0].best.probability == pytest.approx(expected[0].best.probability, rel=1e-5)
+
+
+@pytest.mark.parametrize("function", [exact_search, enumerate_support, condition, score_sequences, compare_with_empty])
+def test_models_that_do_not_generate_are_refused_by_name(function):
+    model, inputs = model_and_inputs("gpt2", "entmax15")
+    given = {condition: (Lexicon([[3]]),), score_sequences: (torch.tensor([[3, 5, 4, 6, 3]]),)}.get(function, ())
+    with pytest.raises(TypeError, match="was DataParallel; give the one inside it, at 'module', and make the model"):
+        function(torch.nn.DataParallel(model), inputs, *given)
+    with pytest.raises(TypeError, match="was Sequential; give the one inside it, at '1', and"):
+        function(torch.nn.Sequential(torch.nn.Identity(), model), inputs, *given)
+    with pytest.raises(TypeError, match="was NoneType; make the model sparse"):
+        function(None, inputs, *given)
+    encoder = sparsify(tiny_model("bert"), head="entmax15")
+    with pytest.raises(TypeError, match="BertForMaskedLM does not generate; give a model that does"):
+        function(encoder, inputs, *given)
 
 
 def test_arguments_with_other_rows_than_sentences_are_refused_where_they_would_be_read_again():
