@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from safetensors import SafetensorError
@@ -100,12 +101,16 @@ def _sparse(options: argparse.Namespace) -> PreTrainedModel:
 
 def _load(path: str) -> Any:
     _say(f"reading {path}")
-    config = AutoConfig.from_pretrained(path)
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (AttributeError, TypeError) as error:  # JSON, but no object
+        raise ValueError(f"config.json of {path} is no configuration: {error}") from error
     load = loading_class(None, config).from_pretrained if block_of(config) is None else from_pretrained
     try:
         return load(path)
-    except SafetensorError as error:
-        raise ValueError(f"the weights of {path} cannot be read: {error}") from error
+    except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
+        reason = str(error) or "the file ends too early"
+        raise ValueError(f"the weights of {path} cannot be read: {reason}") from error
 
 
 def _batches(model: PreTrainedModel, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -225,7 +225,10 @@ def loading_class(given: Any, config: PreTrainedConfig) -> Any:
     named = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     found = getattr(transformers, named, None)
     if not isinstance(found, type) or not issubclass(found, PreTrainedModel):
-        raise ValueError(f"the checkpoint's class {names} is not one of Transformers'; pass auto_class")
+        raise ValueError(
+            f"config.json names no class of Transformers (architectures was {names}); name one there, or pass "
+            "auto_class to hf_sparse.from_pretrained"
+        )
     return found
 
 

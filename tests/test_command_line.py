@@ -1,6 +1,7 @@
 """``python -m hf_sparse``: its commands do what the functions of their names do."""
 
 import gzip
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,14 @@ from tests.tiny_models import tiny_model, tokens
 from tests.word_tokenizer import word_tokenizer
 
 LINES = ["w5 w6 w7 w8", "w9 w10", "w11 w12 w13 w14 w15", "w16 w17 w18"]
+DAMAGED = {  # a copy of the model's folder: one file of it, and what stands there instead
+    "damaged": ("model.safetensors", "{"),
+    "unreadable": ("tokenizer.json", "{"),
+    "emptied": ("pytorch_model.bin", ""),
+    "pickled": ("pytorch_model.bin", "gggg"),
+    "listed": ("config.json", "[1]"),
+    "unnamed": ("config.json", '{"model_type": "llama", "architectures": ["NoSuch"]}'),
+}
 
 
 @pytest.fixture
@@ -39,7 +48,8 @@ def test_it_runs_as_a_module(dense):
         "--attn",
         "entmax15",
     ]
-    run = subprocess.run(command, capture_output=True, text=True)
+    quiet = {**os.environ, "DS_ACCELERATOR": "cpu"}  # DeepSpeed, where it is installed, prints what it finds
+    run = subprocess.run(command, capture_output=True, text=True, env=quiet)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
         "part      layers  map",
@@ -109,19 +119,25 @@ def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(de
         (["compare", "{dense}", "--attn", "entmax15", "--data", "{missing}"], "No such file"),
         (["convert", "{damaged}", "{out}", "--attn", "entmax15"], "damaged cannot be read: Error while deserializing"),
         (["convert", "{unreadable}", "{out}", "--attn", "entmax15"], "Expecting property name"),
+        (["convert", "{emptied}", "{out}", "--attn", "entmax15"], "emptied cannot be read: the file ends too early"),
+        (["convert", "{pickled}", "{out}", "--attn", "entmax15"], "pickled cannot be read: Weights only load failed"),
+        (["convert", "{listed}", "{out}", "--attn", "entmax15"], "config.json of {listed} is no configuration"),
+        (["convert", "{unnamed}", "{out}", "--attn", "entmax15"], "architectures was ['NoSuch']"),
         (["calibrate", "{dense}", "{empty}", "--attn", "entmax15", "--data", "{missing}"], "empty is a file; give"),
     ],
 )
 def test_what_the_functions_refuse_ends_with_their_message(arguments, message, dense, tmp_path, capsys):
     (tmp_path / "empty").write_text("\n\n")
-    for folder, file in (("damaged", "model.safetensors"), ("unreadable", "tokenizer.json")):
+    for folder, (file, text) in DAMAGED.items():
         shutil.copytree(dense, tmp_path / folder)
-        (tmp_path / folder / file).write_text("{")
-    paths = {name: str(tmp_path / name) for name in ("dense", "out", "empty", "missing", "damaged", "unreadable")}
+        if file == "pytorch_model.bin":
+            (tmp_path / folder / "model.safetensors").unlink()
+        (tmp_path / folder / file).write_text(text)
+    paths = {name: str(tmp_path / name) for name in ("dense", "out", "empty", "missing", *DAMAGED)}
     with pytest.raises(SystemExit) as stopped:
         main([paths.get(word.strip("{}"), word) if word.endswith("}") else word for word in arguments])
     assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message.format(**paths) in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

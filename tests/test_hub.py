@@ -181,7 +181,7 @@ def test_dense_and_unknown_checkpoints_are_refused_by_our_loader(tmp_path):
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "architectures": ["MyOwnModel"]}))
-    with pytest.raises(ValueError, match=r"class \['MyOwnModel'\] is not one of Transformers'; pass auto_class"):
+    with pytest.raises(ValueError, match=r"architectures was \['MyOwnModel'\]\); name one there, or pass auto_class"):
         from_pretrained(tmp_path)
     assert is_sparse(from_pretrained(tmp_path, auto_class=AutoModelForCausalLM))
 
@@ -191,7 +191,7 @@ def test_architectures_that_are_no_class_are_refused(names, tmp_path):
     sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": names}))
-    with pytest.raises(ValueError, match="is not one of Transformers'; pass auto_class"):
+    with pytest.raises(ValueError, match="names no class of Transformers"):
         from_pretrained(tmp_path)
 
 

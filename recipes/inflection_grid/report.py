@@ -11,6 +11,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import short_commit
 from ..lib.records import Figures, Record
+from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
 EIGHT, TRIALS, MEDIUM, HIGH = (
@@ -99,11 +100,7 @@ def held_out(settings: Mapping[str, Any]) -> str:
 
 def trained(result: str) -> dict[str, list[Record]]:
     """Records of the trained runs of a summary by name, one per seed; ensembles are left out."""
-    runs: dict[str, list[Record]] = {}
-    for record in read(result)["runs"]:
-        if not record["settings"]["members"]:
-            runs.setdefault(record["run"], []).append(record)
-    return runs
+    return by_run(record for record in read(result)["runs"] if not record["settings"]["members"])
 
 
 def grid(result: str) -> str:
@@ -114,10 +111,10 @@ def grid(result: str) -> str:
     lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
     for name, records in trained(result).items():
         settings = records[0]["settings"]
-        means = {m.key: fmean(record["figures"][m.key] for record in records) for m in MEASURES}
+        shown = [over_seeds([record["figures"][m.key] for record in records], m.form) for m in MEASURES]
         together = [f"{ensembles[name]['figures']['accuracy']:.1%}" if name in ensembles else ""] if ensembles else []
         cells = [map_name(settings["head"]), map_name(settings["attention"]), str(len(records))]
-        lines.append(f"| {' | '.join([*cells, *(measure.text(means) for measure in MEASURES), *together])} |")
+        lines.append(f"| {' | '.join([*cells, *shown, *together])} |")
     return "\n".join(lines)
 
 

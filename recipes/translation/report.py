@@ -227,13 +227,12 @@ def translation_from_scratch() -> str:
         f"{name} {fmean(record['figures']['training_cpu_seconds'] for record in seeds):.0f}"
         for name, seeds in records.items()
     )
-    result = read(FROM_SCRATCH)
-    note = f" {result['note']}" if "note" in result else ""
     lines = [
         *table(records),
         "",
-        f"Each from the same untrained weights, {settings['steps']} steps of {settings['batch_size']} pairs; "
-        f"{rows['test']:,} test sentences, {settings['beams']} beams; {_seeds(records)}; all else as above. Training "
-        f"loss over the last steps: {losses}. CPU seconds of training: {cpu}. {origin(result['runs'])}{note}",
+        f"Each from the same untrained weights, {settings['steps']} steps of {settings['batch_size']} pairs, "
+        f"sparsemax and csparsemax at temperature {settings['temperature']:g}; {rows['test']:,} test "
+        f"sentences, {settings['beams']} beams; {_seeds(records)}; all else as above. Training loss over the last "
+        f"steps: {losses}. CPU seconds of training: {cpu}. {origin(read(FROM_SCRATCH)['runs'])}",
     ]
     return "\n".join(lines)

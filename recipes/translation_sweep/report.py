@@ -214,33 +214,35 @@ def with_temperature(config: Any) -> str:
 
 @block
 def sweep_relu() -> str:
-    """alpha-ReLU: thresholds, accuracy early and late in training, and the sum of its weights."""
+    """alpha-ReLU: thresholds, accuracy early and late in training, and the sum of its weights; means over seeds."""
     lines = [
         "| run | tau | right next tokens at a quarter | at a half | at the end | BLEU | sum of the weights |",
         "|---|---|---|---|---|---|---|",
     ]
-    for record in selected("output-alpha_relu", "output-alpha_relu-*", "en-de-output-alpha_relu"):
-        figures = record["figures"]
+    found = by_run(selected("output-alpha_relu", "output-alpha_relu-*", "en-de-output-alpha_relu"))
+    for name, records in found.items():
+        seeds = [record["figures"] for record in records]
+        figures, bleu = mean_of(seeds), over_seeds([each["bleu"] for each in seeds], ".2f")
         sums, accuracies = figures["head_sum"], [f"{point['accuracy']:.1%}" for point in figures["curve"][1:]]
         lines.append(
-            f"| {record['run']} | {figures['config']['head']['tau']:.3g} | {' | '.join(accuracies)} | "
-            f"{figures['bleu']:.2f} | {sums['mean']:.2f} ± {sums['std']:.2f} |"
+            f"| {name} | {figures['config']['head']['tau']:.3g} | {' | '.join(accuracies)} | {bleu} | "
+            f"{sums['mean']:.2f} ± {sums['std']:.2f} |"
         )
     return "\n".join(lines)
 
 
 @block
 def sweep_training() -> str:
-    """Threshold of 1.5-entmax and norm of the logits, before and after training."""
+    """Threshold of 1.5-entmax and norm of the logits, before and after training; means over seeds."""
     lines = [
         "| run | threshold, untrained | at the end | norm of the logits, untrained | at the end |",
         "|---|---|---|---|---|",
     ]
     names = ("softmax", "entmax15", "sparsemax", "output-entmax15", "output-sparsemax", "output-alpha_relu")
-    for record in selected(*names):
-        first, *_, last = record["figures"]["curve"]
+    for name, records in by_run(selected(*names)).items():
+        first, *_, last = mean_of([record["figures"]["curve"] for record in records])
         lines.append(
-            f"| {record['run']} | {first['threshold']:.2f} | {last['threshold']:.2f} | {first['logit_norm']:.0f} | "
+            f"| {name} | {first['threshold']:.2f} | {last['threshold']:.2f} | {first['logit_norm']:.0f} | "
             f"{last['logit_norm']:.0f} |"
         )
     return "\n".join(lines)
