@@ -12,7 +12,7 @@ Neural Machine Translation", Section 5, with a Transformer in place of recurrent
     python -m recipes.translation.run --list
     python -m recipes.translation.run --quick --only softmax csparsemax-predicted example
     python -m recipes.translation.run --data multi30k
-    python -m recipes.translation.run --data multi30k --set base_steps=0 steps=700 --out out/from_scratch
+    python -m recipes.translation.run --data multi30k --set base_steps=0 steps=1000 temperature=3 --out out/scratch
 """
 
 from __future__ import annotations
