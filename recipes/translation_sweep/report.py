@@ -144,13 +144,13 @@ def origin(result: str = RESULT) -> str:
     first, minutes = everything[0], sum(record["cpu_seconds"] for record in everything) / 60
     settings, rows, versions = first["settings"], first["figures"]["rows"], first["versions"]
     commits = sorted(set(map(short_commit, everything)))
-    seeds = " and ".join(sorted({str(record["settings"]["seed"]) for record in everything}))
-    spread = "mean ± standard deviation over the seeds; " if "and" in seeds else ""
+    seeds = sorted({record["settings"]["seed"] for record in everything})
+    several, spread = ("s", "mean ± standard deviation over the seeds; ") if len(seeds) > 1 else ("", "")
     interval = fmean(record["figures"]["bleu_interval"] for record in everything)
     return (
         f"{DATA[settings['data']]}, {rows['train']:,} pairs, {rows['vocabulary']:,} subwords, "
         f"{first['figures']['parameters']:,} parameters; {settings['steps']} steps of {settings['batch_size']} pairs "
-        f"from scratch, peak learning rate {settings['lr']:g}, seed {seeds}; {rows['test']} test sentences, "
+        f"from scratch, peak learning rate {settings['lr']:g}, seed{several} {', '.join(map(str, seeds))}; {rows['test']} test sentences, "
         f"{settings['beams']} beams, no length penalty; {spread}BLEU of one run ± {interval:.1f} (95 %, "
         f"sentences drawn again). {len(everything)} runs, {minutes:.0f} CPU minutes on one thread "
         f"({first['hardware']['device']}), torch {versions['torch']}, transformers {versions['transformers']}, "
