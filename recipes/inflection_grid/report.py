@@ -14,8 +14,9 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
-EIGHT, TRIALS, MEDIUM, HIGH = (
-    f"recipes/inflection_grid/results/{name}.json" for name in ("eight_languages", "trials", "medium", "high")
+EIGHT, EIGHT_HIGH, TRIALS, MEDIUM, HIGH = (
+    f"recipes/inflection_grid/results/{name}.json"
+    for name in ("eight_languages", "eight_languages_high", "trials", "medium", "high")
 )
 DATA = {"": "English verbs of the repository", "sigmorphon2018": "SIGMORPHON 2018"}
 MEASURES = (
@@ -174,6 +175,18 @@ def inflection_grid_eight() -> str:
 def inflection_languages_eight() -> str:
     """The same by language."""
     return languages(EIGHT)
+
+
+@block
+def inflection_grid_eight_high() -> str:
+    """The diagonal of the grid with ten thousand words in each of eight languages, as far as there are so many."""
+    return grid(EIGHT_HIGH)
+
+
+@block
+def inflection_languages_eight_high() -> str:
+    """The same by language."""
+    return languages(EIGHT_HIGH)
 
 
 @block

@@ -150,11 +150,11 @@ def origin(result: str = RESULT) -> str:
     return (
         f"{DATA[settings['data']]}, {rows['train']:,} pairs, {rows['vocabulary']:,} subwords, "
         f"{first['figures']['parameters']:,} parameters; {settings['steps']} steps of {settings['batch_size']} pairs "
-        f"from scratch, peak learning rate {settings['lr']:g}, seed{several} {', '.join(map(str, seeds))}; {rows['test']} test sentences, "
-        f"{settings['beams']} beams, no length penalty; {spread}BLEU of one run ± {interval:.1f} (95 %, "
-        f"sentences drawn again). {len(everything)} runs, {minutes:.0f} CPU minutes on one thread "
-        f"({first['hardware']['device']}), torch {versions['torch']}, transformers {versions['transformers']}, "
-        f"commits {', '.join(commits)}."
+        f"from scratch, peak learning rate {settings['lr']:g}, seed{several} {', '.join(map(str, seeds))}; "
+        f"{rows['test']} test sentences, {settings['beams']} beams, no length penalty; {spread}"
+        f"BLEU of one run ± {interval:.1f} (95 %, sentences drawn again). "
+        f"{len(everything)} runs, {minutes:.0f} CPU minutes on one thread ({first['hardware']['device']}), "
+        f"torch {versions['torch']}, transformers {versions['transformers']}, commits {', '.join(commits)}."
     )
 
 
