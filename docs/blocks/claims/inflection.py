@@ -8,7 +8,10 @@ from recipes.inflection_grid.report import name_of
 
 from ._outcome import NotRun, Outcome, runs
 
-GRIDS = {name: f"recipes/inflection_grid/results/{name}.json" for name in ("eight_languages", "medium", "high")}
+GRIDS = {
+    name: f"recipes/inflection_grid/results/{name}.json"
+    for name in ("eight_languages", "eight_languages_high", "high")
+}
 OUTPUTS = {"softmax": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map
 
 
@@ -41,7 +44,10 @@ def sparse_output_is_more_accurate(grid: str) -> Outcome:
     """Compare mean accuracy at output alpha 1, 1.5 and 2."""
     found = accuracies(grid)
     means = {output: fmean(values) for output, values in found.items()}
-    parts = [f"{alpha}: {means[output]:.1%} (mean of {len(found[output])})" for output, alpha in OUTPUTS.items()]
+    parts = []
+    for output, alpha in OUTPUTS.items():
+        cells = len(found[output])
+        parts.append(f"{alpha}: {means[output]:.1%}" + (f" (mean of {cells})" if cells > 1 else ""))
     return Outcome(", ".join(parts), min(means["entmax15"], means["sparsemax"]) > means["softmax"])
 
 
@@ -58,10 +64,10 @@ def attention_matters_less(grid: str) -> Outcome:
 
 def ensembles_help() -> Outcome:
     """Compare the accuracy of each ensemble with the mean of its members."""
-    medium, pairs = runs(GRIDS["medium"]), {}
-    for record in medium:
+    records, pairs = runs(GRIDS["eight_languages"]), {}
+    for record in records:
         if members := record["settings"]["members"]:
-            single = fmean(other["figures"]["accuracy"] for other in medium if other["run"] == members)
+            single = fmean(other["figures"]["accuracy"] for other in records if other["run"] == members)
             pairs[members] = (single, record["figures"]["accuracy"])
     if not pairs:
         raise NotRun("ensemble-*")
@@ -70,13 +76,13 @@ def ensembles_help() -> Outcome:
 
 
 def most_words(share: str) -> Outcome:
-    """Compare the largest share in the medium grid with one half."""
-    return _largest(share, "medium", above=0.5)
+    """Compare the largest share in the grid of a thousand words a language with one half."""
+    return _largest(share, "eight_languages", above=0.5)
 
 
 def more_words_than_at_medium(share: str) -> Outcome:
-    """Compare the largest share in the high grid with the largest in the medium one."""
-    return _largest(share, "high", above=max(grid_means(share, "medium").values()))
+    """Compare the largest share with ten thousand words a language with the largest with a thousand."""
+    return _largest(share, "eight_languages_high", above=max(grid_means(share, "eight_languages").values()))
 
 
 def _largest(share: str, grid: str, above: float) -> Outcome:
