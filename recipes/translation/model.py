@@ -21,7 +21,7 @@ from .data import Corpus, Pair, build_tokenizer
 LONGEST = 128  # tokens; longer training pairs are left out, longer sources and translations cut
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, dropout: float = 0.1) -> PreTrainedModel:
     """A fresh dense model of about two million parameters; the same seed gives the same weights."""
     set_seed(seed)
     config = MarianConfig(
@@ -33,6 +33,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedMode
         decoder_attention_heads=4,
         encoder_ffn_dim=640,
         decoder_ffn_dim=640,
+        dropout=dropout,
         max_position_embeddings=LONGEST + 2,
         init_std=0.06,
         scale_embedding=True,  # otherwise sinusoidal positions drown the words, and the source is ignored

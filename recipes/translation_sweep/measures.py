@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from statistics import fmean, pstdev
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 
 import hf_sparse
 from hf_sparse.attention import attention_sites, observe
@@ -29,6 +29,7 @@ from ..translation.systems import attention_of
 LONGEST_PICTURED = 14  # tokens
 METRICS = ("bleu", "rouge")
 RESAMPLED = 200  # times the sentences are drawn again
+LIKELIEST: dict[str, Any] = {"length_penalty": 0.0, "early_stopping": "never"}  # beam search for the likeliest string
 
 
 def head_map(model: PreTrainedModel) -> MapConfig:
@@ -91,17 +92,70 @@ def decode(
     """
     model.eval()
     texts, preferred, empty = [""] * len(sources), 0, 0
-    for batch in by_length(sources, 50):
-        inputs = as_read([sources[index] for index in batch], tokenizer).to(model.device)
-        longest = min(2 * inputs.input_ids.shape[1] + 10, model.generation_config.max_new_tokens)
+    for batch, inputs in _batches(model, tokenizer, sources):
         compared = hf_sparse.compare_with_empty(
-            model, inputs, beams, max_new_tokens=longest, length_penalty=0.0, early_stopping="never"
+            model, inputs, beams, **LIKELIEST, max_new_tokens=_longest(model, inputs)
         )
         for index, text in zip(batch, tokenizer.batch_decode(compared.hypotheses, skip_special_tokens=True)):
             texts[index] = text
         preferred += int(compared.preferred.sum())
         empty += int(compared.found_empty.sum())
     return texts, {"empty_preferred": preferred / len(sources), "empty_found": empty / len(sources)}
+
+
+@torch.no_grad()
+def certificates(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: Sequence[str], beams: int
+) -> dict[str, float]:
+    """What beam search can prove of its translations.
+
+    Returns:
+        ``all_seen``, the share of sentences for which it saw every string of nonzero probability; ``certified``, the
+        share whose translation is proved to be the likeliest, by that or by a bound.
+    """
+    model.eval()
+    proofs = []
+    for _, inputs in _batches(model, tokenizer, sources):
+        output = model.generate(
+            **inputs,
+            **LIKELIEST,
+            num_beams=beams,
+            do_sample=False,
+            max_new_tokens=_longest(model, inputs),
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        proofs += hf_sparse.beam_certificate(model, output, beams)
+    return {
+        "all_seen": fmean(proof.exhausted for proof in proofs),
+        "certified": fmean(proof.bounded for proof in proofs),
+    }
+
+
+@torch.no_grad()
+def decode_normalized(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: Sequence[str], beams: int
+) -> list[str]:
+    """Translate by the beam search that ``generate`` does by itself, which divides by the length."""
+    model.eval()
+    texts = [""] * len(sources)
+    for batch, inputs in _batches(model, tokenizer, sources):
+        output = model.generate(**inputs, num_beams=beams, do_sample=False, max_new_tokens=_longest(model, inputs))
+        for index, text in zip(batch, tokenizer.batch_decode(output, skip_special_tokens=True)):
+            texts[index] = text
+    return texts
+
+
+def _batches(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: Sequence[str]
+) -> Iterator[tuple[list[int], BatchEncoding]]:
+    for batch in by_length(sources, 50):
+        yield batch, as_read([sources[index] for index in batch], tokenizer).to(model.device)
+
+
+def _longest(model: PreTrainedModel, inputs: BatchEncoding) -> int:
+    """The most new tokens of a translation."""
+    return min(2 * inputs.input_ids.shape[1] + 10, model.generation_config.max_new_tokens)
 
 
 @torch.no_grad()
