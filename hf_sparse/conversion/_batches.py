@@ -13,9 +13,10 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from ..functional.arguments import check_count
+from ..functional.head_weight import num_classes
 from ..functional.rows import upcast
 from ..model.dry_run import check_weights, input_device
-from ..model.head_loss import CROSS_ENTROPY, num_classes
+from ..model.head_loss import CROSS_ENTROPY
 from ..model.state import dense_head, prompt_adapter, transformers_model
 from ._padding import counted, frame_mask
 

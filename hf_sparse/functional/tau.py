@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ._alpha_relu import RELU_ALPHA
 from ._entmax_support import entmax_threshold
 from .arguments import between, check_count, check_number
+from .head_weight import is_quantized, num_classes
 
 ROWS = 2000
 # With fewer classes than this above the threshold, row sums vary too much for their mean to stand for them.
@@ -153,10 +154,10 @@ def estimate_tau_from_head(
         tau for ``alpha_relu``.
 
     Raises:
-        ValueError: see ``estimate_tau``.
+        ValueError: a quantized head; see ``estimate_tau``, too.
     """
     mean, std = logit_moments(head, hidden_rms, temperature=temperature, centered=centered)
-    return estimate_tau(alpha, cast(Tensor, head.weight).shape[0], std, mean)
+    return estimate_tau(alpha, num_classes(head), std, mean)
 
 
 @torch.no_grad()
@@ -176,6 +177,11 @@ def logit_moments(
     >>> logit_moments(head, 3.0)
     (0.0, 6.0)
     """
+    if is_quantized(head):
+        raise ValueError(
+            f"the head, a {type(head).__name__}, is quantized, so that tau cannot be estimated from its weights; give "
+            "tau a number, and fit it to data with hf_sparse.calibrate(model, batches)"
+        )
     weight = cast(Tensor, head.weight).double()
     bias = getattr(head, "bias", None)
     if centered:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..functional.head_weight import num_classes
 from .inputs import start_token
 
 # By the words of the error.
 _SHARED: dict[str, Callable[[PreTrainedModel], object]] = {
     "is_encoder_decoder": lambda model: model.config.is_encoder_decoder,
-    "the size of the vocabulary": lambda model: len(model.get_output_embeddings().weight),
+    "the size of the vocabulary": lambda model: num_classes(model.get_output_embeddings()),
     "the end token": lambda model: model.generation_config.eos_token_id,
     "the decoder's start token": lambda model: start_token(model) if model.config.is_encoder_decoder else None,
     "main_input_name": lambda model: model.main_input_name,

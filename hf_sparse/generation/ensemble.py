@@ -21,6 +21,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from ..config import MapConfig, SparseConfig
+from ..functional.head_weight import num_classes
 from ..functional.rows import accumulation_dtype
 from ..model.decoding import KeptSupport, init_continuous_batching
 from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
@@ -90,7 +91,7 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         first = models[0]
         super().__init__(
             EnsembleConfig(
-                vocab_size=len(first.get_output_embeddings().weight),
+                vocab_size=num_classes(first.get_output_embeddings()),
                 is_encoder_decoder=first.config.is_encoder_decoder,
                 decoder_start_token_id=start_token(first) if first.config.is_encoder_decoder else None,
             )

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ..config import MapConfig
 from ..functional import balanced_temperature, estimate_tau_from_head
+from ..functional.head_weight import num_classes
 from ..functional.tau import logit_moments
 from .dry_run import DryRun
 
@@ -25,7 +26,7 @@ _NEGLIGIBLE = 0.1
 def temperature_of_head(model: PreTrainedModel, head_map: MapConfig) -> float:
     """The temperature at which a head that is drawn anew starts; see ``balanced_temperature``."""
     assert head_map.alpha is not None
-    temperature = balanced_temperature(head_map.alpha, len(model.get_output_embeddings().weight))
+    temperature = balanced_temperature(head_map.alpha, num_classes(model.get_output_embeddings()))
     logger.info("temperature of the head = %.4f, for %s", temperature, head_map.name)
     return temperature
 

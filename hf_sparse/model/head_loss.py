@@ -12,14 +12,10 @@ from torch.utils.hooks import RemovableHandle
 
 from ..config import MapConfig
 from ..functional.arguments import items_divisor
+from ..functional.head_weight import num_classes
 from ..losses.linear.divided import is_divided, local_part
 from .lazy_logits import LinearLogits
 from .partitioned import ask_for_weights, is_partitioned, linear_is_replaced
-
-HEAD_WITHOUT_ROWS = (
-    "the head is a {}, which has no weight whose rows are the classes; give the model a linear layer for its head, or "
-    "pass head=None"
-)
 
 
 class HeadLoss(TorchFunctionMode):
@@ -146,18 +142,6 @@ def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -
         raise NotImplementedError(
             f"{unseen} it is not divided by num_items_in_batch; compute the loss from output.logits or, {in_parts}"
         )
-
-
-def num_classes(head: nn.Module) -> int:
-    """The size of the vocabulary of a head, whose ``weight`` is a method where torch quantized it dynamically.
-
-    Raises:
-        NotImplementedError: a head without weights whose rows are the classes.
-    """
-    weight: Any = getattr(head, "weight", None)
-    if weight is None:
-        raise NotImplementedError(HEAD_WITHOUT_ROWS.format(type(head).__name__))
-    return len(weight() if callable(weight) else weight)
 
 
 def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tensor | None, **options: Any) -> Tensor:

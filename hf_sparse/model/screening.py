@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..config import MapConfig
 from ..functional.cut import has_cut, score_cut
+from ..functional.head_weight import is_quantized
 from ..kernels import CodedRows, code_rows, cpp_available, fingerprint, refine_, screen, screening_problem
 from .distribution import log_distribution
 from .lazy_logits import LinearLogits
@@ -216,6 +217,8 @@ def head_problem(head: nn.Module | None, map_config: MapConfig) -> str | None:
     """Why a head cannot be screened, or None."""
     if map_config.centered or not has_cut(map_config.name, map_config.map_settings):
         return "takes heads of alpha_relu that are not centered, and of the entmax family with alpha above 1 up to 2"
+    if head is not None and is_quantized(head):
+        return "takes a head that is not quantized"
     if type(head) is not nn.Linear or type(head.weight) is not nn.Parameter:
         return f"takes a head that is one linear layer (nn.Linear), was {type(head).__name__}"
     own_forward = not isinstance(vars(head).get("forward"), _LazyForward | None)

@@ -16,6 +16,7 @@ from ..attention.inline import inline_refusal
 from ..attention.sequential import sequential_refusal
 from ..config import KINDS, SparseConfig
 from ..fertility.source import source_for
+from ..functional.head_weight import HEAD_WITHOUT_ROWS, is_quantized
 from ..losses import fused_maps
 from .attach import attach, detach, own_configs
 from .audit import audit
@@ -23,7 +24,6 @@ from .auto_settings import tau_of_head, temperature_of_head
 from .dry_run import DryRun, input_device
 from .example import first_run
 from .forward_guard import bind_again, check_forward, mixed_precision_off
-from .head_loss import HEAD_WITHOUT_ROWS
 from .partitioned import whole
 from .sparse_model import SparseModel
 from .state import is_sparse, sparse_config, sparse_state, transformers_model
@@ -207,6 +207,11 @@ def _head_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
         yield f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False"
     if not isinstance(head, nn.Linear):
         yield f"the head of {name} is not one linear layer; pass fused_loss=False"
+    elif is_quantized(head):
+        yield (
+            f"the head of {name}, a {type(head).__name__}, is quantized, and a fused loss multiplies with its weight; "
+            "pass fused_loss=False, or leave the head out where the model is quantized"
+        )
 
 
 def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:

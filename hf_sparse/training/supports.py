@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import torch
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, default_data_collator
 
 from ..config import MapConfig
 from ..functional.arguments import check_count, items_divisor
+from ..functional.head_weight import num_classes
 from ..model.distribution import distribution
 from ..model.dry_run import quiet_evaluation
 from ..model.lazy_logits import LinearLogits
@@ -122,7 +123,7 @@ def store_supports(
                 found[PROBABILITIES].append(kept)
         return found
 
-    small = len(cast(Tensor, classes.weight)) <= 2**16
+    small = num_classes(classes) <= 2**16
     added = {
         IDS: List(List(Value("uint16" if small else "int32"))),
         PROBABILITIES: List(List(Value("float32" if draws is None else "float16"))),

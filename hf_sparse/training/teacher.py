@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, cast
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..functional.head_weight import num_classes
 from ..model.dry_run import quiet_evaluation
 from ..model.example import example_inputs
 from ..model.state import dense_attention, dense_head, is_sparse, transformers_model
@@ -44,16 +43,16 @@ def check_vocabulary(teacher: PreTrainedModel, model: PreTrainedModel) -> None:
     Raises:
         ValueError: it has no language-model head, or one of another size.
     """
-    num_classes = len(cast(Tensor, cast(Any, transformers_model(model).get_output_embeddings()).weight))
+    expected = num_classes(transformers_model(model).get_output_embeddings())
     dense = transformers_model(teacher)
     name = type(dense).__name__
     head = dense.get_output_embeddings()
     if head is None:
         raise ValueError(f"the teacher, a {name}, has no language-model head")
-    if len(cast(Tensor, head.weight)) != num_classes:
+    if num_classes(head) != expected:
         raise ValueError(
-            f"the teacher, a {name}, has a vocabulary of {len(cast(Tensor, head.weight))}, the model one of "
-            f"{num_classes}; their distributions cannot be compared"
+            f"the teacher, a {name}, has a vocabulary of {num_classes(head)}, the model one of {expected}; their "
+            "distributions cannot be compared"
         )
 
 
