@@ -105,6 +105,7 @@ def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
             f"logits (..., V) and target (...) must agree, were {tuple(logits.shape)} and {tuple(target.shape)}"
         )
     num_classes = logits.shape[-1]
+    target = target.long()  # in a narrow dtype ignore_index and V would wrap around, and be classes
     counted = target != ignore_index
     if not in_graph():
         valid = ~counted | ((target >= 0) & (target < num_classes))
@@ -112,7 +113,7 @@ def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
             raise IndexError(
                 f"target must be in [0, {num_classes}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
             )
-    return target.long().masked_fill(~counted, 0).reshape(-1), counted.reshape(-1)
+    return target.masked_fill(~counted, 0).reshape(-1), counted.reshape(-1)
 
 
 def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -221,14 +221,14 @@ def _gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Ten
         raise ValueError(
             f"probabilities (..., V) and target (...) must agree, were {tuple(p.shape)} and {tuple(target.shape)}"
         )
+    target = target.long()  # in a narrow dtype ignore_index and V would wrap around, and be classes
     counted = target != ignore_index
     valid = ~counted | ((target >= 0) & (target < p.shape[-1]))
     if not bool(valid.all()):
         raise IndexError(
             f"target must be in [0, {p.shape[-1]}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
         )
-    index = target.long().masked_fill(~counted, 0)
-    gold = upcast(p.gather(-1, index[..., None])[..., 0])
+    gold = upcast(p.gather(-1, target.masked_fill(~counted, 0)[..., None])[..., 0])
     return torch.where(counted, gold, 0.0), counted
 
 

@@ -32,6 +32,13 @@ def test_ignored_targets_add_nothing(name):
     assert loss(name, Z, y, reduction="none")[[0, 5]].tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(("dtype", "label"), [(torch.uint8, 156), (torch.uint8, 50), (torch.int8, 100)])
+def test_targets_in_few_bits_are_the_classes_that_they_name(dtype, label):
+    z = torch.randn(1, 300, generator=torch.Generator().manual_seed(0))  # -100 is 156 in 8 bits, and 300 is 44
+    narrow = entmax15_loss(z, torch.tensor([label], dtype=dtype))
+    torch.testing.assert_close(narrow, entmax15_loss(z, torch.tensor([label])))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_all_targets_ignored_gives_zero_and_zero_gradient(name):
     z = Z.clone().requires_grad_()
