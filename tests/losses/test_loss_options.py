@@ -69,6 +69,15 @@ def test_class_weights_weigh_rows_and_the_mean(name):
     torch.testing.assert_close(soft, loss(name, Z, Y, weight=weight))
 
 
+def test_class_weights_of_distributions_are_not_rounded_under_autocast():
+    generator = torch.Generator().manual_seed(0)
+    z, weight = torch.randn(3, 500, generator=generator), torch.rand(500, generator=generator)
+    y = torch.randn(3, 500, generator=generator).softmax(-1)
+    expected = entmax15_loss(z, y, reduction="none") * (y @ weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(entmax15_loss(z, y, weight=weight, reduction="none"), expected)
+
+
 def test_softmax_with_weights_and_ignored_targets_is_torch_cross_entropy():
     weight = torch.tensor([1.0, 2.0, 0.5, 0.1, 3.0], dtype=torch.float64)
     y = torch.where(Y == 3, -100, Y)
