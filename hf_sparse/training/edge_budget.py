@@ -88,7 +88,8 @@ class EdgePrice(TrainerCallback, ExportableState):
         if self.losses:
             own, dense = reduce(torch.stack(self.losses).sum(0)).tolist()
             self.losses = []
-            self.move(own / dense - 1, args.max_loss_increase)
+            if own or dense:  # else no label of the step counted, and it says nothing
+                self.move(own / dense - 1 if dense else math.inf, args.max_loss_increase)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Warn where the loss ended above its bound."""

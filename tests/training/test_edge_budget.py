@@ -79,6 +79,17 @@ def test_the_price_stays_finite_and_forgets_a_loss_that_is_not():
     assert price.increase == 0
 
 
+def test_a_step_in_which_no_label_counts_leaves_the_price():
+    price, args = EdgePrice(20.0), SimpleNamespace(max_loss_increase=0.05)
+    price.see(torch.tensor(0.0), torch.tensor(0.0))
+    price.on_step_end(args, None, None)
+    assert price.state() == EdgePrice(20.0).state()
+    assert price.losses == []
+    price.see(torch.tensor(1.0), torch.tensor(0.0))  # beyond every bound
+    price.on_step_end(args, None, None)
+    assert price.excess == 4.0
+
+
 def test_a_loss_whose_edges_follow_late_stays_near_its_bound():
     """A model that loses edges above a price of ten and wins them back below, faster and faster."""
     price, allowed, speed, log_edges, losses = EdgePrice(), 0.01, 0.0, 0.0, []
