@@ -221,7 +221,9 @@ class EdgeBudget:
         with quiet_pass(self.teacher, training=True):
             outputs = self.teacher(**given)
         if items is not None:  # some models forget to divide by it
-            outputs["loss"] = outputs["loss"] * counted(inputs, self.shifts_labels).sum() / items
+            count = counted(inputs, self.shifts_labels).sum()
+            # A mean over no label is NaN, and would be the loss of the whole step.
+            outputs["loss"] = torch.where(count == 0, 0.0, outputs["loss"] * count / items)
         return outputs
 
     def distilled(self, logits: Tensor, dense_logits: Tensor, inputs: dict[str, Any]) -> Tensor:
