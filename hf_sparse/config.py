@@ -14,7 +14,18 @@ from .functional.arguments import check_flag
 from .functional.registry import underlying
 from .functional.rows import upcast
 from .functional.score_transforms import centered, length_scale
-from .settings import BY_LENGTH, ON_SCORES, CoverageVectors, Fixed, Learned, Plain, SettingValue, as_value, parse_value
+from .settings import (
+    BY_LENGTH,
+    HOTTEST,
+    ON_SCORES,
+    CoverageVectors,
+    Fixed,
+    Learned,
+    Plain,
+    SettingValue,
+    as_value,
+    parse_value,
+)
 
 __all__ = ["AttentionRule", "MapConfig", "SparseConfig"]
 
@@ -159,6 +170,25 @@ class MapConfig:
         changed = [(key, value) for key, value in rest if value != Fixed(ON_SCORES[key].default)]
         return replace(self, settings=(*own, *changed))
 
+    def balanced(self, num_classes: int, role: str) -> MapConfig:
+        """The map at the temperature that ``"auto"`` stands for; see ``balanced_temperature``.
+
+        Args:
+            num_classes: classes of the head, or keys of attention.
+            role: how errors call the map.
+
+        Raises:
+            ValueError: no map may have that temperature.
+        """
+        assert self.alpha is not None  # else ``parse`` refuses "auto"
+        temperature = balanced_temperature(self.alpha, num_classes)
+        if temperature > HOTTEST:
+            raise ValueError(
+                f'{role}: temperature="auto" would be {temperature:.3g} at alpha = {self.alpha:g}, and the highest is '
+                f"{HOTTEST:g}; give a number, or a smaller alpha"
+            )
+        return self.with_settings(temperature=temperature)
+
     def scores(self, z: Tensor, **replaced: Tensor) -> Tensor:
         """Transform scores on their way to the map: center where asked, divide by the temperature, scale by length.
 
@@ -233,8 +263,7 @@ class AttentionRule:
         for problem in _attention_problems(map_config, coverage):
             raise ValueError(f"{role}: {problem}")
         if map_config.temperature == "auto":
-            assert map_config.alpha is not None
-            map_config = map_config.with_settings(temperature=balanced_temperature(map_config.alpha, TYPICAL_KEYS))
+            map_config = map_config.balanced(TYPICAL_KEYS, role)
         return cls(kind, layer, map_config, coverage)
 
     @property

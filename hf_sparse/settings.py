@@ -184,7 +184,8 @@ def _parse_learned(setting: Setting, name: str, start: object) -> Learned:
     if setting.from_real is None or setting.to_real is None:
         raise ValueError(f"{name} cannot be learned; it must be {setting.allowed}")
     starts = start if isinstance(start, list | tuple) else [start]
-    numbers = tuple(float(setting.check(name, entry)) for entry in starts)
+    number = replace(setting, words=())
+    numbers = tuple(float(number.check(name, entry)) for entry in starts)
     if not numbers or not all(map(math.isfinite, setting.to_real(torch.tensor(numbers, device="cpu")).tolist())):
         raise ValueError(f"{name} cannot start to be learned at {start}, the end of its range")
     return Learned(numbers)

@@ -16,7 +16,8 @@ class SupportCount(AttentionObserver):
 
     Rows that see keys and give none of them weight do count, as under maps whose weights do not sum to one.
 
-    Sums stay tensors until they are read: nothing waits for a GPU, and a compiled graph does not break.
+    Sums stay tensors of whole numbers until they are read: none is rounded, nothing waits for a GPU, and a compiled
+    graph does not break.
 
     Attributes:
         calls: number of attention calls.
@@ -25,9 +26,9 @@ class SupportCount(AttentionObserver):
 
     calls: int = 0
     received: set[str] = field(default_factory=set)
-    _nonzero: float | Tensor = 0.0
-    _rows: float | Tensor = 0.0
-    _keys: float | Tensor = 0.0
+    _nonzero: int | Tensor = 0
+    _rows: int | Tensor = 0
+    _keys: int | Tensor = 0
 
     def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """Count the rows of ``weights`` (batch, heads, queries, keys); ``scores`` are -inf where a key is masked."""

@@ -163,6 +163,7 @@ def _write_slopes(p: Tensor, grad: Tensor, alpha: float, out: Tensor, impl: str)
 _PLAIN_FROM = 0.1
 
 
+@torch.autocast("cpu", enabled=False)  # which would round the dot products, where the backward pass runs in it
 def _write_slopes_of_chunk(p: Tensor, grad: Tensor, out: Tensor, a: float) -> None:
     """The sums of ``grad * _slope_in_alpha(p, a)`` over the last axis.
 

@@ -73,6 +73,7 @@ def _as_entmax(z: Tensor, name: str, dim: int, settings: dict[str, float]) -> tu
     """Scores x and alpha of which the map is the entmax, or None."""
     if not _has_threshold(name):
         return None
+    get_map(name).check_names(settings)
     base, own = underlying(name, settings)
     sparse_map = get_map(base)
     defaults = {key: setting.default for key, setting in sparse_map.settings.items()}

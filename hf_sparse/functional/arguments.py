@@ -8,6 +8,8 @@ from numbers import Integral, Real
 
 import torch
 
+from .rows import in_graph
+
 
 def check_count(name: str, value: object, otherwise: str = "") -> None:
     """Refuse what is no whole number of at least 1; ``otherwise`` says what else may be given, as ", or None".
@@ -139,3 +141,33 @@ def check_tensor(name: str, value: object) -> None:
     """
     if not torch.is_tensor(value):
         raise TypeError(f"{name} must be a tensor, was {value!r}")
+
+
+def class_indices(target: torch.Tensor, num_classes: int, ignore_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Class targets (...) as int64, 0 where they are ignored, and a mask (...), bool, of those that count.
+
+    Args:
+        target: whole numbers of any width.
+        num_classes: V.
+        ignore_index: target of what does not count.
+
+    Raises:
+        TypeError: targets that are not integers, or an ``ignore_index`` that is no whole number.
+        IndexError: a target outside [0, V), where values can be read.
+
+    >>> class_indices(torch.tensor([3, -100]), 4, -100)
+    (tensor([3, 0]), tensor([ True, False]))
+    """
+    if type(ignore_index) is not int:
+        raise TypeError(f"ignore_index must be a whole number, was {ignore_index!r}")
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise TypeError(f"target must hold class indices (int64), was {target.dtype}")
+    target = target.long()  # in a narrow dtype ignore_index and V would wrap around, and be classes
+    counted = target != ignore_index
+    if not in_graph():
+        valid = ~counted | ((target >= 0) & (target < num_classes))
+        if not bool(valid.all()):
+            raise IndexError(
+                f"target must be in [0, {num_classes}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
+            )
+    return target.masked_fill(~counted, 0), counted

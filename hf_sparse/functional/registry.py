@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -147,6 +147,17 @@ class SparseMap:
     def attention_only(self) -> bool:
         """Whether it stands for no distribution over classes, so that no head can have it."""
         return not self.normalized and self.regularizer is None
+
+    def check_names(self, settings: Iterable[str]) -> None:
+        """Refuse settings that the map does not take.
+
+        Raises:
+            ValueError: one of them.
+        """
+        unknown = sorted(set(settings) - set(self.settings))
+        if unknown:
+            takes = ", ".join(map(repr, sorted(self.settings))) or "none"
+            raise ValueError(f"{self.name} takes no setting {unknown[0]!r}; it takes {takes}")
 
     def loss_regularizer(self) -> Callable[..., Tensor]:
         """The regularizer of the map's Fenchel-Young loss.

@@ -36,10 +36,7 @@ def checked_settings(name: str, settings: MapSettings) -> dict[str, float | Tens
     sparse_map = get_map(name)
     sparse_map.loss_regularizer()
     known = sparse_map.settings
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        takes = ", ".join(map(repr, sorted(known))) or "none"
-        raise ValueError(f"{name} takes no setting {unknown[0]!r}; it takes {takes}")
+    sparse_map.check_names(settings)
     checked: dict[str, float | Tensor] = {}
     for key, setting in known.items():
         value = settings.get(key, setting.default)

@@ -112,7 +112,8 @@ def _row_weight(y: Tensor, counted: Tensor, weight: Tensor | None, dtype: torch.
     if weight is None:
         return row_weight
     weight = weight.to(dtype)
-    return row_weight * (y.to(dtype) @ weight if y.is_floating_point() else weight[y])
+    # Not a matrix product, which autocast would round.
+    return row_weight * ((y.to(dtype) * weight).sum(-1) if y.is_floating_point() else weight[y])
 
 
 def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: MapSettings) -> Tensor:

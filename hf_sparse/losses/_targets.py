@@ -8,7 +8,7 @@ from typing import TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
-from ..functional.arguments import check_items, check_number, check_tensor, items_divisor
+from ..functional.arguments import check_items, check_number, check_tensor, class_indices, items_divisor
 from ..functional.log_zero import on_floor, sums_to_one
 from ..functional.rows import accumulation_dtype, in_graph
 
@@ -92,27 +92,18 @@ def class_targets(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
         Class indices (N,), int64, 0 where ignored, and a mask (N,), bool, of the rows that count.
 
     Raises:
-        TypeError: boolean targets.
+        TypeError: targets that are not integers.
         ValueError: shapes that do not fit.
         IndexError: a target outside [0, V).
     """
-    if type(ignore_index) is not int:
-        raise TypeError(f"ignore_index must be a whole number, was {ignore_index!r}")
     if target.dtype == torch.bool:
         raise TypeError("target must hold class indices (int64) or probabilities (floating-point), was torch.bool")
     if logits.shape[:-1] != target.shape:
         raise ValueError(
             f"logits (..., V) and target (...) must agree, were {tuple(logits.shape)} and {tuple(target.shape)}"
         )
-    num_classes = logits.shape[-1]
-    counted = target != ignore_index
-    if not in_graph():
-        valid = ~counted | ((target >= 0) & (target < num_classes))
-        if not bool(valid.all()):
-            raise IndexError(
-                f"target must be in [0, {num_classes}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
-            )
-    return target.long().masked_fill(~counted, 0).reshape(-1), counted.reshape(-1)
+    y, counted = class_indices(target, logits.shape[-1], ignore_index)
+    return y.reshape(-1), counted.reshape(-1)
 
 
 def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

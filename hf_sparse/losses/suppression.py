@@ -38,7 +38,7 @@ def suppression_loss(
 
     Raises:
         ValueError: shapes that do not fit, or an unknown reduction.
-        TypeError: logits that are not floating-point, or boolean targets.
+        TypeError: logits that are not floating-point, or targets that are not integers.
         IndexError: a target outside [0, V).
 
     Source: the suppression term of Sparsemax+ (Xu et al., TS^2, ICLR 2026), whose code cuts m at 0.99; there it has no

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..functional.arguments import check_number, check_tensor
+from ..functional.arguments import check_number, check_tensor, class_indices
 from ..functional.rows import accumulation_dtype, upcast
 
 _AVERAGES = ("mean", "none")
@@ -215,20 +215,12 @@ def _gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Ten
     check_tensor("target", target)
     if not p.is_floating_point():
         raise TypeError(f"probabilities must be floating-point, were {p.dtype}")
-    if target.is_floating_point() or target.dtype == torch.bool:
-        raise TypeError(f"target must hold class indices (int64), was {target.dtype}")
     if p.shape[:-1] != target.shape:
         raise ValueError(
             f"probabilities (..., V) and target (...) must agree, were {tuple(p.shape)} and {tuple(target.shape)}"
         )
-    counted = target != ignore_index
-    valid = ~counted | ((target >= 0) & (target < p.shape[-1]))
-    if not bool(valid.all()):
-        raise IndexError(
-            f"target must be in [0, {p.shape[-1]}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
-        )
-    index = target.long().masked_fill(~counted, 0)
-    gold = upcast(p.gather(-1, index[..., None])[..., 0])
+    y, counted = class_indices(target, p.shape[-1], ignore_index)
+    gold = upcast(p.gather(-1, y[..., None])[..., 0])
     return torch.where(counted, gold, 0.0), counted
 
 

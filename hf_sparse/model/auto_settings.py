@@ -10,7 +10,7 @@ from accelerate.utils import align_module_device
 from transformers import PreTrainedModel
 
 from ..config import MapConfig
-from ..functional import balanced_temperature, estimate_tau_from_head
+from ..functional import estimate_tau_from_head
 from ..functional.head_weight import num_classes
 from ..functional.tau import logit_moments
 from .dry_run import DryRun
@@ -23,12 +23,11 @@ _STANDARD_ERRORS = 6.0
 _NEGLIGIBLE = 0.1
 
 
-def temperature_of_head(model: PreTrainedModel, head_map: MapConfig) -> float:
-    """The temperature at which a head that is drawn anew starts; see ``balanced_temperature``."""
-    assert head_map.alpha is not None
-    temperature = balanced_temperature(head_map.alpha, num_classes(model.get_output_embeddings()))
-    logger.info("temperature of the head = %.4f, for %s", temperature, head_map.name)
-    return temperature
+def balanced_head(model: PreTrainedModel, head_map: MapConfig) -> MapConfig:
+    """A head's map at the temperature at which one that is drawn anew starts; see ``MapConfig.balanced``."""
+    balanced = head_map.balanced(num_classes(model.get_output_embeddings()), "head")
+    logger.info("temperature of the head = %.4f, for %s", balanced.temperature, head_map.name)
+    return balanced
 
 
 def tau_of_head(model: PreTrainedModel, head_map: MapConfig, before: DryRun) -> float:

@@ -20,7 +20,7 @@ from ..functional.head_weight import HEAD_WITHOUT_ROWS, is_quantized
 from ..losses import fused_maps
 from .attach import attach, detach, own_configs
 from .audit import audit
-from .auto_settings import tau_of_head, temperature_of_head
+from .auto_settings import balanced_head, tau_of_head
 from .dry_run import DryRun, input_device
 from .example import first_run
 from .forward_guard import bind_again, check_forward, mixed_precision_off
@@ -145,7 +145,7 @@ def _with_temperature(model: PreTrainedModel, config: SparseConfig) -> SparseCon
     head = config.head
     if head is None or head.temperature != "auto":
         return config
-    return replace(config, head=head.with_settings(temperature=temperature_of_head(model, head)))
+    return replace(config, head=balanced_head(model, head))
 
 
 def _completed(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> SparseConfig:

@@ -223,6 +223,8 @@ def _check_known(
             raise ValueError(f"{role}: {map_config.name} has no {name!r} to anneal; it has {has}")
         if name in family.learned:
             raise ValueError(f"{role}: {name} is learned, so that training moves it already; anneal something else")
+        if not family.value(name).numbers:
+            raise ValueError(f"{role}: {name} ends at the word {family.value(name)!r}; give it a number to anneal to")
         family.setting(name).check(f"{role}: the start of {name}", start)
 
 

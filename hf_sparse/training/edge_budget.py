@@ -88,7 +88,8 @@ class EdgePrice(TrainerCallback, ExportableState):
         if self.losses:
             own, dense = reduce(torch.stack(self.losses).sum(0)).tolist()
             self.losses = []
-            self.move(own / dense - 1, args.max_loss_increase)
+            if own or dense:  # else no label of the step counted, and it says nothing
+                self.move(own / dense - 1 if dense else math.inf, args.max_loss_increase)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Warn where the loss ended above its bound."""
@@ -220,7 +221,9 @@ class EdgeBudget:
         with quiet_pass(self.teacher, training=True):
             outputs = self.teacher(**given)
         if items is not None:  # some models forget to divide by it
-            outputs["loss"] = outputs["loss"] * counted(inputs, self.shifts_labels).sum() / items
+            count = counted(inputs, self.shifts_labels).sum()
+            # A mean over no label is NaN, and would be the loss of the whole step.
+            outputs["loss"] = torch.where(count == 0, 0.0, outputs["loss"] * count / items)
         return outputs
 
     def distilled(self, logits: Tensor, dense_logits: Tensor, inputs: dict[str, Any]) -> Tensor:

@@ -232,9 +232,9 @@ class SupportCollator:
 
 
 def _padded(rows: list[list[list[float]]], sizes: list[list[int]], dtype: torch.dtype) -> Tensor:
-    """The entries of ragged rows; a list shorter than its size goes on with its last entry."""
+    """The entries of ragged rows, with room for one class at least; a list shorter than its size repeats its last."""
     labels = max(map(len, sizes))
-    classes = max((size for row in sizes for size in row), default=0)
+    classes = max((size for row in sizes for size in row), default=1)
     padded = torch.zeros(len(rows), labels, classes, dtype=dtype)
     for number, row in enumerate(rows):
         for place, (entries, size) in enumerate(zip(row, sizes[number])):

@@ -6,6 +6,7 @@ from hf_sparse import sparsify
 from hf_sparse.attention import attention_sites, observe
 from hf_sparse.attention.site import trial
 from hf_sparse.attention.soft_edges import soft_edges
+from hf_sparse.attention.support_count import SupportCount
 from tests.tiny_models import labelled, tiny_model
 
 
@@ -36,3 +37,11 @@ def test_an_inner_trial_gives_the_scores_back_to_the_outer_one():
         model(**run)
     assert outer == inner == [site.path for _, site in attention_sites(model)]
     assert all(site.watch is None for _, site in attention_sites(model))
+
+
+def test_every_weight_is_counted_beyond_the_whole_numbers_of_float32():
+    count = SupportCount()
+    for keys in (2**24, 1):
+        weights = torch.ones(1).expand(1, 1, 1, keys)
+        count.add(torch.nn.Identity(), weights, weights)
+    assert (count.nonzero, count.rows, count.keys) == (2**24 + 1, 2, 2**24 + 1)

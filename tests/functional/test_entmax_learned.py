@@ -170,3 +170,13 @@ def test_rows_solved_alpha_by_alpha_and_all_together_are_the_same(dtype):
     found, expected = (torch.autograd.grad(p, (z, alpha), upstream) for p in (long_runs, no_runs))
     torch.testing.assert_close(found[0], expected[0], atol=GRADIENT[dtype], rtol=0)
     torch.testing.assert_close(found[1], expected[1], atol=128 * GRADIENT[dtype], rtol=1e-5)  # of as many rows
+
+
+def test_a_backward_pass_under_autocast_does_not_round_the_gradient_of_alpha():
+    alpha = torch.full((16, 1), 1.4, requires_grad=True)
+    z, upstream = scores(16, 2048).float(), scores(16, 2048, seed=1).float()
+    (expected,) = torch.autograd.grad(entmax(z, alpha, impl="torch"), alpha, upstream)
+    p = entmax(z, alpha, impl="torch")
+    with torch.autocast("cpu", torch.bfloat16):
+        (found,) = torch.autograd.grad(p, alpha, upstream)
+    torch.testing.assert_close(found, expected)

@@ -69,6 +69,11 @@ def test_settings_are_the_maps_own():
     assert threshold(z, "entmax").tolist() == threshold(z, "entmax15").tolist()
     with pytest.raises(ValueError, match=r"lam must be a number from -1000000000 to 0.999999"):
         threshold(z, "sparsegen_lin", lam=1.0)
+    for function in (threshold, support):
+        with pytest.raises(ValueError, match="sparsemax takes no setting 'alpha'; it takes none"):
+            function(z, "sparsemax", alpha=1.5)
+        with pytest.raises(ValueError, match="entmax takes no setting 'lam'; it takes 'alpha'"):
+            function(z, "entmax", lam=0.5)
     assert len(support(z, "alpha_relu", alpha=1.5, tau=0.0).indices) == int((alpha_relu(z, 1.5, 0.0) > 0).sum())
     assert len(support(z, "entmax", alpha=1.2).indices) == int((entmax(z, 1.2) > 0).sum())
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_sparse.losses import (
     alpha_relu_loss,
@@ -188,6 +189,28 @@ def test_only_the_wanted_gradients_are_computed():
         inputs = [t.clone().requires_grad_(w) for t, w in zip((hidden, weight), wanted)]
         linear_entmax_loss(*inputs, y).backward()
         assert [t.grad is not None for t in inputs] == list(wanted)
+
+
+class _Allocations(TorchDispatchMode):
+    """The sizes of the tensors that are made without values inside the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.new_empty.default:
+            self.seen.append(output.numel())
+        return output
+
+
+def test_the_backward_pass_of_alpha_relu_holds_no_more_logits_than_asked_for():
+    hidden, weight, _, y = layer(2000)
+    loss = linear_alpha_relu_loss(hidden.requires_grad_(), weight, y, 1.5, -1.0, chunk_size=10)
+    with _Allocations() as made:
+        loss.backward()
+    assert max(made.seen) == 10 * int((y != -100).sum())
 
 
 def test_alpha_one_is_cross_entropy():

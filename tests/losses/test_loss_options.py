@@ -32,6 +32,13 @@ def test_ignored_targets_add_nothing(name):
     assert loss(name, Z, y, reduction="none")[[0, 5]].tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(("dtype", "label"), [(torch.uint8, 156), (torch.uint8, 50), (torch.int8, 100)])
+def test_targets_in_few_bits_are_the_classes_that_they_name(dtype, label):
+    z = torch.randn(1, 300, generator=torch.Generator().manual_seed(0))  # -100 is 156 in 8 bits, and 300 is 44
+    narrow = entmax15_loss(z, torch.tensor([label], dtype=dtype))
+    torch.testing.assert_close(narrow, entmax15_loss(z, torch.tensor([label])))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_all_targets_ignored_gives_zero_and_zero_gradient(name):
     z = Z.clone().requires_grad_()
@@ -60,6 +67,15 @@ def test_class_weights_weigh_rows_and_the_mean(name):
     torch.testing.assert_close(loss(name, Z, Y, weight=weight), (each * weight[Y]).sum() / weight[Y].sum())
     soft = loss(name, Z, F.one_hot(Y, 5).double(), weight=weight)
     torch.testing.assert_close(soft, loss(name, Z, Y, weight=weight))
+
+
+def test_class_weights_of_distributions_are_not_rounded_under_autocast():
+    generator = torch.Generator().manual_seed(0)
+    z, weight = torch.randn(3, 500, generator=generator), torch.rand(500, generator=generator)
+    y = torch.randn(3, 500, generator=generator).softmax(-1)
+    expected = entmax15_loss(z, y, reduction="none") * (y @ weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(entmax15_loss(z, y, weight=weight, reduction="none"), expected)
 
 
 def test_softmax_with_weights_and_ignored_targets_is_torch_cross_entropy():

@@ -70,10 +70,12 @@ def test_half_precision_is_summed_in_float32(rows):
     torch.testing.assert_close(loss, suppression_loss(z.float(), y, sparsemax(z)))
 
 
-def test_shapes_that_do_not_fit_are_refused(rows):
+def test_what_does_not_fit_is_refused(rows):
     z, y = rows
     with pytest.raises(ValueError, match=r"logits and p must both be \(..., V\), were \(12, 30\) and \(12, 29\)"):
         suppression_loss(z, y, sparsemax(z[:, 1:]))
+    with pytest.raises(TypeError, match=r"target must hold class indices \(int64\), was torch.float32"):
+        suppression_loss(z, y.float(), sparsemax(z))
     with pytest.raises(IndexError, match="target must be in"):
         suppression_loss(z, y + V, sparsemax(z))
     with pytest.raises(ValueError, match="reduction must be one of"):

@@ -105,6 +105,13 @@ def test_leading_dimensions_are_rows(metric):
 
 
 @pytest.mark.parametrize("metric", SCORED)
+@pytest.mark.parametrize("label", [156, 50])
+def test_targets_in_few_bits_are_the_classes_that_they_name(metric, label):
+    p = torch.arange(300.0)[None] / 44_850  # -100 is 156 in 8 bits, and 300 is 44
+    torch.testing.assert_close(metric(p, torch.tensor([label], dtype=torch.uint8)), metric(p, torch.tensor([label])))
+
+
+@pytest.mark.parametrize("metric", SCORED)
 def test_wrong_targets_are_refused(metric):
     with pytest.raises(IndexError, match=r"target must be in \[0, 3\) or -100 \(ignored\), was 3"):
         metric(P, torch.tensor([0, 1, 3]))

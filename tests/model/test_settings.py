@@ -142,6 +142,21 @@ BAD = [
     ({"attn": {"name": "entmax", "alpha": [1.5, 0.5]}}, ValueError, "alpha must be a number from 1 to 64, was 0.5"),
     ({"attn": {"name": "entmax", "alpha": {"learned": 2.0}}}, ValueError, "cannot start to be learned at 2.0"),
     (
+        {"attn": {"name": "entmax15", "temperature": {"learned": "auto"}}},
+        TypeError,
+        "attn: temperature must be a number from 0.0001 to 1000000, was 'auto'",
+    ),
+    (
+        {"attn": {"name": "entmax", "alpha": 16, "temperature": "auto"}},
+        ValueError,
+        r'attn: temperature="auto" would be 3.52e\+13 at alpha = 16, and the highest is 1e\+06; give a number, or a s',
+    ),
+    (
+        {"head": {"name": "entmax", "alpha": 16, "temperature": "auto"}},
+        ValueError,
+        r'head: temperature="auto" would be 1.63e\+10 at alpha = 16, and the highest is 1e\+06; give a number, or a s',
+    ),
+    (
         {"attn": {"name": "entmax", "alpha": {"learn": 1.5}}},
         TypeError,
         "alpha must be a number from 1 to 64, was {'learn': 1.5}",

@@ -220,6 +220,7 @@ REFUSED = [
         {"head": {"alpha": 1}},
         "head: the start of alpha must be a number from 1.001 to 5",
     ),
+    ({"attn": "sigmoid"}, {"attn": {"bias": -3}}, "attn: bias ends at the word 'length'; give it a number to anneal"),
     ({"head": "entmax15"}, {"over": 5}, "over=5 annealing steps do not end within 4 training steps"),
 ]
 

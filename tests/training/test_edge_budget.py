@@ -19,7 +19,7 @@ from transformers import (
 
 from hf_sparse import SparseTrainer, learn_settings, sparsify
 from hf_sparse.attention.soft_edges import soft_edges
-from hf_sparse.training.edge_budget import GAIN, MEMORY, PRICES, RATE, EdgePrice
+from hf_sparse.training.edge_budget import GAIN, MEMORY, PRICES, RATE, EdgeBudget, EdgePrice
 from tests.tiny_models import tiny_model, tokens
 from tests.training.test_distillation import no_dropout, scored
 from tests.training.test_trainer import ROWS, arguments, largest_change
@@ -77,6 +77,26 @@ def test_the_price_stays_finite_and_forgets_a_loss_that_is_not():
         assert price.price == bound
     price.move(0.0, 0.05)
     assert price.increase == 0
+
+
+def test_a_step_in_which_no_label_counts_leaves_the_price():
+    price, args = EdgePrice(20.0), SimpleNamespace(max_loss_increase=0.05)
+    price.see(torch.tensor(0.0), torch.tensor(0.0))
+    price.on_step_end(args, None, None)
+    assert price.state() == EdgePrice(20.0).state()
+    assert price.losses == []
+    price.see(torch.tensor(1.0), torch.tensor(0.0))  # beyond every bound
+    price.on_step_end(args, None, None)
+    assert price.excess == 4.0
+
+
+@pytest.mark.parametrize("items", [0, 7])
+def test_a_batch_in_which_no_label_counts_adds_nothing_to_the_losses(items):
+    model, teacher = settings_only(), no_dropout(tiny_model("llama"))
+    budget, price = EdgeBudget(model, teacher, shifts_labels=True), EdgePrice()
+    labels = torch.full_like(tokens(), -100)
+    budget.forward(model.train(), price, 1, input_ids=tokens(), labels=labels, num_items_in_batch=torch.tensor(items))
+    assert price.losses[0].tolist() == [0.0, 0.0]
 
 
 def test_a_loss_whose_edges_follow_late_stays_near_its_bound():

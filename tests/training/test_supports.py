@@ -117,6 +117,19 @@ def test_fused_and_dense_losses_of_supports_agree_with_a_bias(head):
         supports.loss(map_config, torch.tanh(lazy) * 3.0, None)
 
 
+def test_a_batch_in_which_no_label_counts_costs_nothing():
+    map_config = sparse_config(sparsify(tiny_model("llama"), head="sparsemax")).head
+    collator = SupportCollator(lambda rows: {"labels": torch.full((len(rows), 3), -100)})
+    batch = collator([{IDS: [], PROBABILITIES: []}] * 2)
+    supports = Supports.taken(batch, batch["labels"] != -100, 11)
+    weight = torch.randn(11, 5, requires_grad=True)
+    lazy = LinearLogits(torch.zeros(0, 5), weight)
+    for logits in (lazy, lazy.compute()):
+        loss = supports.loss(map_config, logits, None)
+        assert loss == 0
+        assert not torch.autograd.grad(loss, weight)[0].any()
+
+
 def test_a_fused_student_never_makes_logits(tmp_path, monkeypatch):
     def made(_):
         raise AssertionError("logits were made")
@@ -247,7 +260,7 @@ def test_rows_without_supports_give_batches_without_them():
     batch = collate([{"input_ids": [1], IDS: [[1, 2], [3]], PROBABILITIES: [[0.5, 0.5], [1.0]]}])
     assert batch["keys"] == ["input_ids"]
     assert batch[IDS].tolist() == [[[1, 2], [3, 0]]]
-    assert _padded([[], []], [[], []], torch.long).shape == (2, 0, 0)
+    assert _padded([[], []], [[], []], torch.long).shape == (2, 0, 1)  # room for a class, whose argmax is taken
 
 
 def test_the_last_probability_is_that_of_all_further_classes():

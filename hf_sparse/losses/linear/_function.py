@@ -109,8 +109,7 @@ def _add_dense_part(
     gradients: _Gradients, hidden: Tensor, head: LinearHead, tiles: list[Tile], grad: Tensor, tiled_map: TiledMap
 ) -> None:
     """Add the gradients that flow through the dense tiles, whose logits are computed again."""
-    num_classes = len(head.weight)
-    buffer = hidden.new_empty(max(((t.rows.stop - t.rows.start) * num_classes for t in tiles), default=0))
+    buffer = hidden.new_empty(max((tile.num_logits for tile in tiles), default=0))
     for tile in tiles:
         h, columns = hidden[tile.rows], tile.columns
         z = head.logits(h, columns, buffer)

@@ -28,6 +28,11 @@ class Tile(NamedTuple):
     rows: slice
     columns: slice
 
+    @property
+    def num_logits(self) -> int:
+        """Rows times classes."""
+        return (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
+
 
 @dataclass(frozen=True)
 class LinearHead:
