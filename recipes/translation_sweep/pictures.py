@@ -15,6 +15,7 @@ CURVES = {
     "output-sparsemax": "tab:green",
     "output-alpha_relu": "tab:orange",
 }
+LEARNED = {"softmax": "tab:gray", "output-1.33": "tab:red", "entmax15": "tab:blue", "sparsemax": "tab:green"}
 CONTROLLED = ("sparsegen_lin", "sparsehourglass")
 
 
@@ -22,6 +23,7 @@ def draw(records: list[Record], out: Path) -> None:
     """Draw every picture that there are runs for, of the first seed."""
     runs = {record["run"]: record for record in reversed(records)}
     draw_training(runs, out / "sweep_training.png")
+    draw_accuracy(runs, out / "sweep_accuracy.png")
     draw_supports(runs, out / "sweep_supports.png")
     draw_attention(runs, out / "sweep_attention.png")
 
@@ -51,6 +53,24 @@ def draw_training(runs: dict[str, Record], path: Path) -> None:
     middle.set(title="norm of the logits", xlabel="step")
     right.set(title="alpha-ReLU: right next tokens, percent", xlabel="step")
     for axes in (left, middle, right):
+        if axes.lines:
+            axes.legend(fontsize=7)
+    figure.savefig(path, dpi=110)
+
+
+def draw_accuracy(runs: dict[str, Record], path: Path) -> None:
+    """Draw right next tokens on development rows, and tokens possible at a step, over steps."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name, colour in LEARNED.items():
+        if name in runs:
+            curve = runs[name]["figures"]["curve"]
+            steps = [point["step"] for point in curve]
+            left.plot(steps, [100 * point["accuracy"] for point in curve], color=colour, label=name)
+            right.plot(steps, [point["head_support"] for point in curve], color=colour, label=name)
+    left.set(title="right next tokens, percent", xlabel="step")
+    right.set(title="tokens possible at a step", xlabel="step", yscale="log")
+    for axes in (left, right):
         if axes.lines:
             axes.legend(fontsize=7)
     figure.savefig(path, dpi=110)

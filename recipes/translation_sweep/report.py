@@ -17,8 +17,9 @@ from ..lib.seeds import by_run, mean_of, over_seeds
 from ..translation.data import sides
 from .pictures import draw
 
-RESULT, MULTI30K, TRIALS = (
-    f"recipes/translation_sweep/results/{name}.json" for name in ("scenes", "multi30k", "multi30k_trials")
+RESULT, MULTI30K, CONVERGED, DROPOUT, TRIALS = (
+    f"recipes/translation_sweep/results/{name}.json"
+    for name in ("scenes", "multi30k", "multi30k_converged", "multi30k_dropout", "multi30k_trials")
 )
 DATA = {"": "The embedded sample (`recipes/data`)", "multi30k": "Multi30k"}
 SCORES = ("bleu", "rouge1", "rouge2", "rougeL")
@@ -30,6 +31,11 @@ MEASURES = (
     Measure("empty string preferred", "empty_preferred", ".1%", "lower"),
     Measure("tokens possible a step", "head_support", ",.1f"),
     Measure("source tokens attended", "attended", ".1f"),
+)
+# Of longer runs, too: the search that divides by the length, and what the other one proves.
+LONGER = (
+    Measure("BLEU, divided by length", "bleu_by_length", ".2f", "higher"),
+    Measure("proved likeliest", "certified", ".1%", "higher"),
 )
 
 
@@ -55,10 +61,12 @@ def table(records: Sequence[Record]) -> str:
 
 def condensed(figures: Figures) -> Figures:
     """The figures that git keeps: four points of the curve; no log, no histogram, no matrix of attention."""
-    left_out = ("curve", "loss", "example", "head_support_histogram")
+    left_out = ("curve", "loss", "example", "head_support_histogram", "normalized")
     curve = figures["curve"]
     points = [curve[0], curve[len(curve) // 4], curve[len(curve) // 2], curve[-1]]
-    return {name: value for name, value in figures.items() if name not in left_out} | {"curve": points}
+    by_length = {f"{name}_by_length": value for name, value in figures["normalized"].items() if name in SCORES}
+    kept = {name: value for name, value in figures.items() if name not in left_out}
+    return kept | by_length | {"curve": points}
 
 
 def map_text(map_config: Any) -> str:
@@ -119,12 +127,13 @@ def selected(*patterns: str, result: str = RESULT) -> list[Record]:
     return [record for record in read(result)["runs"] if any(fnmatchcase(record["run"], name) for name in patterns)]
 
 
-def comparison(*patterns: str, result: str = RESULT) -> str:
+def comparison(*patterns: str, result: str = RESULT, more: Sequence[Measure] = ()) -> str:
     """Selected runs as a table of the documentation; speed is relative to softmax of the same direction."""
+    measures = (*MEASURES, *more)
     runs = by_run(selected(*patterns, result=result))
     several = any(len(records) > 1 for records in runs.values())
     heading = ["run", "output", "attention", *(["seeds"] if several else [])]
-    heading += [*(measure.label for measure in MEASURES), "training speed"]
+    heading += [*(measure.label for measure in measures), "training speed"]
     lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
     for name, records in runs.items():
         figures, settings = [record["figures"] for record in records], records[0]["settings"]
@@ -133,7 +142,7 @@ def comparison(*patterns: str, result: str = RESULT) -> str:
         speed = mean_of(figures)["tokens_per_cpu_second"] / dense["tokens_per_cpu_second"]
         cells = [name, map_text(settings["head"]), map_text(settings["attention"])]
         cells += [str(len(records))] if several else []
-        cells += [over_seeds([each[measure.key] for each in figures], measure.form) for measure in MEASURES]
+        cells += [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
         lines.append(f"| {' | '.join([*cells, f'{speed:.2f}'])} |")
     return "\n".join(lines)
 
@@ -182,6 +191,26 @@ def sweep_control() -> str:
 def sweep_multi30k() -> str:
     """All runs on Multi30k."""
     return f"{comparison('*', result=MULTI30K)}\n\n{origin(MULTI30K)}"
+
+
+@block
+def sweep_converged() -> str:
+    """The runs on Multi30k that were trained until they gained little more."""
+    return f"{comparison('*', result=CONVERGED, more=LONGER)}\n\n{origin(CONVERGED)}"
+
+
+@block
+def sweep_dropout() -> str:
+    """The dropout of the longer runs, chosen on development rows."""
+    lines = ["| run | dropout | right next tokens, development rows | BLEU, test rows |", "|---|---|---|---|"]
+    records = [record for path in (CONVERGED, DROPOUT) for record in selected("*", result=path)]
+    names = {record["run"] for record in selected("*", result=DROPOUT)}
+    for record in records:
+        settings, figures = record["settings"], record["figures"]
+        if record["run"] in names and settings["seed"] == 0:
+            accuracy = figures["curve"][-1]["accuracy"]
+            lines.append(f"| {record['run']} | {settings['dropout']:g} | {accuracy:.1%} | {figures['bleu']:.2f} |")
+    return "\n".join(lines)
 
 
 @block
