@@ -13,7 +13,9 @@ from ..lib.environment import origin
 from ..lib.records import Figures, Record
 from .pictures import by_seed, draw
 
-RESULT = "recipes/length_generalisation/results/copy_reverse_recall.json"
+RESULT, UNNORMALIZED = (
+    f"recipes/length_generalisation/results/{name}.json" for name in ("copy_reverse_recall", "unnormalized")
+)
 
 
 def report(results: dict[str, Any], out: Path) -> None:
@@ -64,6 +66,12 @@ def flat(figures: Figures) -> dict[str, float]:
 def length_accuracy() -> str:
     """Share of right answer tokens, by task, attention and length."""
     return _table("tokens", "{:.1%}", max)
+
+
+@block
+def length_unnormalized() -> str:
+    """The same of maps whose weights need not sum to one."""
+    return f"{_table('tokens', '{:.1%}', max, UNNORMALIZED)}\n\n{_origin_of(UNNORMALIZED)}"
 
 
 @block
@@ -128,7 +136,11 @@ def length_keys() -> str:
 @block
 def length_origin() -> str:
     """Data, training and origin of the figures."""
-    runs = read(RESULT)["runs"]
+    return _origin_of(RESULT)
+
+
+def _origin_of(result: str) -> str:
+    runs = read(result)["runs"]
     settings = {run["settings"]["task"]: run["settings"] for run in runs}
     seeds = {task: {run["settings"]["seed"] for run in runs if run["settings"]["task"] == task} for task in settings}
     trained = "; ".join(
@@ -147,23 +159,23 @@ def _lengths(runs: Sequence[Record]) -> list[int]:
     return sorted({entry["length"] for run in runs for entry in run["figures"]["lengths"]})
 
 
-def _means(measure: str) -> dict[str, dict[str, dict[int, float]]]:
+def _means(measure: str, result: str = RESULT) -> dict[str, dict[str, dict[int, float]]]:
     """A measure by task, attention and length, averaged over seeds."""
     means: dict[str, dict[str, dict[int, float]]] = {}
-    for (task, attention), at in by_seed(read(RESULT)["runs"], measure).items():
+    for (task, attention), at in by_seed(read(result)["runs"], measure).items():
         means.setdefault(task, {})[attention] = {length: fmean(seeds) for length, seeds in at.items()}
     return means
 
 
-def _table(measure: str, form: str, best: Callable[[Iterable[float]], float]) -> str:
-    runs = read(RESULT)["runs"]
+def _table(measure: str, form: str, best: Callable[[Iterable[float]], float], result: str = RESULT) -> str:
+    runs = read(result)["runs"]
     lengths = _lengths(runs)
     trained = {run["settings"]["task"]: run["settings"]["longest"] for run in runs}
     lines = [
         f"| task, trained up to | attention | {' | '.join(map(str, lengths))} |",
         "|---" * (len(lengths) + 2) + "|",
     ]
-    for task, by_attention in _means(measure).items():
+    for task, by_attention in _means(measure, result).items():
         for attention, at in by_attention.items():
             cells = []
             for length in lengths:

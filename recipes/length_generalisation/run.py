@@ -51,6 +51,9 @@ ATTENTION: dict[str, Any] = {
     "entmax15 at temperature 1": ENTMAX,
     "adaptive-scalable entmax15 at temperature 1": ADAPTIVE,
 }
+# Maps whose weights need not sum to one.
+ATTENTION |= {name: name for name in ("sigmoid", "relu_over_n", "squared_relu_over_n", "softpick", "softmax1")}
+ATTENTION["alpha_relu"] = {"name": "alpha_relu", "tau": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
