@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import MapConfig
 from ..functional.rows import upcast
@@ -24,6 +24,20 @@ def gathered(tensor: Any) -> Tensor:
     """The whole of a tensor that may be divided over processes (a ``DTensor``), with its gradient."""
     whole: Tensor = tensor.full_tensor() if is_divided(tensor) else tensor
     return whole
+
+
+def unreadable(weight: Tensor) -> str | None:
+    """Why a fused loss cannot read the rows of a head's weights: they are coded, as where it is quantized. Or None.
+
+    Args:
+        weight: of a linear layer, perhaps divided over processes.
+    """
+    if type(weight) in (Tensor, nn.Parameter) or is_divided(weight):
+        return None
+    return (
+        f"its weights are of class {type(weight).__name__}, whose rows a fused loss cannot read; leave the head out "
+        "where the model is quantized, or pass fused_loss=False"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +66,7 @@ class LinearLogits:
         """The logits themselves.
 
         Raises:
-            RuntimeError: see ``loss``.
+            RuntimeError, NotImplementedError: see ``loss``.
         """
         if not self._computed:
             self._check_weights()
@@ -77,6 +91,7 @@ class LinearLogits:
             ValueError: a map that centers logits with a soft cap.
             RuntimeError: the weights are gone, as FSDP frees those of a head that it divides for itself, and ZeRO-3
                 those of all modules that are not running.
+            NotImplementedError: weights that are coded, as where the head was quantized.
         """
         self._check_weights()
         z = (self.centered() if map_config.centered else self) / map_config.temperature
@@ -105,20 +120,23 @@ class LinearLogits:
 
         Raises:
             ValueError: logits with a soft cap, which are not linear.
-            RuntimeError: see ``loss``.
+            RuntimeError, NotImplementedError: see ``loss``.
         """
         self._check_weights()
         if self.outer is not None:
             raise ValueError("soft-capped logits are not linear in the rows of the head; pass fused_loss=False")
         hidden, weight = upcast(self.hidden), upcast(gathered(self.weight))
         weights = weights.to(weight.dtype)
-        rows = torch.nn.functional.embedding_bag(classes, weight, mode="sum", per_sample_weights=weights)
+        rows = nn.functional.embedding_bag(classes, weight, mode="sum", per_sample_weights=weights)
         z = (hidden * rows).sum(-1)
         if self.bias is not None:
             z = z + (upcast(gathered(self.bias))[classes] * weights).sum(-1)
         return self.scale * z
 
     def _check_weights(self) -> None:
+        problem = unreadable(self.weight)
+        if problem is not None:
+            raise NotImplementedError(f"the head cannot be fused with its loss: {problem}")
         emptied = not is_divided(self.weight) and self.weight.untyped_storage().size() == 0 < self.weight.numel()
         if emptied or is_freed(self.weight):
             raise RuntimeError(

@@ -24,6 +24,7 @@ from .dry_run import DryRun, input_device
 from .example import first_run
 from .forward_guard import bind_again, check_forward, mixed_precision_off
 from .head_loss import HEAD_WITHOUT_ROWS
+from .lazy_logits import unreadable
 from .partitioned import whole
 from .sparse_model import SparseModel
 from .state import is_sparse, sparse_config, sparse_state, transformers_model
@@ -207,6 +208,8 @@ def _head_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
         yield f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False"
     if not isinstance(head, nn.Linear):
         yield f"the head of {name} is not one linear layer; pass fused_loss=False"
+    elif (problem := unreadable(head.weight)) is not None:
+        yield f"the head of {name}: {problem}"
 
 
 def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
