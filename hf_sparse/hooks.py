@@ -13,7 +13,7 @@ from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
 from .hub import attach_as_saved
 from .model.beam_record import end_possible_strings, recorded_beam_search
-from .model.logits_guard import OF_HARNESS
+from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
 from .model.patch import ON_IMPORT, Patch, Registration, install_where_imported
 from .model.peft_guard import OF_PEFT
 from .model.saved_config import check_adapter
@@ -28,7 +28,7 @@ __all__ = ["PATCHES", "install", "uninstall"]
 def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:
     original(self)
     attach_as_saved(self)
-    install_where_imported(OF_PEFT)
+    install_where_imported((*OF_PEFT, *OF_SENTENCE_TRANSFORMERS))
     if "transformers.trainer" in sys.modules:
         install_late()
 
@@ -131,6 +131,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
     *OF_PEFT,
     *OF_TRL,
     *OF_HARNESS,
+    *OF_SENTENCE_TRANSFORMERS,
 )
 
 

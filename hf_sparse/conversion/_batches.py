@@ -176,7 +176,7 @@ class Answer:
     """The output of a model for one batch, at the positions that count.
 
     Attributes:
-        rows: logits (N, V) or hidden states (N, d), float32 at least.
+        rows: logits (N, V), -inf for a class that is padding, or hidden states (N, d), float32 at least.
         target: classes (N,), None without labels.
         is_logits: whether rows are scores of classes.
     """
@@ -197,27 +197,34 @@ def answer(model: PreTrainedModel, batch: Batch) -> Answer:
 
     With labels, the rows are those of ``scored``. Without, they are the model's ``logits``, or else its
     ``last_hidden_state``, at the positions that the batch's mask does not exclude. Logits of an image's places have
-    their classes first, as torch's cross-entropy takes them.
+    their classes first, as torch's cross-entropy takes them. Where a model answers questions by the place of the
+    answer, the rows are the scores of its start and of its end, and the classes are the positions.
 
     Raises:
-        ValueError: see ``scored``; or an output with neither.
+        ValueError: see ``scored``; or an output with none of these.
     """
     if batch.get("labels") is not None:
         return Answer(*scored(model, batch), is_logits=True)
     with dense_head(model):
         output = model(**on_device(model, batch))
     found = dict(output) if isinstance(output, Mapping) else {}
+    kind = "decoder" if model.config.is_encoder_decoder else "encoder"
+    if found.keys() >= {"start_logits", "end_logits"}:
+        places = upcast(torch.stack((found["start_logits"], found["end_logits"]), 1))
+        kept = counted(batch, kind, model.config.is_encoder_decoder, (len(places), places.shape[-1]))
+        if kept is not None:
+            places = places.masked_fill(~kept[:, None].to(places.device), -torch.inf)
+        return Answer(places.flatten(0, 1), None, is_logits=True)
     name = next((name for name in ("logits", "last_hidden_state") if torch.is_tensor(found.get(name))), None)
     if name is None:
         raise ValueError(
-            f"{type(model).__name__} returns neither logits nor last_hidden_state to compare (it returns: "
+            f"{type(model).__name__} returns no logits, start_logits or last_hidden_state to compare (it returns: "
             f"{', '.join(found) or type(output).__name__}); give a part of it that does"
         )
     rows: Tensor = upcast(found[name])
     if name == "logits" and rows.dim() == 4 and rows.shape[1] == model.config.num_labels:  # of each place of an image
         rows = rows.movedim(1, -1)
     if rows.dim() == 3:
-        kind = "decoder" if model.config.is_encoder_decoder else "encoder"
         kept = counted(batch, kind, model.config.is_encoder_decoder, rows.shape[:2], frame_mask(model))
         rows = rows.flatten(0, 1) if kept is None else rows[kept.to(rows.device)]
     return Answer(rows.flatten(0, -2), None, is_logits=name == "logits" and rows.shape[-1] > 1)

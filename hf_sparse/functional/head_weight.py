@@ -35,5 +35,9 @@ def num_classes(head: nn.Module) -> int:
 def is_quantized(head: nn.Module) -> bool:
     """Whether a head keeps codes in the place of its weight, which only its own forward turns into numbers."""
     weight: Any = getattr(head, "weight", None)
-    plain = torch.is_tensor(weight) and weight.dtype in _READABLE and type(weight).__name__ in _PLAIN
-    return weight is not None and not plain
+    return weight is not None and is_coded(weight)
+
+
+def is_coded(weight: Any) -> bool:
+    """Whether the weight of a layer is no tensor of numbers that can be read row by row."""
+    return not (torch.is_tensor(weight) and weight.dtype in _READABLE and type(weight).__name__ in _PLAIN)

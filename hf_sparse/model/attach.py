@@ -19,6 +19,7 @@ from ..attention.swap_class import change_class
 from ..config import SparseConfig
 from ..fertility.source import SourceFertility, drop_source, keep_source
 from .late_attention import check_late_attention
+from .logits_guard import OF_SENTENCE_TRANSFORMERS
 from .patch import install_where_imported
 from .peft_guard import OF_PEFT
 from .saved_config import mark, part_settings, tags, unmark
@@ -59,7 +60,7 @@ def attach(
         vars(module)[SITE] = site
         add_learned(module, site)
         follow_cache(module, site)
-    install_where_imported(OF_PEFT)
+    install_where_imported((*OF_PEFT, *OF_SENTENCE_TRANSFORMERS))
     divert(model)
     show_losses(model)
     state = SparseState(config)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import MapConfig
+from ..functional.head_weight import is_coded
 from ..functional.rows import upcast
 from ..losses import linear_fenchel_young_loss
 from ..losses.linear.divided import is_divided
@@ -52,7 +53,7 @@ class LinearLogits:
         """The logits themselves.
 
         Raises:
-            RuntimeError: see ``loss``.
+            RuntimeError, NotImplementedError: see ``loss``.
         """
         if not self._computed:
             self._check_weights()
@@ -77,6 +78,7 @@ class LinearLogits:
             ValueError: a map that centers logits with a soft cap.
             RuntimeError: the weights are gone, as FSDP frees those of a head that it divides for itself, and ZeRO-3
                 those of all modules that are not running.
+            NotImplementedError: weights that are coded, as where the head was quantized.
         """
         self._check_weights()
         z = (self.centered() if map_config.centered else self) / map_config.temperature
@@ -105,20 +107,26 @@ class LinearLogits:
 
         Raises:
             ValueError: logits with a soft cap, which are not linear.
-            RuntimeError: see ``loss``.
+            RuntimeError, NotImplementedError: see ``loss``.
         """
         self._check_weights()
         if self.outer is not None:
             raise ValueError("soft-capped logits are not linear in the rows of the head; pass fused_loss=False")
         hidden, weight = upcast(self.hidden), upcast(gathered(self.weight))
         weights = weights.to(weight.dtype)
-        rows = torch.nn.functional.embedding_bag(classes, weight, mode="sum", per_sample_weights=weights)
+        rows = nn.functional.embedding_bag(classes, weight, mode="sum", per_sample_weights=weights)
         z = (hidden * rows).sum(-1)
         if self.bias is not None:
             z = z + (upcast(gathered(self.bias))[classes] * weights).sum(-1)
         return self.scale * z
 
     def _check_weights(self) -> None:
+        if is_coded(self.weight):
+            raise NotImplementedError(
+                f"the head was quantized after sparsify (its weight is of class {type(self.weight).__name__}), and a "
+                "fused loss multiplies with its weight; leave the head out where the model is quantized, or pass "
+                "fused_loss=False"
+            )
         emptied = not is_divided(self.weight) and self.weight.untyped_storage().size() == 0 < self.weight.numel()
         if emptied or is_freed(self.weight):
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Consumers that pass labels and read the logits beside the loss: they read log-probabilities too."""
+"""Consumers that would read what they do not want in the logits: log-probabilities, or raw scores."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from .patch import Patch
-from .state import log_probabilities, sparse_models, sparse_state
+from .state import log_probabilities, raw_scores, sparse_models, sparse_state
 
 _LM_EVAL = "lm_eval.models.huggingface"
+_SENTENCES = "sentence_transformers.base.modules.transformer"
 
 
 def prediction_step(
@@ -34,13 +35,22 @@ def prediction_step(
 
 def _reading_log_probabilities(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
     with ExitStack() as readings:
-        for model in filter(_reads_scores, sparse_models(self.model)):
+        for model in filter(_is_unread, sparse_models(self.model)):
             readings.enter_context(log_probabilities(model))
         return original(self, *args, **kwargs)
 
 
-def _reads_scores(model: PreTrainedModel) -> bool:
-    """Whether a call with labels has raw scores of a sparse head in its logits, and nobody asked for these."""
+def _token_scores(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
+    """``Transformer.forward``, whose logits of a masked language model go to SPLADE's pooling."""
+    with ExitStack() as readings:
+        if self.transformer_task == "fill-mask":
+            for model in filter(_is_unread, sparse_models(self.model)):
+                readings.enter_context(raw_scores(model))
+        return original(self, *args, **kwargs)
+
+
+def _is_unread(model: PreTrainedModel) -> bool:
+    """Whether the head of a model is sparse, and nobody asked for one of the two kinds of logits."""
     state = sparse_state(model)
     return state.config.head is not None and not state.readings
 
@@ -52,5 +62,15 @@ OF_HARNESS = (
         _reading_log_probabilities,
         reason="It passes labels to encoder-decoders, for their decoder's input, and takes log_softmax of the logits.",
         trigger="the harness ties the weights of a sparse model, as it does with every model before it scores",
+    ),
+)
+
+OF_SENTENCE_TRANSFORMERS = (
+    Patch(
+        f"{_SENTENCES}:Transformer",
+        "forward",
+        _token_scores,
+        reason="SPLADE takes the positive part of a masked language model's scores; no log-probability is positive.",
+        trigger="a model is built or made sparse after sentence_transformers was imported",
     ),
 )

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import (
     BertConfig,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertModel,
     ProphetNetConfig,
@@ -22,6 +23,7 @@ from transformers import (
 from hf_sparse import calibrate, compare, sparse_config, sparsify
 from hf_sparse.conversion._batches import answer
 from hf_sparse.conversion._padding import counted
+from hf_sparse.metrics import jensen_shannon
 from tests.tiny_models import spread, tiny_model, tokens
 
 
@@ -240,7 +242,7 @@ def test_outputs_without_anything_to_compare_are_refused():
             return {"pooled": super().forward(*args, **options).pooler_output}
 
     model = sparsify(Pooled(encoder().config).eval(), attn="entmax15")
-    with pytest.raises(ValueError, match="returns neither logits nor last_hidden_state to compare"):
+    with pytest.raises(ValueError, match="returns no logits, start_logits or last_hidden_state to compare"):
         calibrate(model, padded(), progress=False)
     with pytest.raises(ValueError, match="measure='js' compares distributions, and BertModel returns none here"):
         calibrate(sparsify(encoder(), attn="entmax15"), padded(), measure="js", progress=False)
@@ -253,6 +255,34 @@ def test_answers_of_padded_batches_are_those_of_the_rows_alone():
     alone = [model(input_ids=row[None, :n]).last_hidden_state[0] for row, n in zip(batch["input_ids"], (9, 6, 4))]
     torch.testing.assert_close(found.rows, torch.cat(alone), atol=1e-5, rtol=1e-4)
     assert not found.is_logits
+
+
+def answers_of(model, batch):
+    """Where answers start and end: a distribution over each row's own positions, for each of the two."""
+    rows = zip(batch["input_ids"], batch["attention_mask"].sum(-1))
+    outputs = [model(input_ids=row[None, :length]) for row, length in rows]
+    return [output[name][0].softmax(-1) for output in outputs for name in ("start_logits", "end_logits")]
+
+
+@torch.no_grad()
+def test_a_model_that_points_to_answers_is_judged_by_where_they_start_and_end():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    dense = spread(BertForQuestionAnswering(BertConfig(vocab_size=23, **sizes)).eval())
+    model, batches = sparsify(copy.deepcopy(dense), attn="sparsemax"), padded()
+    expected = answers_of(dense, batches[-1])
+    for p, q in zip(expected, answer(dense, batches[-1]).rows.softmax(-1), strict=True):
+        torch.testing.assert_close(q[: len(p)], p, atol=1e-5, rtol=1e-4)
+        assert not q[len(p) :].any()
+    before = [float(jensen_shannon(q, p)) for q, p in zip(answers_of(model, batches[-1]), expected)]
+    with torch.enable_grad():
+        report = calibrate(model, batches, measure="js", progress=False)
+    after = [float(jensen_shannon(q, p)) for q, p in zip(answers_of(model, batches[-1]), expected)]
+    assert report.dense.targets == 6
+    assert report.before.divergence == pytest.approx(sum(before) / 6, rel=1e-3)
+    assert report.after.divergence == pytest.approx(sum(after) / 6, rel=1e-3)
+    assert report.after.divergence < report.before.divergence
+    assert compare(dense, batches, attn="sparsemax", progress=False).measure == "eps_kl"
 
 
 BAD = [

@@ -144,3 +144,22 @@ def test_a_head_whose_tokens_are_trained_by_peft_has_the_loss_of_its_logits():
         return loss_and_gradients(get_peft_model(model, config), labelled(model))[0].loss
 
     torch.testing.assert_close(trained(True), trained(False), atol=1e-5, rtol=1e-5)
+
+
+class Coded(torch.Tensor):
+    """Weights as quantization leaves them: a class of tensors of its own."""
+
+
+def test_a_head_whose_weights_are_coded_is_not_fused_before_or_after():
+    def code(model):
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().as_subclass(Coded))
+        return model
+
+    with pytest.raises(ValueError, match="the head of LlamaForCausalLM, a Linear, is quantized"):
+        sparsify(code(tiny_model("llama")), head="entmax15", fused_loss=True)
+    model = code(sparsify(tiny_model("llama"), head="entmax15", fused_loss=True)).train()
+    with pytest.raises(NotImplementedError, match="or pass fused_loss=False"):
+        model(**labelled(model))
+    plain, inputs = sparsify(tiny_model("llama"), head="entmax15"), labelled(model)
+    expected = plain(**inputs).loss
+    assert torch.equal(sparsify(code(tiny_model("llama")), head="entmax15")(**inputs).loss, expected)

@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+    SparseEncoder,
+)
 from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 from transformers import BertModel
 
 import hf_sparse
+from hf_sparse.hooks import install, uninstall
 from tests.tiny_models import tiny_model
 from tests.word_tokenizer import word_tokenizer
 
@@ -70,3 +76,29 @@ def test_training_changes_the_encoder_and_what_is_saved_comes_back_sparse(folder
     attentions = again[0].model(**again.preprocess(SENTENCES[:1]), output_attentions=True).attentions
     assert all((weights == 0).any() for weights in attentions)
     assert hf_sparse.is_sparse(again[0].model)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+@torch.no_grad()
+def test_splade_weighs_words_by_the_scores_of_a_sparse_head(name, tmp_path):
+    """log(1 + max(z, 0)), the greatest over the sentence: log-probabilities in z's place would leave no word."""
+    model = hf_sparse.sparsify(tiny_model(name), attn="entmax15", head="entmax15")
+    model.save_pretrained(tmp_path)
+    tokenizer = word_tokenizer(mask_token="<mask>")
+    tokenizer.save_pretrained(tmp_path)
+    found = SparseEncoder(str(tmp_path), device="cpu").encode(SENTENCES, convert_to_sparse_tensor=False)
+    for sentence, words in zip(SENTENCES, found, strict=True):
+        z = model(**tokenizer(sentence, return_tensors="pt"), log_probs=False).logits[0]
+        torch.testing.assert_close(words, z.relu().log1p().amax(0), atol=1e-5, rtol=1e-4)
+        assert bool((words > 0).any())
+
+
+def test_the_change_to_sentence_transformers_is_undone(folder):
+    transformer = type(SentenceTransformer(str(folder), device="cpu")[0])
+    changed = transformer.forward
+    uninstall()
+    try:
+        assert transformer.forward is not changed
+        assert transformer.forward.__module__ == transformer.__module__
+    finally:
+        install()

@@ -22,6 +22,8 @@ from trl import (
     SFTConfig,
     SFTTrainer,
 )
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 import hf_sparse
 from hf_sparse.hooks import PATCHES, install, uninstall
@@ -297,6 +299,31 @@ def test_kto_scores_sparse_log_probabilities(tmp_path):
     )
     trainer.train()
     assert trainer.state.log_history[0]["loss"] == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "config_class", "combine"),
+    [(CPOTrainer, CPOConfig, torch.sum), (ORPOTrainer, ORPOConfig, torch.mean)],
+    ids=["cpo", "orpo"],
+)
+def test_trainers_without_a_reference_score_sparse_log_probabilities(trainer_class, config_class, combine, tmp_path):
+    model = sparse()
+    trainer = trainer_class(
+        model,
+        args=arguments(config_class, tmp_path, max_length=32, remove_unused_columns=False),
+        train_dataset=PAIRS,
+        processing_class=word_tokenizer(),
+    )
+    batch = next(iter(trainer.get_train_dataloader()))
+    impossible = 0
+    for name, found in zip(("chosen", "rejected"), trainer.concatenated_forward(model, batch)):
+        columns = (batch[f"{name}_{column}"] for column in ("input_ids", "labels", "attention_mask"))
+        for ids, labels, mask, value in zip(*columns, found, strict=True):
+            given = mask.bool()
+            scored = log_probs(model, ids[given][None])[0][0][labels[given][1:] != -100]
+            torch.testing.assert_close(value, combine(scored), atol=1e-2, rtol=1e-5)
+            impossible += int((scored < FLOOR / 2).sum())
+    assert impossible > 0
 
 
 def distilled(student, teacher, path):
