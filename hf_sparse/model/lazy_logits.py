@@ -32,7 +32,8 @@ class LinearLogits:
     """``outer * tanh(scale (h W^T + b))``, or without ``outer`` just ``scale (h W^T + b)``, kept as its parts.
 
     It takes part in what models do between their head and their loss: changes of shape, precision and scale, a
-    constant bias, a soft cap. Anything else computes the logits after all and goes on with them.
+    constant bias, a soft cap. Anything else computes the logits after all and goes on with them. What is written into
+    them is not in the parts, so that there is no loss of these any more.
 
     Attributes:
         hidden: h (..., D).
@@ -78,9 +79,10 @@ class LinearLogits:
             ValueError: a map that centers logits with a soft cap.
             RuntimeError: the weights are gone, as FSDP frees those of a head that it divides for itself, and ZeRO-3
                 those of all modules that are not running.
-            NotImplementedError: weights that are coded, as where the head was quantized.
+            NotImplementedError: weights that are coded, as where the head was quantized; logits that were written to.
         """
         self._check_weights()
+        self._check_unwritten()
         z = (self.centered() if map_config.centered else self) / map_config.temperature
         return linear_fenchel_young_loss(
             z.hidden,
@@ -135,6 +137,13 @@ class LinearLogits:
                 "fully_shard; under ZeRO-3 pass fused_loss=False where more than the loss is read from the logits"
             )
 
+    def _check_unwritten(self) -> None:
+        if any(not z.is_inference() and z._version > 0 for z in self._computed):
+            raise NotImplementedError(
+                "the model writes into its logits before its loss, which a fused loss does not see; pass "
+                "fused_loss=False"
+            )
+
     def centered(self) -> LinearLogits:
         """The logits less their mean over the classes: the head less its mean row, and the bias less its mean."""
         if self.outer is not None:
@@ -144,6 +153,7 @@ class LinearLogits:
         return self._with(weight=weight, bias=None if bias is None else bias - bias.mean())
 
     def _with(self, **parts: Any) -> LinearLogits:
+        self._check_unwritten()
         return replace(self, _computed=[], **parts)
 
     @property

@@ -6,6 +6,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from hf_sparse import from_pretrained, is_sparse, sparse_config, sparsify
+from hf_sparse.config import MapConfig
 from hf_sparse.model.lazy_logits import LinearLogits
 from tests.tiny_models import ARCHITECTURES, labelled, tiny_model
 
@@ -163,3 +164,22 @@ def test_a_head_whose_weights_are_coded_is_not_fused_before_or_after():
     plain, inputs = sparsify(tiny_model("llama"), head="entmax15"), labelled(model)
     expected = plain(**inputs).loss
     assert torch.equal(sparsify(code(tiny_model("llama")), head="entmax15")(**inputs).loss, expected)
+
+
+WRITES = {
+    "by index": lambda z: z.__setitem__((..., 0), -1e4),
+    "by a method": lambda z: z.div_(2.0),
+    "by a mask": lambda z: z.masked_fill_(torch.zeros(z.shape, dtype=torch.bool), 0.0),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("then", [lambda z: z.loss(MapConfig("entmax15"), torch.tensor([1, 2])), lambda z: z[:1]])
+def test_logits_that_were_written_into_have_no_fused_loss(write, then):
+    z = LinearLogits(torch.randn(2, 4), torch.randn(5, 4))
+    write(z)
+    with pytest.raises(NotImplementedError, match="writes into its logits before its loss"):
+        then(z)
+    looked_at = LinearLogits(torch.randn(2, 4), torch.randn(5, 4))
+    assert looked_at.softmax(-1).shape == (2, 5)
+    assert then(looked_at) is not None
