@@ -1,7 +1,7 @@
 """Models whose base is quantized by torchao or bitsandbytes, made sparse after loading.
 
-GGUF, which Transformers turns into numbers as it loads, is how the real SmolLM2 of these tests comes. GPTQ and AWQ
-need a GPU; like bitsandbytes they replace linear layers under their own names, and leave the head alone.
+GGUF, which Transformers turns into numbers as it loads, is how the real SmolLM2 of these tests comes. GPTQ and AWQ,
+whose packages are not installed here, replace linear layers too, and leave the head alone by default.
 """
 
 import pytest
