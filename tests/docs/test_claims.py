@@ -115,6 +115,9 @@ def studies(claims, monkeypatch):
     return replace
 
 
+MAPS = ("softmax", "entmax15", "sparsemax")
+
+
 def outputs(softmax, sparsemax, entmax15, alpha_relu):
     names = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
     return {name: bleu for name, bleu in zip(names, (softmax, sparsemax, entmax15, alpha_relu)) if bleu}
@@ -147,6 +150,14 @@ def outputs(softmax, sparsemax, entmax15, alpha_relu):
 )
 def test_a_study_without_some_runs_is_followed_by_one_with_all(studies, multi30k, embedded, figures, holds):
     assert studies(multi30k, embedded).relu_is_on_par() == (figures, holds)
+
+
+@pytest.mark.parametrize(("softmax", "holds"), [(31, True), (33, False)])
+def test_a_rival_counts_in_the_longest_training_that_has_it(studies, softmax, holds):
+    longer = {name: [bleu] for name, bleu in (("softmax", softmax), ("entmax15", 32), ("en-de-softmax", 9))}
+    shorter = {prefix + name: [bleu] for prefix in ("", "en-de-") for name, bleu in zip(MAPS, (30, 29, 28))}
+    shorter |= {"en-de-entmax15": [31]}
+    assert studies(longer, shorter).entmax_translates_best().holds is holds
 
 
 def test_runs_that_no_study_has_are_named(claims, studies):
