@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from ..config import MapConfig, SparseConfig
 from ..functional.head_weight import num_classes
 from ..functional.rows import accumulation_dtype
 from ..model.decoding import KeptSupport, init_continuous_batching
+from ..model.screened_generation import SCREENED
 from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
 from ._ensemble_checks import check_members, check_tokenizers
 from ._ensemble_parts import JoinedEncoders, join_caches, split_caches, split_states
@@ -39,10 +41,11 @@ class EnsembleConfig(PreTrainedConfig):
 class Ensemble(PreTrainedModel, GenerationMixin):
     """``p(y | x) = (1 / n) sum_i p_i(y | x)`` at every step, over models with one vocabulary.
 
-    Every mode of ``generate`` works as for one model; so do ``enumerate_support`` and the other functions of this
-    package. ``output.logits`` are the logarithm of the averaged distribution: a token has probability zero where it
-    has in every member. Members may differ in architecture, size, maps and head. A member with an alpha-ReLU head
-    takes part with its weights divided by their sum; a dense member makes every probability positive.
+    Every mode of ``generate`` works as for one model, screened caches apart; so do ``enumerate_support`` and the other
+    functions of this package. ``output.logits`` are the logarithm of the averaged distribution: a token has
+    probability zero where it has in every member. Members may differ in architecture, size, maps and head. A member
+    with an alpha-ReLU head takes part with its weights divided by their sum; a dense member makes every probability
+    positive.
 
     Args:
         members: language models, all encoder-decoders or all decoders only, with the same vocabulary, start and end
@@ -172,6 +175,19 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         inputs = self._inputs_of_members(kwargs, encoder_outputs, past_key_values)
         steps = [member.prepare_inputs_for_generation(input_ids, **own) for member, own in zip(self.members, inputs)]
         return {"member_inputs": steps, "logits_to_keep": logits_to_keep}
+
+    def generate(self, *args: object, **kwargs: object) -> Any:
+        """That of Transformers.
+
+        Raises:
+            ValueError: ``cache_implementation="screened"``, which Transformers does not know either.
+        """
+        if kwargs.get("cache_implementation") == SCREENED:
+            raise ValueError(
+                'cache_implementation="screened" is for one model, and an ensemble keeps a cache of each member; '
+                "leave it out, or call generate of one of ensemble.members"
+            )
+        return super().generate(*args, **kwargs)
 
     def _get_logits_processor(self, *args: object, **kwargs: object) -> KeptSupport:
         return KeptSupport(super()._get_logits_processor(*args, **kwargs))

@@ -273,6 +273,8 @@ def test_what_an_ensemble_does_not_have_is_refused(tmp_path):
         unsparsify(ensemble)
     with pytest.raises(NotImplementedError, match="continuous batching"):
         ensemble.init_continuous_batching()
+    with pytest.raises(ValueError, match="an ensemble keeps a cache of each member; leave it out"):
+        ensemble.generate(**inputs, max_new_tokens=2, cache_implementation="screened")
 
 
 def test_an_ensemble_with_a_dense_member_has_no_finite_support():
