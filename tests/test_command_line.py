@@ -56,7 +56,7 @@ def test_it_runs_as_a_module(dense):
         'decoder   0, 1    {"name": "entmax15"}',
         "head              softmax",
     ]
-    assert run.stderr.splitlines()[0] == f"reading {dense}"
+    assert f"reading {dense}" in run.stderr.splitlines()  # after what torchao, where it is installed, says
     assert hf_sparse.is_sparse(hf_sparse.from_pretrained(dense.parent / "out"))
 
 

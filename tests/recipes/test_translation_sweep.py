@@ -233,5 +233,5 @@ def test_a_quick_run_gives_figures_and_pictures(tmp_path):
         model = AutoModelForSeq2SeqLM.from_pretrained(folder)
         assert (hf_sparse.sparse_config(model).to_dict() if hf_sparse.is_sparse(model) else None) == config
     assert {path.name for path in tmp_path.glob("*.png")} == {
-        "sweep_training.png", "sweep_supports.png", "sweep_attention.png",
+        "sweep_training.png", "sweep_accuracy.png", "sweep_supports.png", "sweep_attention.png",
     }  # fmt: skip
