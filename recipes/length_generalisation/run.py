@@ -29,9 +29,9 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, SmolLM3Config, SmolLM3ForCausalLM, set_seed
 
 import hf_sparse
-from hf_sparse.attention import attention_sites, observe
+from hf_sparse.attention import observe
 
-from ..lib.models import config_of
+from ..lib.models import config_of, learned_by_layer
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
@@ -139,16 +139,6 @@ def test(model: PreTrainedModel, settings: LengthSettings, length: int) -> dict[
     return {"length": length, **means, "keys": keys or None}
 
 
-def learned(model: PreTrainedModel) -> dict[str, list[list[float]]]:
-    """Learned settings of attention, by name: a list of layers, each a list of heads."""
-    values: dict[str, list[list[float]]] = {}
-    for module, site in attention_sites(model):
-        for name in site.map_config.learned if site.map_config else ():
-            numbers = site.map_config.setting(name).from_real(getattr(module, f"sparse_{name}").value.detach())
-            values.setdefault(name, []).append([round(float(number), 3) for number in numbers])
-    return values
-
-
 def perform(settings: LengthSettings, folder: Path) -> Figures:
     """Train one model and test it at every length."""
     model = build(settings)
@@ -171,7 +161,7 @@ def perform(settings: LengthSettings, folder: Path) -> Figures:
     return {
         "parameters": model.num_parameters(),
         "maps": config_of(model),
-        "learned": learned(model),
+        "learned": learned_by_layer(model),
         "lengths": [test(model, settings, length) for length in lengths],
     }
 

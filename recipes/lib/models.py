@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_sparse
+from hf_sparse.attention import attention_sites
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -20,6 +21,16 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Pat
 def config_of(model: PreTrainedModel) -> dict[str, Any] | None:
     """Settings of a model's sparse maps, as ``SparseConfig.from_dict`` takes them; None for a dense model."""
     return hf_sparse.sparse_config(model).to_dict() if hf_sparse.is_sparse(model) else None
+
+
+def learned_by_layer(model: PreTrainedModel, kind: str | None = None) -> dict[str, list[list[float]]]:
+    """Learned settings of attention, or of one kind of it, by name: a list of layers, each a list of heads."""
+    values: dict[str, list[list[float]]] = {}
+    for module, site in attention_sites(model):
+        for name in site.map_config.learned if site.map_config and kind in (None, site.kind) else ():
+            numbers = site.map_config.setting(name).from_real(getattr(module, f"sparse_{name}").value.detach())
+            values.setdefault(name, []).append([round(float(number), 3) for number in numbers])
+    return values
 
 
 def probabilities(model: PreTrainedModel, logits: Tensor) -> Tensor:

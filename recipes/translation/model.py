@@ -21,8 +21,17 @@ from .data import Corpus, Pair, build_tokenizer
 LONGEST = 128  # tokens; longer training pairs are left out, longer sources and translations cut
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, dropout: float = 0.1) -> PreTrainedModel:
-    """A fresh dense model of about two million parameters; the same seed gives the same weights."""
+def build_model(
+    tokenizer: PreTrainedTokenizerFast, seed: int, dropout: float = 0.1, tied: bool = True
+) -> PreTrainedModel:
+    """A fresh dense model of about two million parameters; the same seed gives the same weights.
+
+    Args:
+        tokenizer: of both languages.
+        seed: of the weights.
+        dropout: after every sublayer.
+        tied: whether encoder, decoder and head share one matrix of embeddings; else each has its own.
+    """
     set_seed(seed)
     config = MarianConfig(
         vocab_size=len(tokenizer),
@@ -36,6 +45,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, dropout: float = 
         dropout=dropout,
         max_position_embeddings=LONGEST + 2,
         init_std=0.06,
+        tie_word_embeddings=tied,
+        share_encoder_decoder_embeddings=tied,
         scale_embedding=True,  # otherwise sinusoidal positions drown the words, and the source is ignored
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,

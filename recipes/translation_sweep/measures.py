@@ -20,6 +20,7 @@ from hf_sparse.functional import entmax_threshold
 from hf_sparse.metrics import logit_norm, self_normalization_sum
 
 from ..lib.batches import by_length
+from ..lib.models import learned_by_layer
 from ..lib.records import Figures
 from ..translation.data import Pair
 from ..translation.measures import bleu_of
@@ -190,6 +191,13 @@ def forced_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, p
         "attended": attended,
         "attended_share": share,
     }
+
+
+def alphas(model: PreTrainedModel) -> Figures:
+    """``alphas``, learned by the heads of attention: by its kind a list of layers, each of heads; {} if none is."""
+    kinds = dict.fromkeys(site.kind for _, site in attention_sites(model))
+    found = {kind: learned_by_layer(model, kind).get("alpha") for kind in kinds}
+    return {"alphas": found} if all(found.values()) and found else {}
 
 
 def scores(metric: str, texts: Sequence[str], references: Sequence[str], language: str = "en") -> dict[str, float]:

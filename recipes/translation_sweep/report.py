@@ -80,7 +80,9 @@ def map_text(map_config: Any) -> str:
     if "cross" in map_config:
         return f"cross: {map_text(map_config['cross'])}"
     shown = {name: value for name, value in map_config.items() if name not in ("name", "temperature")}
-    settings = ", ".join(f"{name} {value:g}" for name, value in shown.items())
+    settings = ", ".join(
+        f"{name} {value}" if value == "learned" else f"{name} {value:g}" for name, value in shown.items()
+    )
     return f"{map_config['name']} ({settings})" if shown else map_config["name"]
 
 
@@ -197,6 +199,18 @@ def sweep_multi30k() -> str:
 def sweep_converged() -> str:
     """The runs on Multi30k that were trained until they gained little more."""
     return f"{comparison('*', result=CONVERGED, more=LONGER)}\n\n{origin(CONVERGED)}"
+
+
+@block
+def sweep_learned() -> str:
+    """Alphas that the heads of attention learned, by kind of attention and layer."""
+    lines = ["| seed | attention | layer | alphas of its heads |", "|---|---|---|---|"]
+    for record in selected("attention-learned", result=CONVERGED):
+        for kind, layers in record["figures"]["alphas"].items():
+            for layer, heads in enumerate(layers, 1):
+                shown = ", ".join(f"{alpha:.2f}" for alpha in heads)
+                lines.append(f"| {record['settings']['seed']} | {kind} | {layer} | {shown} |")
+    return "\n".join(lines)
 
 
 @block

@@ -33,7 +33,17 @@ from ..translation.data import name_of_test
 from ..translation.measures import bleu_of
 from ..translation.model import Task, build_model, encode
 from .data import read_task
-from .measures import METRICS, Curve, certificates, decode, decode_normalized, example, forced_figures, scores
+from .measures import (
+    METRICS,
+    Curve,
+    alphas,
+    certificates,
+    decode,
+    decode_normalized,
+    example,
+    forced_figures,
+    scores,
+)
 from .report import card, condensed, report
 
 PARTS = ("test", "dev")  # that a run can be judged on
@@ -63,6 +73,7 @@ class Sweep(Settings):
     temperature: float = setting(0.5)  # of heads at "auto", as a multiple of that
     label_smoothing: float = setting(0.0, "0", "Peters et al. 2019, 4")
     dropout: float = setting(0.1)
+    tied: bool = setting(True)  # one matrix for both embeddings and the head
     bf16: bool = setting(False)  # products of training in bfloat16; decoding is in float32
     steps: int = setting(480, "100,000", "Peters et al. 2019, 4.2")
     batch_size: int = setting(32, "64", "Peters et al. 2019, 4")
@@ -119,6 +130,11 @@ def runs() -> dict[str, Sweep]:
         made[f"{name}-smoothed"] = dataclasses.replace(made[name], label_smoothing=0.1)
     for tau in (0.0, 1.0, 5.0):
         made[f"output-alpha_relu-tau-{tau:g}"] = Sweep(head=relu(tau=tau))
+    learned = {"name": "entmax", "alpha": "learned", "temperature": balanced_temperature(1.5, KEYS)}
+    made["attention-learned"] = Sweep(attention=learned)
+    made |= {
+        f"{name}-untied": dataclasses.replace(made[name], tied=False) for name in ("softmax", "output-alpha_relu")
+    }
     made["cross-softmax-temperature"] = Sweep(attention={"cross": {"name": "softmax", "temperature": 0.5}})
     return made
 
@@ -175,7 +191,7 @@ def perform(settings: Sweep, folder: Path) -> Figures:
     """Train one model from scratch and measure it."""
     corpus, tokenizer, rows = task_of(settings)
     test = getattr(corpus, settings.part)[: settings.test_rows]
-    model = build_model(tokenizer, settings.seed, settings.dropout)
+    model = build_model(tokenizer, settings.seed, settings.dropout, settings.tied)
     if settings.bf16:  # torch's fused attention is slow in bfloat16 for rows as short as these
         model.set_attn_implementation("eager")
     if settings.head or settings.attention:
@@ -210,6 +226,7 @@ def perform(settings: Sweep, folder: Path) -> Figures:
         **empty,
         **(certificates(model, tokenizer, sources, settings.beams) if settings.beams > 1 else {}),
         **forced_figures(model, tokenizer, test),
+        **alphas(model),
         "tokens_per_cpu_second": target_tokens / fmean(clock.seconds),
         "config": config_of(model),
         "parameters": model.num_parameters(),

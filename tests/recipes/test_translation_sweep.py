@@ -47,6 +47,11 @@ def test_runs_cover_what_the_papers_compare():
     assert runs["en-de-sparsemax"].reverse
     assert runs["entmax15-smoothed"].label_smoothing > 0
     assert runs["output-alpha_relu-tau-5"].head["tau"] == 5
+    assert runs["attention-learned"].attention["alpha"] == "learned"
+    assert [name for name, settings in runs.items() if not settings.tied] == [
+        "softmax-untied",
+        "output-alpha_relu-untied",
+    ]
     assert len({json.dumps(dataclasses.asdict(settings)) for settings in runs.values()}) == len(runs)
 
 
@@ -113,6 +118,31 @@ def test_a_reversed_corpus_has_its_sides_exchanged(made):
     assert turned.test[0] == made.corpus.test[0][::-1]
     assert rows[0]["labels"][-1] == made.tokenizer.eos_token_id
     assert len(turned.train) == len(made.corpus.train) == 100
+
+
+def test_alphas_are_those_that_each_head_has_learned(made):
+    model = made.build(attn={"name": "entmax", "alpha": {"learned": 1.3}})
+    cross = model.model.decoder.layers[1].encoder_attn.sparse_alpha
+    with torch.no_grad():
+        cross.value.copy_(torch.logit(torch.tensor([0.25, 0.5, 0.75, 0.125])))
+    found = measures.alphas(model)["alphas"]
+    assert found == {
+        "encoder": [[1.3] * 4] * 2,
+        "decoder": [[1.3] * 4] * 2,
+        "cross": [[1.3] * 4, [1.25, 1.5, 1.75, 1.125]],
+    }
+    assert measures.alphas(made.build(attn="entmax15")) == measures.alphas(made.build()) == {}
+
+
+def test_a_model_is_untied_where_asked(made):
+    tied, untied = (recipe.build_model(made.tokenizer, 0, tied=tied) for tied in (True, False))
+    tables = [
+        untied.lm_head.weight,
+        untied.model.encoder.embed_tokens.weight,
+        untied.model.decoder.embed_tokens.weight,
+    ]
+    assert len({table.data_ptr() for table in tables}) == 3
+    assert untied.num_parameters() == tied.num_parameters() + 2 * tables[0].numel()
 
 
 @pytest.mark.parametrize(
