@@ -21,6 +21,9 @@ def balanced_temperature(alpha: float, vocab_size: int) -> float:
         alpha: of the map, at least 1.
         vocab_size: V, number of classes; for attention, of keys.
 
+    Returns:
+        T; inf where it is larger than any float.
+
     Raises:
         ValueError: an argument out of range.
         TypeError: one that is no number.
@@ -33,4 +36,7 @@ def balanced_temperature(alpha: float, vocab_size: int) -> float:
     """
     check_number("alpha", alpha, ">= 1 and finite", lambda value: 1 <= value < math.inf)
     check_count("vocab_size", vocab_size)
-    return float(vocab_size ** ((alpha - 1) / 2))
+    try:
+        return float(vocab_size ** ((alpha - 1) / 2))
+    except OverflowError:
+        return math.inf

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 IDS, PROBABILITIES = "support_ids", "support_probabilities"
+# Formats of data sets whose batches are tables, not lists of columns.
+_TABLES = ("arrow", "pandas", "polars")
 
 Row = dict[str, Any]
 
@@ -132,8 +134,10 @@ def store_supports(
     features.update(added)
     options = {"batched": True, "batch_size": batch_size, "load_from_cache_file": False, "features": features}
     # A fingerprint of its own: the usual one hashes the function, and with it the teacher.
-    stored: Dataset = dataset.map(supports, new_fingerprint=uuid4().hex, desc="teacher", **options)
-    return stored
+    form = dataset.format["type"]
+    rows = dataset.with_format(None) if form in _TABLES else dataset
+    stored: Dataset = rows.map(supports, new_fingerprint=uuid4().hex, desc="teacher", **options)
+    return stored.with_format(form) if form in _TABLES else stored
 
 
 def _check_labels(batch: dict[str, Any], num_rows: int) -> None:

@@ -42,7 +42,7 @@ def draw_training(runs: dict[str, Record], path: Path) -> None:
         fixed = runs["output-alpha_relu"]["figures"]["config"]["head"]["tau"]
         left.axhline(fixed, color="tab:orange", linestyle=":", label="tau of alpha_relu")
     for name, record in runs.items():
-        if name.startswith("output-alpha_relu") and not name.endswith("smoothed"):
+        if name.startswith("output-alpha_relu") and not name.endswith(("smoothed", "untied")):
             curve = record["figures"]["curve"]
             right.plot(
                 [point["step"] for point in curve],

@@ -173,7 +173,7 @@ def origin(result: str = RESULT) -> str:
 def sweep_maps() -> str:
     """Softmax, entmax, sparsemax and alpha-ReLU, in both directions, and with smoothed targets."""
     names = ("softmax", "entmax15", "sparsemax", "output-entmax15", "output-sparsemax", "output-alpha_relu")
-    patterns = (*names, "softmax-tempered", *(f"en-de-{name}" for name in names), "*-smoothed")
+    patterns = (*names, "softmax-tempered", *(f"en-de-{name}" for name in names), "*-smoothed", "*-untied")
     return f"{comparison(*patterns)}\n\n{origin()}"
 
 

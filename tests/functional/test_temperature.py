@@ -33,6 +33,7 @@ def test_its_values():
     assert balanced_temperature(2.0, 10_000) == pytest.approx(100.0)
     assert balanced_temperature(1.5, 10_000) == pytest.approx(10.0)
     assert balanced_temperature(1.5, 1) == 1.0
+    assert balanced_temperature(999.0, 50_257) == math.inf
 
 
 @pytest.mark.parametrize(("alpha", "classes", "error", "message"), [

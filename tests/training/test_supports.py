@@ -65,6 +65,13 @@ def test_stored_supports_are_the_teachers_distributions_at_the_labels_that_count
     assert 1 < sum(map(len, ids)) / len(ids) < 20
 
 
+@pytest.mark.parametrize("form", ["torch", "numpy", "arrow", "pandas"])
+def test_a_data_set_may_have_any_format(form):
+    stored = store_supports(narrow_teacher("llama"), rows_of_uneven_length().with_format(form), batch_size=3)
+    assert stored.format["type"] == form
+    assert stored.with_format(None)[:] == stored_rows()[:]
+
+
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("weight", [0.4, 1.0])
 @pytest.mark.parametrize("name", ["llama", "bart"])

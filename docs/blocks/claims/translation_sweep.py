@@ -180,10 +180,17 @@ def _is_tau_run(name: str) -> bool:
 
 
 def tau_without_data() -> Outcome:
-    """Compare tau estimated from the weights alone with the untrained model's mean threshold on data."""
-    study, (run,) = sweeps("output-alpha_relu")
-    estimated, measured = run["config"]["head"]["tau"], run["curve"][0]["threshold"]
-    return Outcome(f"{study}: estimated {estimated:.2f}, on data {measured:.2f}", abs(estimated - measured) < 0.05)
+    """Compare tau estimated from the weights alone with the untrained model's mean threshold on data.
+
+    The head shares the matrix of the embeddings, or has its own.
+    """
+    texts, held = [], []
+    for kind, name in {"tied": "output-alpha_relu", "untied": "output-alpha_relu-untied"}.items():
+        study, (run,) = sweeps(name)
+        estimated, measured = run["config"]["head"]["tau"], run["curve"][0]["threshold"]
+        texts.append(f"{study}, {kind}: estimated {estimated:.2f}, on data {measured:.2f}")
+        held.append(abs(estimated - measured) < 0.05)
+    return Outcome("; ".join(texts), all(held))
 
 
 def sums_concentrate() -> Outcome:
