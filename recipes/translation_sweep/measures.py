@@ -93,10 +93,9 @@ def decode(
     """
     model.eval()
     texts, preferred, empty = [""] * len(sources), 0, 0
+    search = LIKELIEST if beams > 1 else {}
     for batch, inputs in _batches(model, tokenizer, sources):
-        compared = hf_sparse.compare_with_empty(
-            model, inputs, beams, **LIKELIEST, max_new_tokens=_longest(model, inputs)
-        )
+        compared = hf_sparse.compare_with_empty(model, inputs, beams, **search, max_new_tokens=_longest(model, inputs))
         for index, text in zip(batch, tokenizer.batch_decode(compared.hypotheses, skip_special_tokens=True)):
             texts[index] = text
         preferred += int(compared.preferred.sum())
