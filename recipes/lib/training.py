@@ -101,7 +101,7 @@ def train(
         callbacks: further callbacks.
         teacher: dense model to distil from; None for none, and for rows with the columns of ``store_supports``.
         teacher_weight: weight of distillation in the loss, in (0, 1].
-        bf16: whether the products are made in bfloat16.
+        bf16: whether the products of training are made in bfloat16; those of the model that is left are not.
 
     Returns:
         Trainer's log.
@@ -147,6 +147,7 @@ def train(
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Progress)
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)  # else bfloat16 stays on
     if trainer.is_world_process_zero():
         shutil.rmtree(folder)
     return trainer.state.log_history

@@ -90,3 +90,15 @@ def test_the_rate_falls_to_zero_only_at_the_end_of_the_schedule(task, schedule_s
     expected = 0.5 * (1 + math.cos(math.pi * 3 / 8)) if last is None else last
     assert rates[0] == 0
     assert rates[-1] == pytest.approx(1e-3 * expected)
+
+
+@pytest.mark.parametrize("maps", [None, {"attn": "entmax15", "head": "entmax15"}])
+def test_products_are_in_float32_again_after_training_in_bfloat16(task, maps, tmp_path):
+    trained = hf_sparse.sparsify(task.build(), **maps) if maps else task.build()
+    task.train(trained, tmp_path / "checkpoints", bf16=True)
+    trained.save_pretrained(tmp_path / "model")
+    fresh = type(trained).from_pretrained(tmp_path / "model", attn_implementation=trained.config._attn_implementation)
+    ids = torch.arange(3, 9)[None]
+    with torch.no_grad():
+        ours, theirs = (each.eval()(input_ids=ids, decoder_input_ids=ids).logits for each in (trained, fresh))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
