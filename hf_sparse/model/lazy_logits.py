@@ -241,9 +241,25 @@ class LinearLogits:
         """tanh is the first half of a soft cap; every other function gets the computed logits."""
         if func is torch.tanh and isinstance(args[0], cls) and args[0].outer is None:
             return args[0]._with(outer=1.0)
-        computed = [arg.compute() if isinstance(arg, cls) else arg for arg in args]
-        named = {key: arg.compute() if isinstance(arg, cls) else arg for key, arg in (kwargs or {}).items()}
-        return func(*computed, **named)
+        return func(*map(_looked_at, args), **{key: _looked_at(arg) for key, arg in (kwargs or {}).items()})
+
+
+def _looked_at(argument: Any) -> Any:
+    """An argument of a function, with logits for all that are put off, in lists of tensors too."""
+    if isinstance(argument, LinearLogits):
+        return argument.compute()
+    return [_looked_at(each) for each in argument] if isinstance(argument, list | tuple) else argument
+
+
+def _of_the_logits(name: str) -> Callable:
+    """An operator that computes the logits."""
+    return lambda self, *others: getattr(self.compute(), name)(*others)
+
+
+# Python looks for operators on the class, so that ``__getattr__`` is not asked for them.
+_ARITHMETIC = ("sub", "rsub", "neg", "abs", "radd", "rtruediv", "floordiv", "mod", "pow", "rpow", "matmul", "rmatmul")
+for _operator in (*_ARITHMETIC, "eq", "ne", "lt", "le", "gt", "ge", "len"):
+    setattr(LinearLogits, f"__{_operator}__", _of_the_logits(f"__{_operator}__"))
 
 
 def computed_rows(logits: Tensor | LinearLogits) -> Iterator[Tensor]:

@@ -17,9 +17,9 @@ from ..lib.seeds import by_run, mean_of, over_seeds
 from ..translation.data import sides
 from .pictures import draw
 
-RESULT, MULTI30K, CONVERGED, DROPOUT, TRIALS = (
+RESULT, MULTI30K, CONVERGED, BEAMS, DROPOUT, TRIALS = (
     f"recipes/translation_sweep/results/{name}.json"
-    for name in ("scenes", "multi30k", "multi30k_converged", "multi30k_dropout", "multi30k_trials")
+    for name in ("scenes", "multi30k", "multi30k_converged", "multi30k_beams", "multi30k_dropout", "multi30k_trials")
 )
 DATA = {"": "The embedded sample (`recipes/data`)", "multi30k": "Multi30k"}
 SCORES = ("bleu", "rouge1", "rouge2", "rougeL")
@@ -199,6 +199,20 @@ def sweep_multi30k() -> str:
 def sweep_converged() -> str:
     """The runs on Multi30k that were trained until they gained little more."""
     return f"{comparison('*', result=CONVERGED, more=LONGER)}\n\n{origin(CONVERGED)}"
+
+
+@block
+def sweep_beams() -> str:
+    """What the number of beams does to the likeliest translation found by each of the longer runs."""
+    records = selected("*", result=BEAMS)
+    lines = ["| run | beams | seeds | BLEU | length | empty string found |", "|---|---|---|---|---|---|"]
+    for name, of_run in by_run(records).items():
+        for beams in sorted({record["settings"]["beams"] for record in of_run}):
+            seeds = [record["figures"] for record in of_run if record["settings"]["beams"] == beams]
+            forms = {"bleu": ".2f", "length": ".3f", "empty_found": ".1%"}
+            cells = [over_seeds([each[key] for each in seeds], form) for key, form in forms.items()]
+            lines.append(f"| {name} | {beams} | {len(seeds)} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", environment.origin(records)])
 
 
 @block

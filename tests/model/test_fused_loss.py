@@ -104,6 +104,14 @@ STEPS = {
     "any function": lambda z: torch.softmax(z, dim=-1),
     "any method": lambda z: z.exp(),
     "twice a soft cap": lambda z: torch.tanh(torch.tanh(z)),
+    "difference": lambda z: 1.0 - z - z.amax(-1, keepdim=True),
+    "sum": lambda z: torch.ones(2, 3, 5) + (1 + z),
+    "sign and power": lambda z: abs(-z) ** 2 + 2**z + 1 / z,
+    "remainder": lambda z: z % 2 + z // 2,
+    "product": lambda z: z @ torch.ones(5, 2) + (torch.ones(4, 3) @ z).sum(),
+    "comparison": lambda z: (z > 0) ^ (z >= 1) ^ (z < 0.5) ^ (z <= 0.2) ^ (z == z.amax(-1, keepdim=True)) ^ (z != z),
+    "several": lambda z: torch.cat((z, torch.ones(2, 1, 5)), dim=1),
+    "rows": lambda z: torch.stack(list(z)) * len(z),
 }
 
 
