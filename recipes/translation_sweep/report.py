@@ -116,8 +116,8 @@ def card(record: Record, records: Sequence[Record]) -> Card:
         rows={dense["run"]: dense["figures"], record["run"]: figures},
         own=record["run"],
         dense=dense["run"],
-        limits="Trained for minutes to compare maps: not converged, and no use as a translator. One run: a "
-        "point of BLEU means nothing.",
+        limits="A small model of one kind of sentences, trained to compare maps: no use as a translator. One run: "
+        "other seeds and other sentences move BLEU, by as much as a point.",
         record=record,
         config=config,
         support={"head_support": figures["head_support"]} if config and config["head"] else {},
