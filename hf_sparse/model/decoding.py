@@ -14,7 +14,7 @@ from ..fertility.source import source_bounds
 from ..functional.log_zero import LOG_ZERO
 from .beam_record import _postprocess_outputs, _stack_split_outputs
 from .screened_generation import SCREENED, asked_for_screened, check_screened, screen_cache, screened_caches
-from .state import sparse_state
+from .state import dense_head, sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
 
 _GUIDANCE = tuple(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name)
@@ -138,6 +138,15 @@ def _get_candidate_generator(
     )
 
 
+def heal_tokens(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
+    """The model's own, which biases scores of tokens that begin like the prompt's last one: here raw scores.
+
+    Where all of these had probability zero no bias would help, and another token would replace what the user wrote.
+    """
+    with dense_head(self):
+        return self._dense_class.heal_tokens(self, *args, **kwargs)
+
+
 def init_continuous_batching(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     """Refused: continuous batching takes paths around attention and head that would decode from softmax."""
     raise NotImplementedError("continuous batching is not supported for sparse models; use model.generate")
@@ -148,6 +157,7 @@ OVERRIDES: tuple[Callable[..., object], ...] = (
     generate,
     _get_logits_processor,
     _prepare_cache_for_generation,
+    heal_tokens,
     init_continuous_batching,
     _maybe_prepare_encoder_kwargs_for_generation,
     _get_candidate_generator,

@@ -335,6 +335,26 @@ def test_streamer_and_pipeline_give_what_generate_gives():
     assert text["generated_token_ids"] == expected.tolist()
 
 
+@torch.no_grad()
+def test_token_healing_replaces_the_last_token_by_one_that_begins_like_it():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<pad>", "<s>", "</s>", "x", "xa", "xb", "xc", *(f"y{i}" for i in range(16))]
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", bos_token="<s>")
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    prompts = [[7 + i, 20 - i, 9 + i, words.index("x")] for i in range(8)]
+    p = torch.stack([model(torch.tensor([ids[:-1]])).logits[0, -1].exp() for ids in prompts])
+    assert (p[:, 3:7] == 0).all(-1).any()
+    options = {"max_new_tokens": 1, "do_sample": False, "tokenizer": tokenizer, "token_healing": True}
+    for ids in prompts:
+        healed = model.generate(torch.tensor([ids]), **options)[0, :4]
+        assert healed[:3].tolist() == ids[:3]
+        assert words[healed[3]].startswith("x")
+
+
 def test_strings_of_is_read_correctly():
     model, inputs = model_and_inputs("llama", "sparsemax")
     rows = torch.tensor([[3, 5, 4, 6, 5, EOS, PAD], [3, 5, 4, 6, 5, 4, 3]])
