@@ -128,14 +128,37 @@ def _maybe_prepare_encoder_kwargs_for_generation(
 
 
 def _get_candidate_generator(
-    self: PreTrainedModel, *, assistant_model: Any, model_kwargs: dict[str, Any], **kwargs: Any
+    self: PreTrainedModel,
+    *,
+    generation_config: GenerationConfig,
+    assistant_model: Any,
+    model_kwargs: dict[str, Any],
+    **kwargs: Any,
 ) -> Any:
     """The model's own, for assisted decoding: an assistant without constrained attention is not given fertilities."""
+    check_verified(self, generation_config)
     if not getattr(assistant_model, "_constrained", None):
         model_kwargs = {name: value for name, value in model_kwargs.items() if name != "fertility"}
     return self._dense_class._get_candidate_generator(
-        self, assistant_model=assistant_model, model_kwargs=model_kwargs, **kwargs
+        self,
+        generation_config=generation_config,
+        assistant_model=assistant_model,
+        model_kwargs=model_kwargs,
+        **kwargs,
     )
+
+
+def check_verified(model: PreTrainedModel, generation_config: GenerationConfig) -> None:
+    """Refuse assisted decoding that would take what has probability zero under a sparse head.
+
+    Raises:
+        ValueError: the head was to be mixed with the assistant's distribution.
+    """
+    if sparse_state(model).config.head is not None and generation_config.assistant_ensemble_weight is not None:
+        raise ValueError(
+            "assistant_ensemble_weight takes tokens from the assistant that have probability zero here; leave it out, "
+            "or decode from hf_sparse.Ensemble([model, assistant])"
+        )
 
 
 def heal_tokens(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:

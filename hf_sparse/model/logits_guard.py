@@ -46,7 +46,7 @@ def _reading_log_probabilities(original: Callable[..., object], self: Any, *args
 
 
 def _model_call(original: Callable[..., Tensor], self: Any, *args: object, **kwargs: object) -> Tensor:
-    """``HFLM._model_call``: log-probabilities; in ``loglikelihood_rolling`` minus infinity in the place of the floor."""
+    """``HFLM._model_call``: log-probabilities; in ``loglikelihood_rolling`` minus infinity in place of the floor."""
     logits: Any = _reading_log_probabilities(original, self, *args, **kwargs)
     if _of_whole_texts.get() and any(sparse_state(model).config.head for model in sparse_models(self.model)):
         return logits.masked_fill(on_floor(logits), -torch.inf)

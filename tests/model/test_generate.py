@@ -304,6 +304,18 @@ def test_speculative_sampling_draws_from_the_sparse_distribution_whatever_the_as
         assert abs(counts.get(string, 0) - draws * p) < 5 * (math.sqrt(draws * p * (1 - p)) + 1)
 
 
+@torch.no_grad()
+def test_a_mixture_with_the_assistant_is_refused_for_sparse_heads_alone():
+    model, inputs = model_and_inputs("llama", "sparsemax")
+    assistant, _ = model_and_inputs("llama", None, seed=8)
+    options = {"max_new_tokens": 3, "assistant_model": assistant, "assistant_ensemble_weight": 0.3}
+    for refusing in (model, Ensemble([model, model])):
+        with pytest.raises(ValueError, match=r"assistant_ensemble_weight takes tokens .* hf_sparse.Ensemble"):
+            refusing.generate(**inputs, **options)
+    dense, _ = model_and_inputs("llama", None)
+    sparsify(dense, attn="sparsemax").generate(**inputs, **options)
+
+
 # --- around generate ---
 
 
@@ -350,9 +362,10 @@ def test_token_healing_replaces_the_last_token_by_one_that_begins_like_it():
     assert (p[:, 3:7] == 0).all(-1).any()
     options = {"max_new_tokens": 1, "do_sample": False, "tokenizer": tokenizer, "token_healing": True}
     for ids in prompts:
-        healed = model.generate(torch.tensor([ids]), **options)[0, :4]
-        assert healed[:3].tolist() == ids[:3]
-        assert words[healed[3]].startswith("x")
+        for healing in (model, Ensemble([model, sparsify(tiny_model("llama", seed=1), head="sparsemax")])):
+            healed = healing.generate(torch.tensor([ids]), **options)[0, :4]
+            assert healed[:3].tolist() == ids[:3]
+            assert words[healed[3]].startswith("x")
 
 
 def test_strings_of_is_read_correctly():
