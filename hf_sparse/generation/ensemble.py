@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 from ..config import MapConfig, SparseConfig
 from ..functional.head_weight import num_classes
 from ..functional.rows import accumulation_dtype
-from ..model.decoding import KeptSupport, init_continuous_batching
+from ..model.decoding import KeptSupport, check_verified, init_continuous_batching
 from ..model.screened_generation import SCREENED
 from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
 from ._ensemble_checks import check_members, check_tokenizers
@@ -191,6 +191,15 @@ class Ensemble(PreTrainedModel, GenerationMixin):
 
     def _get_logits_processor(self, *args: object, **kwargs: object) -> KeptSupport:
         return KeptSupport(super()._get_logits_processor(*args, **kwargs))
+
+    def _get_candidate_generator(self, *, generation_config: GenerationConfig, **kwargs: Any) -> Any:
+        check_verified(self, generation_config)
+        return super()._get_candidate_generator(generation_config=generation_config, **kwargs)
+
+    def heal_tokens(self, *args: object, **kwargs: object) -> Tensor:
+        """By the first member: a bias lifts nothing that has probability zero in the mean."""
+        first: Any = next(iter(self.members))
+        return cast(Tensor, first.heal_tokens(*args, **kwargs))
 
     def get_encoder(self, *args: object, **kwargs: object) -> nn.Module:
         """All encoders as one: ``last_hidden_state`` holds theirs side by side."""

@@ -14,7 +14,7 @@ from ..fertility.source import source_bounds
 from ..functional.log_zero import LOG_ZERO
 from .beam_record import _postprocess_outputs, _stack_split_outputs
 from .screened_generation import SCREENED, asked_for_screened, check_screened, screen_cache, screened_caches
-from .state import sparse_state
+from .state import dense_head, sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
 
 _GUIDANCE = tuple(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name)
@@ -128,14 +128,46 @@ def _maybe_prepare_encoder_kwargs_for_generation(
 
 
 def _get_candidate_generator(
-    self: PreTrainedModel, *, assistant_model: Any, model_kwargs: dict[str, Any], **kwargs: Any
+    self: PreTrainedModel,
+    *,
+    generation_config: GenerationConfig,
+    assistant_model: Any,
+    model_kwargs: dict[str, Any],
+    **kwargs: Any,
 ) -> Any:
     """The model's own, for assisted decoding: an assistant without constrained attention is not given fertilities."""
+    check_verified(self, generation_config)
     if not getattr(assistant_model, "_constrained", None):
         model_kwargs = {name: value for name, value in model_kwargs.items() if name != "fertility"}
     return self._dense_class._get_candidate_generator(
-        self, assistant_model=assistant_model, model_kwargs=model_kwargs, **kwargs
+        self,
+        generation_config=generation_config,
+        assistant_model=assistant_model,
+        model_kwargs=model_kwargs,
+        **kwargs,
     )
+
+
+def check_verified(model: PreTrainedModel, generation_config: GenerationConfig) -> None:
+    """Refuse assisted decoding that would take what has probability zero under a sparse head.
+
+    Raises:
+        ValueError: the head was to be mixed with the assistant's distribution.
+    """
+    if sparse_state(model).config.head is not None and generation_config.assistant_ensemble_weight is not None:
+        raise ValueError(
+            "assistant_ensemble_weight takes tokens from the assistant that have probability zero here; leave it out, "
+            "or decode from hf_sparse.Ensemble([model, assistant])"
+        )
+
+
+def heal_tokens(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
+    """The model's own, which biases scores of tokens that begin like the prompt's last one: here raw scores.
+
+    Where all of these had probability zero no bias would help, and another token would replace what the user wrote.
+    """
+    with dense_head(self):
+        return self._dense_class.heal_tokens(self, *args, **kwargs)
 
 
 def init_continuous_batching(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
@@ -148,6 +180,7 @@ OVERRIDES: tuple[Callable[..., object], ...] = (
     generate,
     _get_logits_processor,
     _prepare_cache_for_generation,
+    heal_tokens,
     init_continuous_batching,
     _maybe_prepare_encoder_kwargs_for_generation,
     _get_candidate_generator,

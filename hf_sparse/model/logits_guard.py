@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..functional.log_zero import on_floor
 from .patch import Patch
 from .state import log_probabilities, raw_scores, sparse_models, sparse_state
 
 _LM_EVAL = "lm_eval.models.huggingface"
 _SENTENCES = "sentence_transformers.base.modules.transformer"
+_of_whole_texts: ContextVar[bool] = ContextVar("whether the harness scores texts for their perplexity", default=False)
 
 
 def prediction_step(
@@ -40,6 +45,23 @@ def _reading_log_probabilities(original: Callable[..., object], self: Any, *args
         return original(self, *args, **kwargs)
 
 
+def _model_call(original: Callable[..., Tensor], self: Any, *args: object, **kwargs: object) -> Tensor:
+    """``HFLM._model_call``: log-probabilities; in ``loglikelihood_rolling`` minus infinity in place of the floor."""
+    logits: Any = _reading_log_probabilities(original, self, *args, **kwargs)
+    if _of_whole_texts.get() and any(sparse_state(model).config.head for model in sparse_models(self.model)):
+        return logits.masked_fill(on_floor(logits), -torch.inf)
+    return logits
+
+
+def _loglikelihood_rolling(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
+    """``HFLM.loglikelihood_rolling``: minus infinity for a text with an impossible token."""
+    before = _of_whole_texts.set(True)
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        _of_whole_texts.reset(before)
+
+
 def _token_scores(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
     """``Transformer.forward``, whose logits of a masked language model go to SPLADE's pooling."""
     with ExitStack() as readings:
@@ -55,13 +77,23 @@ def _is_unread(model: PreTrainedModel) -> bool:
     return state.config.head is not None and not state.readings
 
 
+_WEIGHTS_TIED = "the harness ties the weights of a sparse model, as it does with every model before it scores"
+
 OF_HARNESS = (
     Patch(
         f"{_LM_EVAL}:HFLM",
         "_model_call",
-        _reading_log_probabilities,
+        _model_call,
         reason="It passes labels to encoder-decoders, for their decoder's input, and takes log_softmax of the logits.",
-        trigger="the harness ties the weights of a sparse model, as it does with every model before it scores",
+        trigger=_WEIGHTS_TIED,
+    ),
+    Patch(
+        f"{_LM_EVAL}:HFLM",
+        "loglikelihood_rolling",
+        _loglikelihood_rolling,
+        reason="The perplexity of a text with an impossible token is infinite; that of the floor is some number, or "
+        "overflows.",
+        trigger=_WEIGHTS_TIED,
     ),
 )
 

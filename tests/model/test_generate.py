@@ -304,6 +304,18 @@ def test_speculative_sampling_draws_from_the_sparse_distribution_whatever_the_as
         assert abs(counts.get(string, 0) - draws * p) < 5 * (math.sqrt(draws * p * (1 - p)) + 1)
 
 
+@torch.no_grad()
+def test_a_mixture_with_the_assistant_is_refused_for_sparse_heads_alone():
+    model, inputs = model_and_inputs("llama", "sparsemax")
+    assistant, _ = model_and_inputs("llama", None, seed=8)
+    options = {"max_new_tokens": 3, "assistant_model": assistant, "assistant_ensemble_weight": 0.3}
+    for refusing in (model, Ensemble([model, model])):
+        with pytest.raises(ValueError, match=r"assistant_ensemble_weight takes tokens .* hf_sparse.Ensemble"):
+            refusing.generate(**inputs, **options)
+    dense, _ = model_and_inputs("llama", None)
+    sparsify(dense, attn="sparsemax").generate(**inputs, **options)
+
+
 # --- around generate ---
 
 
@@ -333,6 +345,27 @@ def test_streamer_and_pipeline_give_what_generate_gives():
     generator = pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
     (text,) = generator("w4 ", max_new_tokens=5, do_sample=False, return_tensors=True)
     assert text["generated_token_ids"] == expected.tolist()
+
+
+@torch.no_grad()
+def test_token_healing_replaces_the_last_token_by_one_that_begins_like_it():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<pad>", "<s>", "</s>", "x", "xa", "xb", "xc", *(f"y{i}" for i in range(16))]
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", bos_token="<s>")
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    prompts = [[7 + i, 20 - i, 9 + i, words.index("x")] for i in range(8)]
+    p = torch.stack([model(torch.tensor([ids[:-1]])).logits[0, -1].exp() for ids in prompts])
+    assert (p[:, 3:7] == 0).all(-1).any()
+    options = {"max_new_tokens": 1, "do_sample": False, "tokenizer": tokenizer, "token_healing": True}
+    for ids in prompts:
+        for healing in (model, Ensemble([model, sparsify(tiny_model("llama", seed=1), head="sparsemax")])):
+            healed = healing.generate(torch.tensor([ids]), **options)[0, :4]
+            assert healed[:3].tolist() == ids[:3]
+            assert words[healed[3]].startswith("x")
 
 
 def test_strings_of_is_read_correctly():

@@ -110,6 +110,26 @@ def test_encoder_decoders_whose_logits_are_read_beside_labels_are_scored_alike(n
         assert is_greedy == bool((of_tokens == p.amax(-1)).all())
 
 
+@pytest.mark.parametrize("head", [None, "entmax15"])
+@torch.no_grad()
+def test_a_text_with_an_impossible_token_has_an_infinite_perplexity(head):
+    model, tokenizer = tiny_model("llama"), word_tokenizer()
+    model = model if head is None else hf_sparse.sparsify(model, head=head)
+    harness = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=2, max_length=32)
+    torch.manual_seed(0)
+    options = {"do_sample": True, "top_k": 0, "max_new_tokens": 4, "suppress_tokens": [0, 1, 2]}
+    drawn = model.generate(torch.tensor([[harness.prefix_token_id]]), num_return_sequences=3, **options)
+    rows = [*drawn.tolist(), [harness.prefix_token_id, 5, 6, 7, 8, 9]]
+    texts = [tokenizer.decode(row[1:]) for row in rows]
+    found = harness.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts])
+    for row, of_text in zip(rows, found, strict=True):
+        p = model(torch.tensor([row])).logits[0, :-1].double().softmax(-1)
+        assert of_text == pytest.approx(float(p[range(len(row) - 1), row[1:]].log().sum()), abs=1e-4)
+    assert np.isneginf(found).tolist() == [False, False, False, head == "entmax15"]
+    ((of_choice, _),) = harness.loglikelihood([Instance("loglikelihood", {}, ("w5", " w6 w7 w8 w9"), 0)])
+    assert np.isfinite(of_choice)  # the likeliest choice is still found where all are impossible
+
+
 def test_generation_is_that_of_the_model(model, rows, samples):
     tokenizer = word_tokenizer()
     for sample, row in zip(samples["written"], rows):
