@@ -109,9 +109,17 @@ class SparseTrainer(BucketedTrainer):
     def call_model_init(self, trial: Any = None) -> Any:
         """``Trainer``'s own, which gives every run a new model."""
         model = super().call_model_init(trial)
-        if hasattr(self, "_sparsity"):  # else it is the first, and the trainer not complete
+        # Where it is the first the trainer is not complete; in a search the arguments are set later.
+        if hasattr(self, "_sparsity") and trial is None:
             self._prepare(model)
         return model
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """``Trainer``'s own, which sets the arguments of a trial after its model was made."""
+        super()._hp_search_setup(trial)
+        if trial is not None:
+            check_arguments(self.args, None)  # without the teacher: a trial may do without it
+            self._prepare(self.model)
 
     def _prepare(self, model: Any) -> None:
         """Check a model that is to be trained, and make what adds to its loss.

@@ -1,11 +1,14 @@
 """Training: the model's own loss in every trainer, exact under accumulation, with sparsity in the logs."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftMixedModel, get_peft_model
 from torch import nn
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Trainer, TrainingArguments
+from transformers.trainer_utils import HPSearchBackend
 
 from hf_sparse import (
     AnnealingCallback,
@@ -225,6 +228,29 @@ def test_every_model_of_model_init_has_what_adds_to_its_loss(options, tmp_path):
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("name", ["distillation_weight", "suppression_weight"])
+def test_every_trial_of_a_search_trains_with_its_own_arguments(name, tmp_path, monkeypatch):
+    def trainer(weight):
+        given = {"teacher": tiny_model("llama", seed=3)} if name == "distillation_weight" else {}
+        build = lambda trial=None: sparsify(tiny_model("llama"), head="entmax15")  # noqa: E731
+        args = arguments(tmp_path, **{name: weight})
+        return SparseTrainer(model_init=build, args=args, train_dataset=rows_of_uneven_length(), **given)
+
+    def loss_of(trainer, **trial):
+        trainer.train(**trial)
+        return trainer.state.log_history[0]["loss"]
+
+    search, asked = trainer(0.5), lambda weight: SimpleNamespace(number=0, params={name: weight})
+    search.hp_search_backend, search.hp_space = HPSearchBackend.OPTUNA, lambda trial: trial.params
+    monkeypatch.setattr("transformers.integrations.hp_params", lambda trial: trial.params)  # optuna is not installed
+    for weight in (1.0, 0.25, 1.0):
+        assert loss_of(search, trial=asked(weight)) == loss_of(trainer(weight))
+    _, plain = trained(SparseTrainer, "llama", tmp_path, {"head": "entmax15"})
+    assert loss_of(search, trial=asked(0.0)) == plain.state.log_history[0]["loss"]
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        search.train(trial=asked(-1.0))
 
 
 def test_a_second_run_of_model_init_is_the_first_again(tmp_path):
