@@ -193,10 +193,11 @@ def forced_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, p
 
 
 def alphas(model: PreTrainedModel) -> Figures:
-    """``alphas``, learned by the heads of attention: by its kind a list of layers, each of heads; {} if none is."""
+    """``alphas`` that attention learns: by each kind that does, a list of layers, each of heads; {} if none does."""
     kinds = dict.fromkeys(site.kind for _, site in attention_sites(model))
-    found = {kind: learned_by_layer(model, kind).get("alpha") for kind in kinds}
-    return {"alphas": found} if all(found.values()) and found else {}
+    learned = {kind: learned_by_layer(model, kind) for kind in kinds}
+    found = {kind: values["alpha"] for kind, values in learned.items() if "alpha" in values}
+    return {"alphas": found} if found else {}
 
 
 def scores(metric: str, texts: Sequence[str], references: Sequence[str], language: str = "en") -> dict[str, float]:

@@ -131,6 +131,8 @@ def test_alphas_are_those_that_each_head_has_learned(made):
         "decoder": [[1.3] * 4] * 2,
         "cross": [[1.3] * 4, [1.25, 1.5, 1.75, 1.125]],
     }
+    cross_alone = made.build(attn={"encoder": "entmax15", "cross": {"name": "entmax", "alpha": {"learned": 1.3}}})
+    assert measures.alphas(cross_alone) == {"alphas": {"cross": [[1.3] * 4] * 2}}
     assert measures.alphas(made.build(attn="entmax15")) == measures.alphas(made.build()) == {}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ._outcome import Figures, NotRun, Outcome, figures_of, listed, seeds_of
 
-EMBEDDED = "recipes/translation_sweep/results/scenes.json"
 RESULTS = "recipes/translation_sweep/results"
+EMBEDDED = f"{RESULTS}/scenes.json"
 # The longest training first.
 STUDIES = {
     "Multi30k, 15 epochs": f"{RESULTS}/multi30k_converged.json",
