@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
 from ._steep import steep_weights
+from .function import Function
 from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_
 from .rows import in_graph, upcast
 
@@ -134,7 +135,7 @@ def _jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     return s * (grad - _mean(s, grad))
 
 
-class JacobianProduct(torch.autograd.Function):
+class JacobianProduct(Function):
     """``J g = s (g - mean_s g)`` with ``J = Diag(s) - s s^T / sum s``: symmetric, and linear in g."""
 
     @staticmethod
@@ -175,7 +176,7 @@ class JacobianProduct(torch.autograd.Function):
         return JacobianProduct.apply(p, grad, alpha, impl), 0
 
 
-class EntmaxRows(torch.autograd.Function):
+class EntmaxRows(Function):
     """p over the last axis, ``EntmaxRows.apply(x, alpha)``, for float32 and float64 x and alpha > 1.
 
     A third argument, ``"cpp"`` or ``"triton"``, names a kernel, for what ``kernels.chosen`` lets through. Kernels also
@@ -201,7 +202,10 @@ class EntmaxRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
         (p,) = ctx.saved_tensors
-        return JacobianProduct.apply(p, grad, ctx.alpha, ctx.impl), None, None
+        # Without a second derivative to come, or a transform of functions, the product is enough.
+        again = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or in_graph()
+        product = (JacobianProduct.apply if again else JacobianProduct.forward)(p, grad, ctx.alpha, ctx.impl)
+        return product, None, None
 
     @staticmethod
     def vmap(info, in_dims, x: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, int]:

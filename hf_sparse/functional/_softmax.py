@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ def softmax_rows(x: Tensor) -> Tensor:
     if x.device.type == "cpu" and not in_graph() and not torch._C._are_functorch_transforms_active():
         p = torch.softmax(x, -1)
         # A row comes out as NaN if it is fully masked or holds a NaN; only then is it worth a look at the scores.
-        if not bool(p[..., 0].isnan().any()):
+        if not math.isnan(p.detach()[..., 0].sum().item()):
             return p
     masked = (x == -torch.inf).all(-1, keepdim=True)
     return torch.softmax(x.masked_fill(masked, 0.0), -1).masked_fill(masked, 0.0)
@@ -40,6 +42,8 @@ def softmax(z: Tensor, dim: int = -1) -> Tensor:
     tensor([1., 0.])
     """
     check_scores(z, dim)
+    if dim in (-1, z.dim() - 1):  # on few rows the two views would take as long as the rest
+        return softmax_rows(z)
     return softmax_rows(z.movedim(dim, -1)).movedim(-1, dim)
 
 

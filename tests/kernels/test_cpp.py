@@ -145,6 +145,7 @@ LOSSES = {
     "sparsemax": sparsemax_loss,
     "entmax 1.3": lambda z, y, **options: entmax_loss(z, y, 1.3, **options),
     "alpha_relu": lambda z, y, **options: alpha_relu_loss(z, y, 1.5, 0.7, **options),
+    "alpha_relu 1.7": lambda z, y, **options: alpha_relu_loss(z, y, 1.7, 0.1, **options),
 }
 
 
@@ -176,6 +177,28 @@ def test_losses_of_half_precision_logits(dtype):
     for loss in LOSSES.values():
         expected = loss(z.double(), y, impl="torch")
         torch.testing.assert_close(loss(z, y, impl="cpp").double(), expected, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.0, -5.0, 300.0, -300.0])
+@pytest.mark.parametrize("name", LOSSES)
+def test_long_rows_of_bfloat16_that_are_mostly_support(name, shift):
+    """They are solved on the scores that occur, of either sign, and how often each does, and written from a table."""
+    z = (torch.randn(6, 20_001, generator=torch.Generator().manual_seed(0)) * 0.5 + shift).bfloat16()
+    z[1, 3:9000] = -torch.inf
+    z[2], z[3] = z[2].abs(), -z[3].abs()
+    z[4] = shift  # one score
+    z[5, ::2], z[5, 1::2] = 1e-30, -1e-30  # two, of hardly any size
+    y, results = torch.tensor([0, 9500, 20_000, 5, 7, 8]), []
+    for impl, dtype in (("cpp", torch.bfloat16), ("torch", torch.float64)):
+        leaf = z.to(dtype).requires_grad_()
+        loss = LOSSES[name](leaf, y, reduction="none", impl=impl)
+        results.append((loss.detach(), *torch.autograd.grad(loss.sum(), leaf)))
+    (loss, slope), (expected_loss, expected_slope) = results
+    torch.testing.assert_close(loss.double(), expected_loss, atol=1e-5, rtol=2e-6)
+    # alpha-ReLU's weights are not bounded by one.
+    torch.testing.assert_close(
+        slope.double(), expected_slope, atol=WEIGHT[torch.bfloat16], rtol=torch.finfo(torch.bfloat16).eps
+    )
 
 
 @pytest.mark.parametrize("num_classes", [30, 2000])

@@ -53,29 +53,28 @@ inline Floats steps_of(Floats mass, Floats slope, float exponent) {
 template <int K>
 void solve_few(const float* x, int64_t num_rows, int64_t width, double exponent, double tolerance, bool* busy,
                double* tau) {
-    for (bool any = true; any;) {
-        any = false;
-        for (int64_t row = 0; row < num_rows; row++)
-            if (busy[row]) any |= busy[row] = step_up<K>(x + row * width, width, tau[row], exponent, tolerance);
+    if (K == 1 || K == 2) {  // a step costs nothing
+        for (bool any = true; any;) {
+            any = false;
+            for (int64_t row = 0; row < num_rows; row++)
+                if (busy[row]) any |= busy[row] = step_up<K>(x + row * width, width, tau[row], exponent, tolerance);
+        }
+        return;
     }
-}
-
-// Where P is any number, steps are few and cheap: from a better bound, on rough powers first.
-template <>
-void solve_few<0>(const float* x, int64_t num_rows, int64_t width, double exponent, double tolerance, bool* busy, double* tau) {
+    // From a better bound, and where P is any number on rough powers first.
     const float p = static_cast<float>(exponent);
     const double enough = std::max(tolerance, safe_error(exponent));
     raise_bounds(x, num_rows, width, p, tau);
     Few mass{}, slope{}, step;
     bool rough[FEW], from_above[FEW];
-    std::fill_n(rough, FEW, true), std::fill_n(from_above, FEW, true);
+    std::fill_n(rough, FEW, K == 0), std::fill_n(from_above, FEW, true);
     bool any = true;
     for (int steps = 0; any && steps < 100; steps++) {
         any = false;
         for (int64_t row = 0; row < num_rows; row++) {
             if (!busy[row]) continue;
             const float* own = x + row * width;
-            const Sums f = rough[row] ? sums_of<0, true>(own, width, tau[row], p) : sums_of<0>(own, width, tau[row], p);
+            const Sums f = rough[row] ? sums_of<K, true>(own, width, tau[row], p) : sums_of<K>(own, width, tau[row], p);
             mass.row[row] = static_cast<float>(f.mass), slope.row[row] = static_cast<float>(f.slope);
         }
         step.set([=](Floats m, Floats s) { return steps_of(m, s, p); }, mass, slope);
@@ -87,7 +86,7 @@ void solve_few<0>(const float* x, int64_t num_rows, int64_t width, double expone
             const float excess = mass.row[row] - 1, error = std::fabs(excess);
             any |= busy[row] = rough[row] || (from_above[row] ? error : excess) > enough;
             from_above[row] = rough[row];
-            rough[row] &= error > NEAR;
+            rough[row] &= error > near_of(exponent);
         }
     }
 }
@@ -120,13 +119,14 @@ void write_weights(const T* z, T* p, int64_t num_rows, int64_t length, float sca
             for (int64_t i = 0; i < length; i++) store_one(p + i, filling);
             continue;
         }
-        const float mass = static_cast<float>(write_powers<K>(x, x, length, tau[row], exponent));
-        for (int64_t i = 0; i < length; i += LANES) store_some(p + i, load(x + i) / mass, length - i);
+        const float share = static_cast<float>(1 / write_powers<K>(x, x, length, tau[row], exponent));
+        for (int64_t i = 0; i < length; i += LANES) store_some(p + i, load(x + i) * share, length - i);
     }
 }
 
-// s = p^(2 - alpha) on the support; K = 1 for alpha 2, 2 for alpha 1.5, 0 for any.
-template <int K> inline Floats support_weight(Floats p, float power_of_p) {
+// s = p^(2 - alpha) on the support; K = 1 for alpha 2, 2 for alpha 1.5, 0 for any. BFloat16 weights have fewer digits than a
+// rough power of them.
+template <int K, class T> inline Floats support_weight(Floats p, float power_of_p) {
     if (K == 1) return p > 0.0f ? all(1.0f) : Floats{};
     if (K == 2) {
         float s[LANES];
@@ -134,7 +134,7 @@ template <int K> inline Floats support_weight(Floats p, float power_of_p) {
         for (int k = 0; k < LANES; k++) s[k] = std::sqrt(s[k]);
         return load(s);
     }
-    return power(p, power_of_p);
+    return std::is_same_v<T, BFloat16> ? rough_power({p, p - 1.0f}, power_of_p) : power(p, power_of_p);
 }
 
 // s (g - mean_s g) of one row; s is scratch for length + LANES entries.
@@ -146,7 +146,7 @@ void write_product(const T* p, const T* g, T* out, int64_t length, float power_o
         for (int64_t i = start; i < std::min(length, start + BLOCK); i += LANES) {
             const Floats weight = load_some(p + i, length - i);
             const bool nothing = K == 0 && beyond(weight, Floats{}) == 0;
-            const Floats v = nothing ? Floats{} : support_weight<K>(weight, power_of_p);
+            const Floats v = nothing ? Floats{} : support_weight<K, T>(weight, power_of_p);
             std::memcpy(s + i, &v, sizeof v);
             part += v;
             // Off the support the upstream gradient may be anything, infinite too: it must not enter the mean.

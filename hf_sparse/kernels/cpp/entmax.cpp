@@ -8,6 +8,7 @@
 #include "alpha_slope.hpp"
 #include "attention.hpp"
 #include "coded_keys.hpp"
+#include "counted_scores.hpp"
 #include "dense_rows.hpp"
 #include "parallel.hpp"
 #include "scan.hpp"
@@ -62,7 +63,8 @@ void entmax_rows(const T* z, int64_t num_rows, int64_t length, double alpha, dou
             sign = solved.crowded ? SIGN_AFTER_CROWDED : FIRST_SIGN;
             Moments moments;
             if (solved.crowded) {
-                solution[row] = solve_whole(z + row * length, length, alpha, exponent, found, moments);
+                solution[row] =
+                    BY_EXPONENT(solve_whole, exponent, z + row * length, length, alpha, exponent, found, moments);
                 solved.top = static_cast<float>(solution[row].base), found.count = 0;
                 supports[row].crowded = solved.top < INF;
             }
@@ -106,9 +108,8 @@ void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, doubl
             }
             if (crowded) {
                 supports[row].crowded = true;
-                write_scaled(scores, length, scaled, found.x.data());
                 const Moments moments =
-                    BY_EXPONENT(moments_of, exponent, found.x.data(), length, solution.tau, exponent);
+                    BY_EXPONENT(moments_at, exponent, scores, length, alpha, exponent, solution, found);
                 mass[row] = moments.with_excess + moments.mass;
                 continue;
             }
@@ -138,10 +139,12 @@ void map_rows(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, 
             sign = solved.crowded ? SIGN_AFTER_CROWDED : FIRST_SIGN;
             if (solved.crowded) {
                 Moments moments;
-                Solution whole = solve_whole(z + row * length, length, alpha, exponent, found, moments);
+                Solution whole =
+                    BY_EXPONENT(solve_whole, exponent, z + row * length, length, alpha, exponent, found, moments);
                 if (whole.base < INF) {
                     const auto write = [&] {
-                        return write_whole(z + row * length, length, alpha, exponent, whole, 1, -1, out, streamed);
+                        return BY_EXPONENT(write_whole, exponent, z + row * length, length, alpha, exponent, whole, 1,
+                                           -1, out, streamed);
                     };
                     // A last step over many ties at the threshold ends where another mass was expected.
                     const double sum = write();
@@ -194,8 +197,8 @@ void write_crowded(const T* z, const bool* crowded, const Solution* solution, co
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; row++)
             if (crowded[row] && factor[row] != 0)
-                write_whole(z + row * length, length, alpha, exponent, solution[row], factor[row],
-                            target ? target[row] : -1, out + row * length, streamed);
+                BY_EXPONENT(write_whole, exponent, z + row * length, length, alpha, exponent, solution[row],
+                            factor[row], target ? target[row] : -1, out + row * length, streamed);
             else if (crowded[row])
                 std::memset(static_cast<void*>(out + row * length), 0, length * sizeof(T));
         finish_streaming();

@@ -40,7 +40,21 @@ template <class V> inline V load_as(const void* from) {
     std::memcpy(&v, from, sizeof v);
     return v;
 }
-inline Ints bits_of(const uint16_t* p) { return __builtin_convertvector(load_as<Halves>(p), Ints); }
+// Compilers take five instructions for what is one.
+inline Ints bits_of(const uint16_t* p) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_cvtepu16_epi32(load_as<__m256i>(p));
+#elif defined(__AVX2__)
+    return (Ints)_mm256_cvtepu16_epi32(load_as<__m128i>(p));
+#endif
+    return __builtin_convertvector(load_as<Halves>(p), Ints);
+}
+inline Halves low_halves(Ints bits) {
+#if defined(__AVX512F__)
+    return (Halves)_mm512_cvtepi32_epi16((__m512i)bits);
+#endif
+    return __builtin_convertvector(bits & 0xffff, Halves);
+}
 inline Floats load(const float* p) { return load_as<Floats>(p); }
 inline Floats load(const BFloat16* p) { return (Floats)(bits_of(&p->bits) << 16); }
 inline Floats load(const Half* p) {
@@ -55,6 +69,10 @@ template <class T> inline float load_one(const T* p) {
     return load(several)[0];
 }
 inline float load_one(const float* p) { return *p; }
+inline float load_one(const BFloat16* p) {
+    const uint32_t bits = uint32_t{p->bits} << 16;
+    return load_as<float>(&bits);
+}
 template <class T> inline Floats load_some(const T* p, int64_t n) {  // the first n, and zeros
     if (__builtin_expect(n >= LANES, 1)) return load(p);
     T several[LANES] = {};
@@ -79,7 +97,7 @@ inline void store_one(Half* p, float v) {  // scaled so that the fraction ends w
 inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
 inline void store(BFloat16* p, Floats v) {
     const Ints bits = (Ints)v, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const Halves halves = __builtin_convertvector((v == v ? rounded : Ints{} + 0x7fc0) & 0xffff, Halves);
+    const Halves halves = low_halves(v == v ? rounded : Ints{} + 0x7fc0);
     std::memcpy(p, &halves, sizeof halves);
 }
 inline void store(Half* p, Floats v) {
@@ -143,32 +161,72 @@ inline float highest(Floats v) {
     return top;
 }
 
-// log2 and exp2 by polynomials, to a few float32 roundings; arguments positive and normal, or above -126. The
-// logarithm is given v - 1 too, which near v = 1 has digits that v has lost: a power 1 / (alpha - 1) needs them.
+// v = 2^exponent (1 + f) with f from -1/4 to 1/2; v positive and normal. Where the exponent is 0, f is v - 1 as it was given:
+// near v = 1 it has digits that v has lost, and a power 1 / (alpha - 1) needs them.
+struct Parts { Floats exponent, f; };
+inline Parts parts_of(Floats v, Floats less_one) {
+#if defined(__AVX512F__)
+    // A third more has the exponent that the fraction from 3/4 on leaves; rounding takes it over no power of two wrongly.
+    const Floats exponent = (Floats)_mm512_getexp_ps((__m512)(v * 1.33333337f));
+    const Floats fraction = (Floats)_mm512_getmant_ps((__m512)v, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src);
+#else
+    constexpr int32_t THREE_QUARTERS = 0x3f400000;  // its bits
+    const Ints above = (Ints)v - THREE_QUARTERS;
+    const Floats exponent = __builtin_convertvector(above >> 23, Floats);
+    const Floats fraction = (Floats)((above & 0x7fffff) + THREE_QUARTERS);
+#endif
+    return {exponent, exponent == 0.0f ? less_one : fraction - 1.0f};
+}
+
+// v = whole + f with |f| at most a half, and 2^whole times a number close to one. What has no normal result gives 0 or
+// infinity, or where there is no instruction for it the smallest normal number.
+struct Split { Floats whole, f; };
+inline Split split_of(Floats v) {
+#if defined(__AVX512F__)
+    const Floats f = (Floats)_mm512_reduce_ps((__m512)v, 0);
+    return {v - f, f};
+#else
+    constexpr float WHOLE = 12582912;  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
+    v = smallest(largest(v, all(-126.0f)), all(128.0f));
+    const Floats whole = v + WHOLE;
+    return {whole, v - (whole - WHOLE)};
+#endif
+}
+inline Floats scaled_by(Floats v, const Split& by) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_scalef_ps((__m512)v, (__m512)by.whole);
+#else
+    return (Floats)((Ints)v + ((Ints)by.whole << 23));
+#endif
+}
+
+// log2 and exp2 by polynomials, to a few float32 roundings; arguments positive and normal, or above -126.
 inline Floats log2_of(Floats v, Floats less_one) {
-    constexpr int32_t HALF_ROOT = 0x3f3504f3;  // the bits of sqrt(1/2): v is 2^exponent times a number from there on
-    const Ints above = (Ints)v - HALF_ROOT, exponent = above >> 23;
-    const Floats f = exponent == 0 ? less_one : (Floats)((above & 0x7fffff) + HALF_ROOT) - 1.0f;
+    const auto [exponent, f] = parts_of(v, less_one);
     // The terms by twos and fours, which do not wait for each other.
     const Floats square = f * f, fourth = square * square;
-    const Floats low = (0.3333333f - 0.2499999f * f) + square * (0.2000071f - 0.1666806f * f);
-    const Floats high = (0.1424932f - 0.1242014f * f) + square * (0.11677f - 0.1151461f * f);
-    const Floats series = low + fourth * (high + fourth * 0.0703768f);
-    const Floats log = series * (f * square) + (f - 0.5f * square);
-    return __builtin_convertvector(exponent, Floats) + log * 1.4426950408889634f;
+    const Floats low = (0.33333449f - 0.25000096f * f) + square * (0.19990861f - 0.16647312f * f);
+    const Floats high = (0.14478395f - 0.13161194f * f) + square * (0.10463021f - 0.04507478f * f);
+    const Floats log = (low + fourth * high) * (f * square) + (f - 0.5f * square);
+    return exponent + log * 1.4426950408889634f;
 }
 inline Floats log2_of(Floats v) { return log2_of(v, v - 1.0f); }
 inline Floats exp2_of(Floats v) {
-    constexpr float WHOLE = 12582912;  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
-    v = smallest(largest(v, all(-126.0f)), all(128.0f));  // which gives infinity
-    const Floats whole = v + WHOLE, f = v - (whole - WHOLE);
-    const Floats square = f * f;
+    const Split split = split_of(v);
+    const Floats f = split.f, square = f * f;
     const Floats low = (1.0f + 0.693147203f * f) + square * (0.240226479f + 0.0555033247f * f);
-    const Floats series = low + square * square * (0.00961843736f + 0.00133988744f * f + 0.000153533619f * square);
-    return (Floats)((Ints)series + ((Ints)whole << 23));
+    return scaled_by(low + square * square * (0.00961843736f + 0.00133988744f * f + 0.000153533619f * square), split);
+}
+// The value, and 0 where u is 0. With AVX-512 it is that already: the logarithm was -inf.
+inline Floats zero_at_zero(Floats value, [[maybe_unused]] Floats u) {
+#if defined(__AVX512F__)
+    return value;
+#else
+    return u > std::numeric_limits<float>::min() ? value : Floats{};
+#endif
 }
 inline Floats power(Floats u, Floats less_one, float exponent) {
-    return u > std::numeric_limits<float>::min() ? exp2_of(exponent * log2_of(u, less_one)) : Floats{};
+    return zero_at_zero(exp2_of(exponent * log2_of(u, less_one)), u);
 }
 inline Floats power(Floats u, float exponent) { return power(u, u - 1.0f, exponent); }
 // An excess u = [x - tau]_+, and u - 1 from 1 + tau, whose own digits are finer where tau is close to -1. The rounding of
@@ -188,17 +246,13 @@ template <int K> inline Excess excess(Floats x, const Offset& offset) {
 // last. Where the exponent is so large that it multiplies errors of the logarithm, all u that count are close to 1, and
 // there it is exact.
 inline Floats rough_power(const Excess& e, float exponent) {
-    constexpr int32_t HALF_ROOT = 0x3f3504f3;
-    constexpr float WHOLE = 12582912;
-    const Ints above = (Ints)e.u - HALF_ROOT, power_of_two = above >> 23;
-    const Floats f = power_of_two == 0 ? e.less_one : (Floats)((above & 0x7fffff) + HALF_ROOT) - 1.0f;
+    const auto [power_of_two, f] = parts_of(e.u, e.less_one);
     const Floats square = f * f;
-    const Floats log = (f - 0.5f * square) + f * square * (0.33596106f - 0.26497006f * f + 0.17186259f * square);
-    const Floats log2 = __builtin_convertvector(power_of_two, Floats) + log * 1.4426950408889634f;
-    const Floats v = smallest(largest(exponent * log2, all(-125.0f)), all(127.0f)), whole = v + WHOLE;
-    const Floats rest = v - (whole - WHOLE);
+    const Floats log = (f - 0.5f * square) + f * square * (0.33742686f - 0.25692153f * f + 0.13990105f * square);
+    const Split split = split_of(exponent * (power_of_two + log * 1.4426950408889634f));
+    const Floats rest = split.f;
     const Floats series = (0.99992807f + 0.69326099f * rest) + rest * rest * (0.24261117f + 0.05517164f * rest);
-    return e.u > 0.0f ? (Floats)((Ints)series + ((Ints)whole << 23)) : Floats{};
+    return zero_at_zero(scaled_by(series, split), e.u);
 }
 
 // Whether all of it is zero, and so are its powers: worth a look before a logarithm, for long stretches of rows are.

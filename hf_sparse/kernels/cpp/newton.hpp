@@ -14,10 +14,19 @@ namespace {
 
 struct Sums { double mass, slope; };
 
+// How often an entry of x counts in a sum: once, or as a row of numbers says.
+struct Once {
+    Floats operator()(Floats v, int64_t) const { return v; }
+};
+struct Often {
+    const float* number;
+    Floats operator()(Floats v, int64_t i) const { return v * load(number + i); }
+};
+
 // sum u^P and sum u^(P - 1), u = [x - tau]_+, of one pair of vectors in `stride`. The row is padded with -inf to a
 // multiple of 2 LANES.
-template <int K, bool ROUGH = false>
-Sums sums_of(const float* x, int64_t n, double tau, float exponent, int64_t stride = 1) {
+template <int K, bool ROUGH = false, class Times = Once>
+Sums sums_of(const float* x, int64_t n, double tau, float exponent, int64_t stride = 1, Times times = {}) {
     Sums total{0, 0};
     const Offset offset(tau);
     for (int64_t start = 0; start < n; start += stride * BLOCK) {
@@ -27,7 +36,7 @@ Sums sums_of(const float* x, int64_t n, double tau, float exponent, int64_t stri
             for (int k = 0; k < 2; k++) {
                 const Excess e = excess<K>(load(x + i + k * LANES), offset);
                 if (is_nothing<K>(e)) continue;
-                const Floats s = slope_power<K, ROUGH>(e, exponent);
+                const Floats s = times(slope_power<K, ROUGH>(e, exponent), i + k * LANES);
                 mass[k] += s * e.u;
                 slope[k] += s;
             }
@@ -58,8 +67,9 @@ template <int K> double stepped(double tau, const Sums& f, double exponent) {
     return f.mass > 0 && f.slope > 0 && better > -1 ? better : -1;
 }
 
-// Steps on rough powers end with one from a mass this close to one; what it leaves is about a hundredth of the square.
-constexpr double NEAR = 0.1;
+// Steps on rough powers end with one from a mass this close to one: what it leaves is about a hundredth of the square, and
+// where P is close to one, and entries leave the support at a step, a tenth.
+inline double near_of(double exponent) { return exponent < 2 ? 0.1 : 0.5; }
 // After a step from a mass this close to one no other look is needed, unless P is close to one: the slope then jumps
 // where entries leave the support, many at once if they are tied.
 constexpr double SAFE = 1e-3, LEAST_SMOOTH_EXPONENT = 1.25;

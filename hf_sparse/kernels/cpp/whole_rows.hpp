@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "counted_scores.hpp"
 #include "scan.hpp"
 #include "sparse_rows.hpp"
 
@@ -25,22 +26,23 @@ struct Scaling {
 };
 
 // The threshold of x[0:n] to a few digits, from either side: of one pair of vectors in 64, which stand for all, then
-// from there of one in 8, and of all of them.
-template <int K> double estimate(const float* x, int64_t n, double exponent) {
+// from there of one in 8, and of all of them. Entries that count several times do not stand for others.
+template <int K, class Times> double estimate(const float* x, int64_t n, double exponent, Times times) {
     double tau = -1;
-    for (int64_t stride = 64; stride >= 1; stride /= 8)
+    for (int64_t stride = std::is_same_v<Times, Once> ? 64 : 1; stride >= 1; stride /= 8)
         for (int step = 0; step < 12; step++) {
-            Sums f = sums_of<K, true>(x, n, tau, static_cast<float>(exponent), stride);
+            Sums f = sums_of<K, true>(x, n, tau, static_cast<float>(exponent), stride, times);
             f.mass *= stride, f.slope *= stride;
             tau = stepped<K>(tau, f, exponent);
-            if (std::fabs(f.mass - 1) < NEAR || tau == -1) break;
+            if (std::fabs(f.mass - 1) < near_of(exponent) || tau == -1) break;
         }
     return tau;
 }
 
 // Sums over x of u^P, u^(P - 1) and u^P (u - 1), u = [x - tau]_+.
 struct Moments { double mass, slope, with_excess; };
-template <int K> Moments moments_of(const float* x, int64_t n, double tau, double exponent) {
+template <int K, class Times = Once>
+Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times times = {}) {
     Moments total{0, 0, 0};
     const Offset offset(tau);
     for (int64_t start = 0; start < n; start += BLOCK) {
@@ -49,7 +51,7 @@ template <int K> Moments moments_of(const float* x, int64_t n, double tau, doubl
             const Excess e[2] = {excess<K>(load(x + i), offset), excess<K>(load(x + i + LANES), offset)};
             if (is_nothing<K>(e[0]) && is_nothing<K>(e[1])) continue;
             for (int k = 0; k < 2; k++) {
-                const Floats s = slope_power<K>(e[k], static_cast<float>(exponent)), p = s * e[k].u;
+                const Floats s = times(slope_power<K>(e[k], static_cast<float>(exponent)), i + k * LANES), p = s * e[k].u;
                 mass[k] += p, slope[k] += s;
                 // Where P is large, u - 1 has digits that u has not.
                 with_excess[k] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
@@ -66,17 +68,18 @@ template <int K> Moments moments_of(const float* x, int64_t n, double tau, doubl
 // An error of the mass moves the weight p = u^P / mass by that times the difference of p and its share u^(P - 1) / slope:
 // by 1e-7 at most, and of thousands of small weights, all together by no more than LOOSE.
 constexpr double LOOSE = 1e-5;
-template <int K> double threshold_of(const float* x, int64_t n, double exponent, Moments& moments) {
-    double tau = estimate<K>(x, n, exponent);
+template <int K, class Times = Once>
+double threshold_of(const float* x, int64_t n, double exponent, Moments& moments, Times times = {}) {
+    double tau = estimate<K>(x, n, exponent, times);
     for (int step = 0; step < 100; step++) {
-        moments = moments_of<K>(x, n, tau, exponent);
+        moments = moments_of<K>(x, n, tau, exponent, times);
         const double largest = std::pow(-tau, exponent), share = std::pow(-tau, exponent - 1) / moments.slope;
         const double tolerance = std::min(LOOSE, 1e-7 / std::max(largest, share)), error = std::fabs(moments.mass - 1);
         if (error <= std::max(8.0 * EPS, tolerance)) break;
         if (step > 0 && moments.mass <= 1) break;
         const double before = tau;
         tau = stepped<K>(tau, {moments.mass, moments.slope}, exponent);
-        if (K == 0 && error <= safe_error(exponent)) {  // what the sums are there
+        if (K == 0 && std::is_same_v<Times, Once> && error <= safe_error(exponent)) {  // what the sums are there
             moments.with_excess -= (tau - before) * (exponent * (moments.mass - moments.slope) + moments.mass);
             moments.mass = 1;
             break;
@@ -103,6 +106,25 @@ template <class T> void copy_out(T* out, const T* from, int64_t n, bool streamed
     std::memcpy(static_cast<void*>(out + i), from + i, (n - i) * sizeof(T));
 }
 
+// A row of what fill(part, start, end) writes, part by part, and at_target at the target if it is in the row.
+constexpr int64_t PART = BLOCK / 4;  // so few are summed up in float32, for they may be equal and rounded alike
+template <class T, class Fill>
+void write_parts(T* out, int64_t length, int64_t target, float at_target, bool streamed, Fill fill) {
+    T part[PART];
+    int64_t start = 0, end = std::min<int64_t>(length, (-reinterpret_cast<uintptr_t>(out) & 63) / sizeof(T));
+    for (; start < length; start = end, end = std::min(length, start + PART)) {
+        fill(part, start, end);
+        if (start <= target && target < end) store_one(part + (target - start), at_target);
+        copy_out(out + start, part, end - start, streamed);
+    }
+}
+
+// A size beyond which no score of the row has a weight, but for its largest.
+float live_size(const Solution& s, double alpha, float top) {
+    const double at_tau = s.base + s.tau / (alpha - 1);
+    return static_cast<float>(std::max<double>(std::fabs(top), std::fabs(at_tau) + 8 * EPS * std::fabs(s.base)));
+}
+
 // The weights of a solved row times factor, and factor less at the target if it is in the row. Their sum, without either.
 template <int K, class T>
 double write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
@@ -110,14 +132,23 @@ double write_whole(const T* z, int64_t length, double alpha, double exponent, co
     const Offset offset(s.tau);
     const Scaling scaled(s.base, alpha);
     const float share = static_cast<float>(factor / s.mass);
-    constexpr int64_t PART = BLOCK / 4;  // so few are summed up in float32, for they may be equal and rounded alike
-    T part[PART];
+    const auto excess_of = [&](Floats v) { return excess<K>(scaled(v), offset); };
+    const auto weight = [&](const Excess& e) { return share * weight_power<K>(e, static_cast<float>(exponent)); };
+    const auto weight_of_one = [&](const T* one) { return weight(excess_of(all(load_one(one))))[0]; };
+    const float at_target = target < 0 ? 0 : weight_of_one(z + target) - factor;
+    if constexpr (counted<K, T>()) {
+        if (length >= COUNTED) {
+            const Table table(z, length, live_size(s, alpha, tops_of<8>(z, length).all),
+                              [&](Floats v) { return weight(excess_of(v)); });
+            write_parts(out, length, target, at_target, streamed, [&](T* part, int64_t start, int64_t end) {
+                for (int64_t i = start; i < end; i++) part[i - start] = table.data()[z[i].bits];
+            });
+            return 1;  // the mass was summed up at this threshold
+        }
+    }
     double total = 0;
-    int64_t start = 0, end = std::min<int64_t>(length, (-reinterpret_cast<uintptr_t>(out) & 63) / sizeof(T));
-    for (; start < length; start = end, end = std::min(length, start + PART)) {
+    write_parts(out, length, target, at_target, streamed, [&](T* part, int64_t start, int64_t end) {
         int64_t i = start;
-        const auto excess_of = [&](Floats v) { return excess<K>(scaled(v), offset); };
-        const auto weight = [&](const Excess& e) { return share * weight_power<K>(e, static_cast<float>(exponent)); };
         Floats written = {};
         const auto keep = [&](int64_t at, Floats w) { store(part + (at - start), w), written += w; };
         for (; i + 2 * LANES <= end; i += 2 * LANES) {  // two at a time, for which constants are read once
@@ -127,38 +158,49 @@ double write_whole(const T* z, int64_t length, double alpha, double exponent, co
         }
         for (; i + LANES <= end; i += LANES) keep(i, weight(excess_of(load(z + i))));
         for (; i < end; i++) {
-            const float w = weight(excess_of(all(load_one(z + i))))[0];
+            const float w = weight_of_one(z + i);
             store_one(part + (i - start), w);
             total += w;
         }
         total += sum(written);
-        if (start <= target && target < end)
-            store_one(part + (target - start), weight(excess_of(all(load_one(z + target))))[0] - factor);
-        copy_out(out + start, part, end - start, streamed);
-    }
+    });
     return total / factor;
 }
 
+// use(x, number of entries, how often each counts) on the x of a row.
+template <int K, class T, class Use>
+auto with_scaled(const T* z, int64_t length, const Scaling& scaled, float live, Found& found, Use use) {
+    float* x = found.x.data();
+    if constexpr (counted<K, T>()) {
+        if (length >= COUNTED) {
+            const int64_t n = count_scores(z, length, live, found);
+            write_scaled(x, n, scaled, x);
+            return use(x, n, Often{found.value.data()});
+        }
+    }
+    write_scaled(z, length, scaled, x);
+    return use(x, length, Once{});
+}
+
 // A row of entmax, solved whole.
-template <class T>
+template <int K, class T>
 Solution solve_whole(const T* z, int64_t length, double alpha, double exponent, Found& found, Moments& moments) {
     const float top = tops_of<8>(z, length).all;
     if (!(-INF < top && top < INF)) return {top, 0, 0};
-    float* x = found.x.data();
-    write_scaled(z, length, Scaling(top, alpha), x);
-    const double tau = BY_EXPONENT(threshold_of, exponent, x, length, exponent, moments);
-    return {top, tau, moments.mass};
+    const float live = live_size({top, -1, 1}, alpha, top);
+    return with_scaled<K>(z, length, Scaling(top, alpha), live, found, [&](const float* x, int64_t n, auto times) {
+        const double tau = threshold_of<K>(x, n, exponent, moments, times);
+        return Solution{top, tau, moments.mass};
+    });
 }
 
-template <class T>
-double write_whole(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float factor,
-                   int64_t target, T* out, bool streamed) {
-    const auto write = exponent == 1   ? write_whole<1, T>
-                       : exponent == 2 ? write_whole<2, T>
-                       : exponent == 3 ? write_whole<3, T>
-                       : exponent == 4 ? write_whole<4, T>
-                                       : write_whole<0, T>;
-    return write(z, length, alpha, exponent, s, factor, target, out, streamed);
+// The sums of a row whose solution is given, as alpha-ReLU's is.
+template <int K, class T>
+Moments moments_at(const T* z, int64_t length, double alpha, double exponent, const Solution& s, Found& found) {
+    const float live = live_size(s, alpha, tops_of<8>(z, length).all);
+    return with_scaled<K>(z, length, Scaling(s.base, alpha), live, found, [&](const float* x, int64_t n, auto times) {
+        return moments_of<K>(x, n, s.tau, exponent, times);
+    });
 }
 
 }  // namespace
