@@ -63,7 +63,7 @@ def call(length: int, kind: str, causal: bool = False, alpha: float = 1.5) -> Ca
                 "a call of 8 keys": _step(attend, few, upstream[:, :, :8].transpose(1, 2))
             }
     sparse_and_long = length >= 2048 and share <= 0.1
-    targets = {f"entmax {alpha:g}, cpp": 1.0 if sparse_and_long else 1.3} if kernel() and alpha == 1.5 else {}
+    targets = {f"entmax {alpha:g}, cpp": 1.0 if sparse_and_long else 1.3} if kernel() else {}
     return Case(
         title=f"attention, T = {length}{', causal' if causal else ''}, {share:.0%} of the weights above zero",
         baseline=BASELINE,
@@ -130,7 +130,7 @@ def _models(title: str, model: Callable[[str | None], Any], run: Callable[[Any],
 CASES = [
     *(partial(call, length, kind) for length in (128, 512, 1024, 2048) for kind in SIZES),
     *(partial(call, length, "sparse", causal=True) for length in (128, 512, 2048)),
-    *(partial(call, 512, "sparse", alpha=alpha) for alpha in (1.3, 2.0)),
+    *(partial(call, length, "medium", alpha=alpha) for length in (128, 512, 2048) for alpha in (1.05, 1.33, 1.75, 2.0)),
     *(partial(llama, length) for length in (512, 2048)),
     whisper,
 ]

@@ -52,7 +52,7 @@ constexpr int64_t KEYS = 64;         // of a block; as many as are summed up in 
 constexpr size_t RUN = 4;            // blocks that are multiplied together
 constexpr float NO_SUPPORT = 1e30f;
 // Lists pay off up to this part of the pairs in a tile: one in so many.
-constexpr int64_t CROWDED = 4;
+constexpr int64_t CROWDED = 5;
 
 // A number for each query of a tile.
 struct Numbers {
@@ -183,9 +183,9 @@ template <class Body> inline void in_block(const Tile& tile, int64_t block, Body
         for (int k = 0; k < VECTORS; k++) body(j * TILE + k * LANES, k);
 }
 
-inline bool any_above(const Numbers& a, const Numbers& b) {
+inline bool any_above(const Numbers& a, const Numbers& b, float slack = 0) {
     uint32_t any = 0;
-    for (int k = 0; k < VECTORS; k++) any |= beyond(a.of[k], b.of[k]);
+    for (int k = 0; k < VECTORS; k++) any |= beyond(a.of[k], b.of[k] - slack);
     return any != 0;
 }
 
@@ -224,23 +224,32 @@ Numbers solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch
     scratch.live.clear();
     for (int64_t block = 0; block < tile.num_blocks(); block++)
         if (any_above(tops[block], tau)) scratch.live.push_back(block);
-    const float tolerance = power >= 2 ? 1e-4f : 2e-6f;
+    const Numbers least = tau;
+    const float tolerance = std::max(2e-6f, static_cast<float>(safe_error(power)));
+    const float near = static_cast<float>(near_of(power));
+    // Where P is any number, steps are on rough powers first, which may end above the root by less than the slack.
+    const float slack = K == 0 ? 1e-3f : 0;
+    bool rough = K == 0, from_either_side = K == 0;
     for (int step = 0; step < 30; step++) {
         Numbers mass{}, slope{};
         size_t kept = 0;
         for (const int32_t block : scratch.live) {
-            if (!any_above(tops[block], tau)) continue;
+            if (!any_above(tops[block], tau, slack)) continue;
             scratch.live[kept++] = block;
             Numbers part{}, part_slope{};
-            in_block(tile, block, [&](int64_t at, int k) {
-                const Floats u = excess(load(x + at), tau.of[k]), s = slope_power<K>(u, power);
-                part.of[k] += s * u;
-                part_slope.of[k] += s;
-            });
+            const auto add = [&](auto slope_of) {
+                in_block(tile, block, [&](int64_t at, int k) {
+                    const Floats u = excess(load(x + at), tau.of[k]), s = slope_of(u);
+                    part.of[k] += s * u;
+                    part_slope.of[k] += s;
+                });
+            };
+            if (rough) add([=](Floats u) { return slope_power<K, true>({u, u - 1.0f}, power); });
+            else add([=](Floats u) { return slope_power<K>(u, power); });
             for (int k = 0; k < VECTORS; k++) mass.of[k] += part.of[k], slope.of[k] += part_slope.of[k];
         }
         scratch.live.resize(kept);
-        bool unsolved = false;
+        Numbers error;
         for (int k = 0; k < VECTORS; k++) {
             if (call.sinks) {
                 const Floats u = excess(all(sink), tau.of[k]), s = slope_power<K>(u, power);
@@ -249,12 +258,16 @@ Numbers solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch
             }
             const Floats root = K == 1 ? all(1.0f) : K == 2 ? root_of(mass.of[k])
                                                             : ::power(mass.of[k], 1 - 1 / power);
-            const Floats risen = tau.of[k] + largest(mass.of[k] - root, Floats{}) / largest(slope.of[k], all(1e-30f));
-            const Ints more = (mass.of[k] > 1.0f + tolerance) & (risen > tau.of[k]);
-            unsolved |= beyond(__builtin_convertvector(-more, Floats), Floats{}) != 0;
-            tau.of[k] = risen;
+            const Floats norm = from_either_side ? mass.of[k] - root : largest(mass.of[k] - root, Floats{});
+            const Floats stepped = tau.of[k] + norm / largest(slope.of[k], all(1e-30f));
+            const Floats above = mass.of[k] - 1.0f, off = from_either_side ? largest(above, -above) : above;
+            error.of[k] = (stepped > tau.of[k]) | (stepped < tau.of[k]) ? off : Floats{};  // none of a row with NaN
+            tau.of[k] = largest(stepped, least.of[k]);
         }
-        if (!unsolved) break;
+        const bool done = !any_above(error, Numbers::all_of(rough ? near : tolerance));
+        if (done && !rough) break;
+        from_either_side = rough;  // and so in the first exact step, which ends below the root
+        rough &= !done;
     }
     for (int k = 0; k < VECTORS; k++) tau.of[k] = nan[k] ? all(std::numeric_limits<float>::quiet_NaN()) : tau.of[k];
     return tau;
@@ -396,7 +409,7 @@ void differentiate_whole(const AttentionCall& call, const Tile& tile, Solved& so
     const float* dout = row_of(call.dout, tile.batch, tile.head, tile.query);
     const float power = tile.exponent, factor = call.scaling / call.temperature[tile.head];
     const bool learned = call.dalpha != nullptr;
-    float *x = scratch.x, *g = scratch.g;
+    float *x = scratch.x, *g = scratch.g, *kept = scratch.value;  // w, where there is no list
     turn(dout, call.dout.row, tile.num_queries, call.value_dim, 1, scratch.turned_dout);
     in_runs(tile, scratch.live, [&](int64_t begin, int64_t end) {
         product({v + begin * call.v.row, call.v.row, 1}, {scratch.turned_dout, TILE}, {g + begin * TILE, TILE},
@@ -408,6 +421,7 @@ void differentiate_whole(const AttentionCall& call, const Tile& tile, Solved& so
         Numbers part{}, part_weighted{}, part_mean{};
         in_block(tile, block, [&](int64_t at, int k) {
             const Floats u = excess(load(x + at), solved.tau.of[k]), w = slope_power<K>(u, power);
+            std::memcpy(kept + at, &w, sizeof w);
             part.of[k] += w;
             part_weighted.of[k] += w * load(g + at);
             if (learned) part_mean.of[k] += w * f_of(u);
@@ -423,7 +437,7 @@ void differentiate_whole(const AttentionCall& call, const Tile& tile, Solved& so
     }
     for (const int32_t block : scratch.live)
         in_block(tile, block, [&](int64_t at, int k) {
-            const Floats u = excess(load(x + at), solved.tau.of[k]), w = slope_power<K>(u, power), p = w * u;
+            const Floats u = excess(load(x + at), solved.tau.of[k]), w = load(kept + at), p = w * u;
             Floats ds = w * (load(g + at) - solved.delta.of[k]);
             if (learned) solved.dalpha.of[k] += ds * (f_of(u) - mean.of[k]);
             ds *= factor;
