@@ -531,7 +531,7 @@ void differentiate_tile(const AttentionCall& call, const Tile& tile, int64_t par
     for (int64_t block = 0; block < tile.num_blocks(); block++) {
         Ints found = {};
         in_block(tile, block, [&](int64_t at, int k) { found |= load(scratch.x + at) > solved.tau.of[k]; });
-        if (beyond(__builtin_convertvector(-found, Floats), Floats{})) scratch.live.push_back(block);
+        if (any(found)) scratch.live.push_back(block);
     }
     const auto from = [&](const Rows& x, int64_t head, int64_t row, int64_t offset) {
         return Rows{x.at + offset + tile.batch * x.batch + head * x.head + row * x.row, 0, 0, x.row};

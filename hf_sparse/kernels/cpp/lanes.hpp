@@ -141,6 +141,17 @@ inline uint32_t beyond(Floats v, Floats threshold) {
     for (int k = 0; k < LANES; k++) bits |= static_cast<uint32_t>(!(v[k] <= threshold[k])) << k;
     return bits;
 }
+// Whether one of them is true, as comparisons leave it.
+inline bool any(Ints v) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0;
+#elif defined(__AVX__)
+    return !_mm256_testz_si256((__m256i)v, (__m256i)v);
+#endif
+    int32_t found = 0;
+    for (int k = 0; k < LANES; k++) found |= v[k];
+    return found != 0;
+}
 inline float sum(Floats v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)v);

@@ -143,15 +143,15 @@ template <int PARTS, class T> Tops<PARTS> tops_of(const T* z, int64_t n) {
             nothing |= v != v;
         }
     float rest = -INF;
+    bool nan = any(nothing);
     for (; i < n; i++) {
         const float v = load_one(z + i);
-        nothing[0] |= -(v != v);
+        nan |= v != v;
         rest = v > rest ? v : rest;
     }
     tops.parts[0][0] = std::max(tops.parts[0][0], rest);
     Floats top = tops.parts[0];
     for (int k = 1; k < PARTS; k++) top = largest(top, tops.parts[k]);
-    const bool nan = beyond(__builtin_convertvector(-nothing, Floats), Floats{}) != 0;
     tops.all = nan ? std::numeric_limits<float>::quiet_NaN() : highest(top);
     return tops;
 }
