@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..kernels import entmax_weights, jacobian_product, slopes_in_alpha
+from ..kernels import STREAM_ABOVE, Runs, entmax_weights, products_by_run, slopes_by_run, weights_by_run
 from ._entmax_rows import by_chunks, write_jacobian_product, write_weights
 from ._softmax import softmax_rows
+from .function import Function
 from .newton import SOFTMAX_BELOW, exponent_of
 from .rows import in_graph
 
@@ -90,49 +90,42 @@ def _slope_in_alpha(p: Tensor, a: Tensor) -> Tensor:
     return p * (phi_2 - psi_2 - phi * log_p - entropy * psi) / (1 + a * phi)
 
 
-class _Runs(NamedTuple):
-    """Runs of rows that share an alpha, each the business of one call.
-
-    Attributes:
-        alphas: of the runs.
-        lengths: rows of each.
-    """
-
-    alphas: list[float]
-    lengths: list[int]
-
-    @classmethod
-    def of(cls, alpha: Tensor, x: Tensor) -> _Runs:
-        """Those of rows x (..., V) and an alpha (..., 1) that broadcasts over them."""
-        by_row = alpha.detach().expand(*x.shape[:-1], 1).flatten()
-        values, counts = torch.unique_consecutive(by_row, return_counts=True)
-        return cls(values.tolist(), counts.tolist())
-
-    def write(self, write: Callable[..., object], *tensors: Tensor, width: int) -> Tensor:
-        """``write(*rows, alpha, out)`` for every run; returns all that was written.
-
-        Args:
-            write: takes rows (n, V) of each tensor, a number, and where to write, (n, width).
-            tensors: (..., V), of one shape.
-            width: of the result (..., width).
-        """
-        written = tensors[0].new_empty(*tensors[0].shape[:-1], width)
-        flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in (*tensors, written)]
-        for alpha, *rows, out in zip(self.alphas, *(rows.split(self.lengths) for rows in flat)):
-            write(*rows, alpha, out)
-        return written
-
-
-# A call of torch for a run is worth its time from so many scores on; other rows are solved all together.
+# A call of torch for a run of rows that share an alpha is worth its time from so many scores on; other rows are solved
+# all together.
 _WORTH_A_CALL = 1 << 14
 
 
-def _runs(alpha: Tensor, x: Tensor, impl: str) -> _Runs | None:
-    """The runs of rows to be solved one after the other, or None."""
+def _runs(alpha: Tensor, x: Tensor, impl: str) -> Runs | None:
+    """The runs of rows x (..., V) for an alpha (..., 1) that broadcasts over them, or None."""
     if x.numel() == 0 or x.device.type != "cpu" or in_graph():
         return None
-    runs = _Runs.of(alpha, x)
-    return runs if impl == "cpp" or len(runs.alphas) * _WORTH_A_CALL <= x.numel() else None
+    by_row = alpha.detach().expand(*x.shape[:-1], 1).flatten()
+    alphas, lengths = torch.unique_consecutive(by_row, return_counts=True)
+    worth_it = impl == "cpp" or len(alphas) * _WORTH_A_CALL <= x.numel()
+    return Runs(lengths, alphas.double()) if worth_it else None
+
+
+def _run_by_run(write: Callable[..., object], runs: Runs, *tensors: Tensor, width: int) -> Tensor:
+    """``write(*rows, alpha, out)`` for every run; returns all that was written.
+
+    Args:
+        write: takes rows (n, V) of each tensor, a number, and where to write, (n, width).
+        runs: of the rows.
+        tensors: (..., V), of one shape.
+        width: of the result (..., width).
+    """
+    written = tensors[0].new_empty(*tensors[0].shape[:-1], width)
+    flat = [tensor.reshape(-1, tensor.shape[-1]).split(runs.lengths.tolist()) for tensor in (*tensors, written)]
+    for alpha, *rows, out in zip(runs.alphas.tolist(), *flat):
+        write(*rows, alpha, out)
+    return written
+
+
+def _weights_of(x: Tensor, runs: Runs, impl: str) -> Tensor:
+    length = x.shape[-1]
+    if impl == "cpp" and length <= STREAM_ABOVE and float(runs.alphas.min()) - 1 >= SOFTMAX_BELOW:
+        return weights_by_run(x, runs)
+    return _run_by_run(partial(_write_weights, impl=impl), runs, x, width=length)
 
 
 def _write_weights(x: Tensor, alpha: float, out: Tensor, impl: str) -> None:
@@ -144,18 +137,22 @@ def _write_weights(x: Tensor, alpha: float, out: Tensor, impl: str) -> None:
         by_chunks(partial(write_weights, alpha=alpha), x, out=out)
 
 
-def _write_product(p: Tensor, grad: Tensor, alpha: float, out: Tensor, impl: str) -> None:
+def _products_of(p: Tensor, grad: Tensor, runs: Runs, impl: str) -> Tensor:
     if impl == "cpp":
-        jacobian_product(p, grad, alpha, out)
-    else:
-        by_chunks(partial(write_jacobian_product, alpha=alpha), p, grad, out=out)
+        return products_by_run(p, grad, runs)
+    return _run_by_run(_write_product, runs, p, grad, width=p.shape[-1])
 
 
-def _write_slopes(p: Tensor, grad: Tensor, alpha: float, out: Tensor, impl: str) -> None:
-    if impl == "cpp":
-        slopes_in_alpha(p, grad, alpha, out)
-    else:
-        by_chunks(partial(_write_slopes_of_chunk, a=alpha - 1), p, grad, out=out)
+def _write_product(p: Tensor, grad: Tensor, alpha: float, out: Tensor) -> None:
+    by_chunks(partial(write_jacobian_product, alpha=alpha), p, grad, out=out)
+
+
+def _slopes_of(p: Tensor, grad: Tensor, runs: Runs, impl: str) -> Tensor:
+    return slopes_by_run(p, grad, runs) if impl == "cpp" else _run_by_run(_write_slopes, runs, p, grad, width=1)
+
+
+def _write_slopes(p: Tensor, grad: Tensor, alpha: float, out: Tensor) -> None:
+    by_chunks(partial(_write_slopes_of_chunk, a=alpha - 1), p, grad, out=out)
 
 
 # From this a on, psi_2 of ``_slope_in_alpha`` is the difference that defines it: divided by a once more, what rounding
@@ -183,7 +180,7 @@ def _write_slopes_of_chunk(p: Tensor, grad: Tensor, out: Tensor, a: float) -> No
     out.copy_((slope / (1 + a * phi)).unsqueeze(-1))
 
 
-class EntmaxPerRow(torch.autograd.Function):
+class EntmaxPerRow(Function):
     """p over the last axis, ``EntmaxPerRow.apply(x, alpha)``, alpha (..., 1) in [1, 2] broadcasting over x.
 
     A third argument, ``"cpp"``, names the kernel, for what ``kernels.chosen`` lets through.
@@ -196,7 +193,7 @@ class EntmaxPerRow(torch.autograd.Function):
             raise ValueError(f"a tensor alpha must be in [1, 2], was in [{float(alpha.min())}, {float(alpha.max())}]")
         runs = _runs(alpha, x, impl)
         if runs is not None:
-            return runs.write(partial(_write_weights, impl=impl), x, width=x.shape[-1])
+            return _weights_of(x, runs, impl)
         return _solve(x, alpha - 1)
 
     @staticmethod
@@ -213,9 +210,8 @@ class EntmaxPerRow(torch.autograd.Function):
         if runs is not None:
             for_alpha = None
             if ctx.needs_input_grad[1]:
-                by_row = runs.write(partial(_write_slopes, impl=ctx.impl), p, grad, width=1)
-                for_alpha = by_row.sum_to_size(alpha.shape)
-            return runs.write(partial(_write_product, impl=ctx.impl), p, grad, width=p.shape[-1]), for_alpha, None
+                for_alpha = _slopes_of(p, grad, runs, ctx.impl).sum_to_size(alpha.shape)
+            return _products_of(p, grad, runs, ctx.impl), for_alpha, None
         support = p > 0
         grad = torch.where(support, grad, 0.0)
         s = torch.where(support, ((2 - alpha) * _log(p)).exp(), 0.0)

@@ -72,17 +72,59 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float, out: Tensor | None =
     return out
 
 
-def slopes_in_alpha(p: Tensor, grad: Tensor, alpha: float, out: Tensor) -> None:
-    """Write ``sum_i g_i dp_i / dalpha`` at fixed scores into out (N, 1), for p and g (N, V), and alpha in [1, 2].
+class Runs(NamedTuple):
+    """Runs of rows that share an alpha.
 
-    All are float32, ``out`` contiguous.
+    Attributes:
+        lengths: (R,) int64, rows of each.
+        alphas: (R,) float64.
+    """
+
+    lengths: Tensor
+    alphas: Tensor
+
+
+def weights_by_run(z: Tensor, runs: Runs) -> Tensor:
+    """entmax over the last axis of z (..., V) float32, each run of rows with its alpha in (1, 2].
+
+    Cost: one call of the kernel for all runs.
+    """
+    z = z.contiguous()
+    p, exponents = torch.empty_like(z), 1 / (runs.alphas - 1)
+    library().hf_sparse_weights_by_run(
+        z.data_ptr(), p.data_ptr(), *_of(runs), z.shape[-1], runs.alphas.data_ptr(), exponents.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return p
+
+
+def products_by_run(p: Tensor, grad: Tensor, runs: Runs) -> Tensor:
+    """``jacobian_product`` of rows p and g (..., V) float32, each run of rows with its alpha in [1, 2]."""
+    p, grad = p.detach().contiguous(), grad.detach().contiguous()
+    out = torch.empty_like(p)
+    library().hf_sparse_product_by_run(
+        p.data_ptr(), grad.data_ptr(), out.data_ptr(), *_of(runs), p.shape[-1], runs.alphas.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def slopes_by_run(p: Tensor, grad: Tensor, runs: Runs) -> Tensor:
+    """``sum_i g_i dp_i / dalpha`` at fixed scores (..., 1), for p and g (..., V) float32 and runs of alpha in [1, 2].
 
     Cost: one read of both, a logarithm and an exponential for each entry of the support.
     """
     p, grad = p.detach().contiguous(), grad.detach().contiguous()
-    library().hf_sparse_slopes_in_alpha(
-        p.data_ptr(), grad.data_ptr(), out.data_ptr(), *p.shape, alpha, torch.get_num_threads()
-    )
+    out = p.new_empty(*p.shape[:-1], 1)
+    library().hf_sparse_slopes_by_run(
+        p.data_ptr(), grad.data_ptr(), out.data_ptr(), *_of(runs), p.shape[-1], runs.alphas.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def _of(runs: Runs) -> tuple[int, int]:
+    return len(runs.lengths), runs.lengths.data_ptr()
 
 
 def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:

@@ -22,7 +22,9 @@ SIGNATURES = {
     "hf_sparse_map": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_weights": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_product": (_POINTER, _POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _INT),
-    "hf_sparse_slopes_in_alpha": (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _INT),
+    "hf_sparse_weights_by_run": (_POINTER, _POINTER, _LONG, _POINTER, _LONG, _POINTER, _POINTER, _INT),
+    "hf_sparse_product_by_run": (*[_POINTER] * 3, _LONG, _POINTER, _LONG, _POINTER, _INT),
+    "hf_sparse_slopes_by_run": (*[_POINTER] * 3, _LONG, _POINTER, _LONG, _POINTER, _INT),
     "hf_sparse_code_rows": (_POINTER, _INT, _LONG, _LONG, _POINTER, _POINTER, _INT, _POINTER),
     "hf_sparse_fingerprint": (_POINTER, _LONG, _INT, _POINTER),
     "hf_sparse_screen": (

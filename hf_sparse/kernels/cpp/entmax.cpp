@@ -324,13 +324,32 @@ void hf_sparse_product(const void* p, const void* g, void* out, int dtype, int64
                           alpha, num_threads))
 }
 
+// ---- Runs of rows, each with an alpha of its own above 1, in float32 ------------------------------------------------
+
+void hf_sparse_weights_by_run(const float* z, float* p, int64_t num_runs, const int64_t* num_rows, int64_t length,
+                              const double* alpha, const double* exponent, int num_threads) {
+    by_runs(num_runs, num_rows, length, num_threads, [=](int64_t run, int64_t first, int64_t rows, int threads) {
+        all_weights(z + first * length, p + first * length, rows, length, alpha[run], exponent[run], threads);
+    });
+}
+
+void hf_sparse_product_by_run(const float* p, const float* g, float* out, int64_t num_runs, const int64_t* num_rows,
+                              int64_t length, const double* alpha, int num_threads) {
+    by_runs(num_runs, num_rows, length, num_threads, [=](int64_t run, int64_t first, int64_t rows, int threads) {
+        const int64_t at = first * length;
+        all_products(p + at, g + at, out + at, rows, length, alpha[run], threads);
+    });
+}
+
 // The product of g with the derivative of each row's p in alpha.
-void hf_sparse_slopes_in_alpha(const float* p, const float* g, float* out, int64_t num_rows, int64_t length,
-                               double alpha, int num_threads) {
-    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; row++)
-            out[row] = static_cast<float>(
-                slope_in_alpha(p + row * length, g + row * length, length, static_cast<float>(alpha - 1)));
+void hf_sparse_slopes_by_run(const float* p, const float* g, float* out, int64_t num_runs, const int64_t* num_rows,
+                             int64_t length, const double* alpha, int num_threads) {
+    by_runs(num_runs, num_rows, length, num_threads, [=](int64_t run, int64_t first, int64_t rows, int threads) {
+        by_rows(rows, length, threads, [=](int64_t begin, int64_t end) {
+            for (int64_t row = first + begin; row < first + end; row++)
+                out[row] = static_cast<float>(
+                    slope_in_alpha(p + row * length, g + row * length, length, static_cast<float>(alpha[run] - 1)));
+        });
     });
 }
 

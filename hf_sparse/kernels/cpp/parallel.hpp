@@ -50,4 +50,15 @@ template <class Body> void by_rows(int64_t num_rows, int64_t length, int num_thr
     for (auto& other : others) other.join();
 }
 
+// body(run, first row, number of rows, threads) for each run of rows: by all threads one after the other, or by one each.
+template <class Body>
+void by_runs(int64_t num_runs, const int64_t* num_rows, int64_t length, int num_threads, Body body) {
+    if (num_runs == 1) return body(0, 0, num_rows[0], num_threads);
+    std::vector<int64_t> first(num_runs + 1);
+    for (int64_t run = 0; run < num_runs; run++) first[run + 1] = first[run] + num_rows[run];
+    by_rows(num_runs, first[num_runs] / num_runs * length, num_threads, [&](int64_t begin, int64_t end) {
+        for (int64_t run = begin; run < end; run++) body(run, first[run], num_rows[run], 1);
+    });
+}
+
 }  // namespace
