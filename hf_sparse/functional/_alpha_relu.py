@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._few_rows import only_values_wanted
 from .negentropy import unnormalized_negentropy
-from .newton import dtype_for
+from .newton import dtype_for, exponent_of
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, map_rows
+from .rows import check_scores, in_graph, map_rows
 
 
 def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int = -1) -> Tensor:
@@ -43,6 +44,8 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
     alpha, tau = RELU_ALPHA.broadcast("alpha", alpha, z, dim), _NUMBER.broadcast("tau", tau, z, dim)
 
     def rows(x: Tensor) -> Tensor:
+        if not torch.is_tensor(alpha) and not torch.is_tensor(tau) and not in_graph() and only_values_wanted(x):
+            return x.to(dtype_for(alpha, x)).mul(alpha - 1).sub_(tau).clamp_(min=0).pow_(exponent_of(alpha))
         # A masked entry must not reach alpha's gradient as 0 times inf.
         x = x.double() if torch.is_tensor(alpha) else x.to(dtype_for(alpha, x))
         masked = x == -torch.inf

@@ -111,6 +111,7 @@ inline uint64_t fingerprint(const char* data, int64_t num_bytes, int num_threads
             Ints state[4] = {};
             typedef uint32_t Unsigned __attribute__((vector_size(sizeof(Ints))));
             const auto mix = [&](const char* from) {
+                for (int64_t line = 0; line < STEP; line += 64) fetch_ahead(from + line);
                 for (int k = 0; k < 4; k++) {
                     const Unsigned mixed = (Unsigned)(state[k] ^ load_as<Ints>(from + k * sizeof(Ints))) * 0x9e3779b1u;
                     state[k] = (Ints)(mixed ^ (mixed >> 15));
@@ -197,6 +198,7 @@ bool screen_rows(const Coded& coded, const CodedVector* first, int64_t begin, in
         for (int64_t g = 0; g < num_groups; g++) {
             Shorts c[PARTS];
             for (int j = 0; j < PARTS; j++) c[j] = widened(code + g * GROUP + 2 * LANES * j);
+            fetch_ahead(code + g * GROUP);
             const float s = value_of(group[g].scale), lost = value_of(group[g].lost);
             for (int b = 0; b < B; b++) {
                 const int16_t* k = whole[b] + g * GROUP;
