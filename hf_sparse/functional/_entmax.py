@@ -97,7 +97,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     Cost: three to eleven Newton steps of four passes in cache; a sort and up to thirty passes in float64 for alpha >
     2. On a CPU, rows of at least 1024 entries are read once (a single row only where no gradient is wanted), and the
     steps, the backward and what it saves are in proportion to the supports, unless a row is mostly support. A tensor
-    alpha costs a call for each run of rows that share one; in graphs, and in torch where runs are short, all rows are
+    alpha costs as much for each run of rows that share one; in graphs, and in torch where runs are short, all rows are
     solved together, with a logarithm and an exponential per pass.
 
     >>> entmax(torch.tensor([2.0, 1.0, -1.0]), alpha=2.0)
@@ -106,7 +106,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     check_scores(z, dim)
     if torch.is_tensor(alpha):
         alphas = per_row("alpha", alpha, z, dim)
-        # The C++ kernel takes one alpha a call, and is called for each run of rows.
+        # The C++ kernel takes one alpha for each run of rows, whatever the tensor's shape.
         impl = kernels.chosen(impl, z, alpha if impl == "triton" else None)
         return map_rows(lambda x: EntmaxPerRow.apply(x, alphas.to(x.dtype), impl), z, dim)
     alpha = float(ALPHA.check("alpha", alpha))
