@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import torch
 
@@ -15,4 +16,5 @@ class Function(torch.autograd.Function):
     """
 
     def __init_subclass__(cls) -> None:
-        cls.forward.__signature__ = inspect.signature(cls.forward)
+        forward: Any = cls.forward
+        forward.__signature__ = inspect.signature(forward)
