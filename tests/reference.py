@@ -56,3 +56,21 @@ def clipped_by_bisection(weights, z: torch.Tensor, u: torch.Tensor) -> torch.Ten
         else:
             high = middle
     return torch.minimum(u, weights(z - low))
+
+
+def clusters(length: int, alpha: float) -> torch.Tensor:
+    """Rows that Newton's method has a hard time with: thousands of equal scores may leave the support at once.
+
+    Each has one score of 0 and clusters below, of sizes and distances in geometric progression, at many scales: some
+    cluster lies next to the threshold. (N, length) float32.
+    """
+    reach = 1 / (alpha - 1)  # how far below the first score a threshold can be
+    rows = []
+    for ratio in (0.5, 0.2, 0.05, 0.01):
+        for growth in (2, 8, 50):
+            row, start, size, gap = torch.zeros(length), 1, 1, reach / 2
+            while start < length:
+                row[start : start + size] = gap - reach
+                start, size, gap = start + size, size * growth, gap * (1 - ratio)
+            rows += [row * scale for scale in torch.linspace(0.2, 3, 40)]
+    return torch.stack(rows)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..kernels import STREAM_ABOVE, Runs, entmax_weights, products_by_run, slopes_by_run, weights_by_run
 from ._entmax_rows import by_chunks, write_jacobian_product, write_weights
 from ._softmax import softmax_rows
-from .function import Function
+from .function import Function, differentiated_again
 from .newton import SOFTMAX_BELOW, exponent_of
 from .rows import in_graph
 
@@ -205,8 +205,7 @@ class EntmaxPerRow(Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, alpha = ctx.saved_tensors
         # What is written has no derivative, and is no tensor of torch.func.
-        once = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-        runs = _runs(alpha, p, ctx.impl) if once else None
+        runs = None if differentiated_again() else _runs(alpha, p, ctx.impl)
         if runs is not None:
             for_alpha = None
             if ctx.needs_input_grad[1]:

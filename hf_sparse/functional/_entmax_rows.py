@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
 from ._steep import steep_weights
-from .function import Function
+from .function import Function, differentiated_again
 from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_
 from .rows import in_graph, upcast
 
@@ -202,10 +202,8 @@ class EntmaxRows(Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
         (p,) = ctx.saved_tensors
-        # Without a second derivative to come, or a transform of functions, the product is enough.
-        again = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or in_graph()
-        product = (JacobianProduct.apply if again else JacobianProduct.forward)(p, grad, ctx.alpha, ctx.impl)
-        return product, None, None
+        product_of = JacobianProduct.apply if differentiated_again() else JacobianProduct.forward
+        return product_of(p, grad, ctx.alpha, ctx.impl), None, None
 
     @staticmethod
     def vmap(info, in_dims, x: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, int]:

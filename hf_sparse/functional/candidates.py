@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..kernels import Supports, entmax_supports, write_rows
 from .chunks import Padding, chunk_maxima, entries_from
+from .function import Function
 from .newton import dtype_for, exponent_of, power, solve_
 
 # From this length on, candidates are faster than a dense solve in cache.
@@ -83,7 +84,7 @@ def _any_left(solved: CandidateRows | Supports) -> bool:
     return bool((solved.crowded | ~(solved.top < torch.inf)[:, 0]).any())
 
 
-class _Candidates(torch.autograd.Function):
+class _Candidates(Function):
     """The candidates of long rows, constants to autograd, with a rule for vmap."""
 
     @staticmethod
@@ -119,7 +120,7 @@ def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Te
     return _Candidates.apply(z, alpha, impl)
 
 
-class _Take(torch.autograd.Function):
+class _Take(Function):
     """``gather`` whose backward writes instead of adding: used columns of a row are distinct."""
 
     @staticmethod
@@ -142,7 +143,7 @@ class _Take(torch.autograd.Function):
         return _Take.apply(*_batched(info.batch_size, in_dims, tensors), impl), 0
 
 
-class _Put(torch.autograd.Function):
+class _Put(Function):
     """The transpose of ``_Take``."""
 
     @staticmethod

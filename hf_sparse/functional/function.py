@@ -1,4 +1,4 @@
-"""A base class of differentiable functions that are called often, and on little data."""
+"""Differentiable functions that are called often, and on little data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import inspect
 from typing import Any
 
 import torch
+
+from .rows import in_graph
+
+
+def differentiated_again() -> bool:
+    """Within a backward pass, whether more is to come: a second derivative, a transform of ``torch.func``, a trace."""
+    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or in_graph()
 
 
 class Function(torch.autograd.Function):

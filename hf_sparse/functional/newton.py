@@ -14,6 +14,7 @@ from torch import Tensor
 from .rows import accumulation_dtype, in_graph
 
 _MAX_STEPS = 100
+_PART = 128
 # Below this distance of alpha from 1 the weights differ from softmax by less than float32 can tell.
 SOFTMAX_BELOW = 1e-7
 
@@ -50,21 +51,35 @@ def power(u: Tensor, exponent: float) -> Tensor:
     return u.clamp(min=floor).log2_().mul_(exponent - 1).exp2_().mul_(u)
 
 
+def _norm(u: Tensor) -> Tensor:
+    """The 2-norm over the last axis, (..., 1).
+
+    On a CPU, torch adds up one square after the other, and thousands of equal ones are all rounded alike. The norm of
+    the norms of parts keeps the digits.
+    """
+    whole = u.shape[-1] // _PART * _PART
+    if u.device.type != "cpu" or whole <= _PART:
+        return torch.linalg.vector_norm(u, dim=-1, keepdim=True)
+    parts = torch.linalg.vector_norm(u[..., :whole].unflatten(-1, (-1, _PART)), dim=-1)
+    rest = torch.linalg.vector_norm(u[..., whole:], dim=-1, keepdim=True)
+    return torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1, keepdim=True)
+
+
 def _step(u: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """The rise of tau by one Newton step on the norm, and the mass before it; both (..., 1)."""
+    """The rise of tau by one Newton step on the norm, a fall from a mass below one, and the mass; both (..., 1)."""
     if exponent == 1:
         mass, slope = u.sum(-1, keepdim=True), u.sign().sum(-1, keepdim=True)
         numerator = mass - 1
     elif exponent == 2:
-        norm, slope = torch.linalg.vector_norm(u, dim=-1, keepdim=True), u.sum(-1, keepdim=True)
+        norm, slope = _norm(u), u.sum(-1, keepdim=True)
         mass, numerator = norm * norm, norm * (norm - 1)
     else:
         powers = power(u, exponent - 1)
         slope = powers.sum(-1, keepdim=True)
         mass = (powers * u).sum(-1, keepdim=True)
         numerator = mass - mass.pow(1 - 1 / exponent)
-    # A fully masked row has u = 0: it must come out as a step of zero, not as 0 / 0.
-    return numerator.clamp_(min=0).div_(slope.clamp_(min=torch.finfo(u.dtype).tiny)), mass
+    # A fully masked row has u = 0: it must not come out as 0 / 0.
+    return numerator.div_(slope.clamp_(min=torch.finfo(u.dtype).tiny)), mass
 
 
 def solve_(u: Tensor, exponent: float) -> Tensor:
@@ -93,10 +108,15 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
         tolerance = max(tolerance, exponent * (eps / (exponent * max(1, u.shape[-1]))) ** 0.5)
     for _ in range(_MAX_STEPS):
         step, mass = _step(u, exponent)
-        u.sub_(step).clamp_(min=0)
         if not bool((mass > 1 + tolerance).any()):
             break
-    return u
+        u.sub_(step.clamp_(min=0)).clamp_(min=0)
+    # Thousands of equal entries, rounded alike, may leave a mass well below one. To scale the weights up to it would
+    # move the largest most; a last step back moves all u alike.
+    if bool((mass < 1 - 8 * eps).any()):
+        outside = u == 0
+        return u.sub_(step).clamp_(min=0).masked_fill_(outside, 0.0)
+    return u.sub_(step.clamp_(min=0)).clamp_(min=0)
 
 
 def solve_crowded(u: Tensor, exponent: float) -> Tensor:
@@ -154,5 +174,5 @@ def solve(u: Tensor, exponent: float) -> Tensor:
     """
     for _ in range(18 if exponent < 3 else 10):
         step, _ = _step(u, exponent)
-        u = (u - step).clamp(min=0)
+        u = torch.where(u == 0, 0.0, u - step).clamp(min=0)
     return u

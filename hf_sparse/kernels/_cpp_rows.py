@@ -57,14 +57,10 @@ def entmax_weights(z: Tensor, alpha: float, exponent: float, out: Tensor | None 
     return p
 
 
-def jacobian_product(p: Tensor, grad: Tensor, alpha: float, out: Tensor | None = None) -> Tensor:
-    """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (..., V) in any of ``DTYPES``.
-
-    ``out`` is as for ``entmax_weights``.
-    """
+def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+    """``J g = s (g - mean_s g)``, ``s = p^(2 - alpha)`` on the support; p and g (..., V) in any of ``DTYPES``."""
     p, grad = p.detach().contiguous(), grad.detach().contiguous()
-    out = torch.empty_like(p) if out is None else out
-    length = p.shape[-1]
+    out, length = torch.empty_like(p), p.shape[-1]
     library().hf_sparse_product(
         p.data_ptr(), grad.data_ptr(), out.data_ptr(), DTYPES.index(p.dtype), p.numel() // length, length, alpha,
         torch.get_num_threads(),

@@ -19,6 +19,19 @@ def test_weights_are_the_definition_and_the_jacobian_is_diagonal(alpha, tau):
     torch.testing.assert_close(jacobian, expected, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("alpha", [1.001, 1.05, 1.25, 1.5, 1.7, 2.0, 3.0, 5.0])
+def test_weights_are_the_same_where_no_gradient_is_wanted(alpha, dtype):
+    z = (scores(5, 300) * 3).to(dtype)
+    z[0, 3], z[1, 2], z[2, :50], z[3] = torch.nan, torch.inf, -torch.inf, -torch.inf
+    for tau in (-1.0, 0.0, 0.3, 2.0):
+        p, expected = alpha_relu(z, alpha, tau), alpha_relu(z.clone().requires_grad_(), alpha, tau).detach()
+        assert torch.equal(p > 0, expected > 0)
+        eps = torch.finfo(dtype).eps
+        rtol = 32 * eps / min(alpha - 1, 1)  # the rounding of u is multiplied by the exponent
+        torch.testing.assert_close(p, expected, atol=eps, rtol=rtol, equal_nan=True)
+
+
 def test_tensor_alpha_and_tau_broadcast_to_the_scores_and_get_gradients():
     z = (scores(2, 3, 4) + 1).requires_grad_()
     alpha = torch.tensor([1.3, 1.5, 1.9], dtype=torch.float64)[:, None].requires_grad_()

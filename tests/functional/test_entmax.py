@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax, entmax15, softmax, sparsemax
 from hf_sparse.functional.negentropy import tsallis_negentropy
-from tests.reference import entmax15_by_enumeration, entmax_by_bisection, sparsemax_by_enumeration
+from tests.reference import clusters, entmax15_by_enumeration, entmax_by_bisection, sparsemax_by_enumeration
 from tests.tolerances import GRADIENT, MASS, WEIGHT
 
 ALPHAS = [1.05, 1.2, 1.25, 4 / 3, 1.5, 1.7, 2.0, 2.5, 4.0]
@@ -98,14 +98,15 @@ def test_weights_are_a_distribution_that_keeps_order_and_ignores_offsets(values,
     torch.testing.assert_close(entmax(z + offset, alpha), p, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("function", [entmax15, sparsemax], ids=lambda f: f.__name__)
-def test_clusters_built_to_slow_newton_down_still_converge(function):
-    values = torch.tensor([-(1.2 ** (k - 15)) for k in range(16)])
-    z = torch.cat([value.expand(2 ** (k + 1)) for k, value in enumerate(values)])[None]
-    z = z * (2 if function is entmax15 else 1)
-    alpha = 1.5 if function is entmax15 else 2.0
-    torch.testing.assert_close(function(z).double(), entmax_by_bisection(z, alpha), atol=1e-6, rtol=0)
-    assert abs(float(function(z).double().sum()) - 1) < MASS[torch.float32]
+@pytest.mark.parametrize("of_tensor", [False, True])
+@pytest.mark.parametrize("length", [17, 500, 2000])
+@pytest.mark.parametrize("alpha", [1.05, 1.2, 1.45, 1.5, 1.7, 1.9, 2.0])
+def test_clusters_of_ties_near_the_threshold_are_no_less_exact(alpha, length, of_tensor):
+    z = clusters(length, alpha)[:: 3 if length < 2000 else 31]
+    expected = entmax_by_bisection(z, alpha)
+    p = entmax(z, torch.full((len(z), 1), alpha) if of_tensor else alpha, impl="torch").double()
+    torch.testing.assert_close(p, expected, atol=WEIGHT[torch.float32], rtol=0)
+    torch.testing.assert_close(p.sum(-1), torch.ones_like(p[:, 0]), atol=MASS[torch.float32], rtol=0)
 
 
 def test_infinite_gradients_off_the_support_do_not_enter():

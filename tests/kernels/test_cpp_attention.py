@@ -10,7 +10,8 @@ import torch
 
 from hf_sparse.functional import entmax
 from hf_sparse.kernels import Scores, cpp_attention_backward, cpp_attention_forward, cpp_attention_problem
-from tests.kernels.attention_cases import CASES, LEVELS, check, check_case
+from tests.kernels.attention_cases import CASES, LEVELS, TOLERANCE, check, check_case
+from tests.reference import clusters
 
 pytestmark = pytest.mark.skipif(
     not any(shutil.which(name) for name in ("g++", "clang++", "c++")), reason="no C++ compiler is installed"
@@ -62,6 +63,16 @@ def test_outputs_and_gradients_are_those_of_float64(case):
 )  # fmt: skip
 def test_sequences_of_several_blocks_are_right_whole_and_listed(size, settings):
     check(forward, backward, "cpu", **{"queries": 300, "keys": 300, "size": size} | settings)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.25, 1.45, 1.5, 1.6, 1.7, 1.79])
+def test_clusters_of_ties_near_the_threshold_are_no_less_exact(alpha):
+    k, v = clusters(130, alpha)[::3, None, :, None], drawn(1, 1, 130, 16)
+    q = torch.linspace(0.2, 3, 40).view(1, 1, -1, 1).expand(len(k), 1, -1, -1).contiguous()
+    v = v.expand(len(k), -1, -1, -1).contiguous()
+    out, _ = cpp_attention_forward(q, k, v, Scores(torch.tensor([alpha]), 1 / (alpha - 1), 1.0))
+    p = entmax(q.double() @ k.double().mT, float(torch.tensor(alpha)), impl="torch")
+    torch.testing.assert_close(out.double(), p @ v.double(), atol=TOLERANCE[torch.float32], rtol=0)
 
 
 @pytest.mark.parametrize("causal", [False, True])

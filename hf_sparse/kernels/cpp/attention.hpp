@@ -225,8 +225,7 @@ Numbers solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch
     for (int64_t block = 0; block < tile.num_blocks(); block++)
         if (any_above(tops[block], tau)) scratch.live.push_back(block);
     const Numbers least = tau;
-    const float tolerance = std::max(2e-6f, static_cast<float>(safe_error(power)));
-    const float near = static_cast<float>(near_of(power));
+    const float tolerance = power >= 2 ? 1e-4f : 2e-6f, near = static_cast<float>(near_of(power));
     // Where P is any number, steps are on rough powers first, which may end above the root by less than the slack.
     const float slack = K == 0 ? 1e-3f : 0;
     bool rough = K == 0, from_either_side = K == 0;

@@ -63,7 +63,7 @@ void solve_few(const float* x, int64_t num_rows, int64_t width, double exponent,
     }
     // From a better bound, and where P is any number on rough powers first.
     const float p = static_cast<float>(exponent);
-    const double enough = std::max(tolerance, safe_error(exponent));
+    const double enough = K == 0 ? std::max(tolerance, safe_error(exponent)) : tolerance;
     raise_bounds(x, num_rows, width, p, tau);
     Few mass{}, slope{}, step;
     bool rough[FEW], from_above[FEW];

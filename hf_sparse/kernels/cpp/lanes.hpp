@@ -29,10 +29,23 @@ typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 constexpr float INF = std::numeric_limits<float>::infinity();
 constexpr float EPS = std::numeric_limits<float>::epsilon();
 constexpr int64_t BLOCK = 1024;  // entries between two looks at the bound; as many as are summed up in float32
+constexpr int64_t PART = BLOCK / 4;  // or so few, where they may be equal, and rounded alike
 constexpr float MARGIN = 64 * EPS;  // what float32 may be off by in a bound on tau
 
 // Asks for the line of memory two pages after this one, which is read soon: by itself a processor stops at each page.
 inline void fetch_ahead(const void* p) { __builtin_prefetch(static_cast<const char*>(p) + (1 << 13)); }
+
+// A product as it is stored. One that is only added to something may keep digits, in an instruction that does both.
+template <class V> V rounded(V product) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(product));
+#elif defined(__SSE__)
+    asm("" : "+x"(product));
+#elif defined(__aarch64__)
+    asm("" : "+w"(product));
+#endif
+    return product;
+}
 
 // ---- Scores of three kinds, read as float32 -------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ template <int K, bool ROUGH = false, class Times = Once>
 Sums sums_of(const float* x, int64_t n, double tau, float exponent, int64_t stride = 1, Times times = {}) {
     Sums total{0, 0};
     const Offset offset(tau);
-    for (int64_t start = 0; start < n; start += stride * BLOCK) {
-        const int64_t end = std::min(n, start + stride * BLOCK);
+    for (int64_t start = 0; start < n; start += stride * 2 * PART) {
+        const int64_t end = std::min(n, start + stride * 2 * PART);
         Floats mass[2] = {}, slope[2] = {};
         for (int64_t i = start; i < end; i += stride * 2 * LANES)
             for (int k = 0; k < 2; k++) {
@@ -70,15 +70,14 @@ template <int K> double stepped(double tau, const Sums& f, double exponent) {
 // Steps on rough powers end with one from a mass this close to one: what it leaves is about a hundredth of the square, and
 // where P is close to one, and entries leave the support at a step, a tenth.
 inline double near_of(double exponent) { return exponent < 2 ? 0.1 : 0.5; }
-// After a step from a mass this close to one no other look is needed, unless P is close to one: the slope then jumps
-// where entries leave the support, many at once if they are tied.
-constexpr double SAFE = 1e-3, LEAST_SMOOTH_EXPONENT = 1.25;
-inline double safe_error(double exponent) { return exponent < LEAST_SMOOTH_EXPONENT ? 0 : SAFE; }
+// After a step from a mass this close to one no other look is needed, unless P is below 2: the slope then jumps where
+// entries leave the support, many at once if they are tied.
+inline double safe_error(double exponent) { return exponent < 2 ? 0 : 2e-4; }
 
-// One step up from a lower bound to a better one; whether there is another to take.
+// One step up from a lower bound to a better one, or back if rounding led above the root; whether there is another.
 template <int K> bool step_up(const float* x, int64_t n, double& tau, double exponent, double tolerance) {
     const Sums f = sums_of<K>(x, n, tau, static_cast<float>(exponent));
-    if (!(f.mass > 1)) return false;
+    if (!(f.mass > 0 && f.slope > 0)) return false;
     tau += step_of<K>(f, exponent);
     return f.mass > 1 + tolerance;
 }
@@ -99,9 +98,9 @@ double solve(const float* x, int64_t n, double bound, double exponent, int most_
 template <int K> double write_powers(const float* x, float* p, int64_t n, double tau, double exponent) {
     double mass = 0;
     const Offset offset(tau);
-    for (int64_t start = 0; start < n; start += BLOCK) {
+    for (int64_t start = 0; start < n; start += PART) {
         Floats part = {};
-        for (int64_t i = start; i < std::min(n, start + BLOCK); i += LANES) {
+        for (int64_t i = start; i < std::min(n, start + PART); i += LANES) {
             const Excess e = excess<K>(load(x + i), offset);
             const Floats v = is_nothing<K>(e) ? Floats{} : weight_power<K>(e, static_cast<float>(exponent));
             std::memcpy(p + i, &v, sizeof v);

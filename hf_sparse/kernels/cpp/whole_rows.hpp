@@ -17,12 +17,13 @@ Solution relu_solution(double alpha, double exponent, double tau) {
     return exponent > 4 ? Solution{(1 + tau) / (alpha - 1), -1, 1} : Solution{tau / (alpha - 1), 0, 1};
 }
 
-// x = (z - base) scale, with the digits of base that float32 does not hold.
+// x = (z - base) scale, with the digits of base that float32 does not hold; the same where it is read from memory and
+// where it is computed again.
 struct Scaling {
     float base, rest, scale;
     Scaling(double from, double alpha)
         : base(static_cast<float>(from)), rest(static_cast<float>(from - base)), scale(static_cast<float>(alpha - 1)) {}
-    template <class V> V operator()(V z) const { return (z - base - rest) * scale; }
+    template <class V> V operator()(V z) const { return rounded((z - base - rest) * scale); }
 };
 
 // The threshold of x[0:n] to a few digits, from either side: of one pair of vectors in 64, which stand for all, then
@@ -45,9 +46,9 @@ template <int K, class Times = Once>
 Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times times = {}) {
     Moments total{0, 0, 0};
     const Offset offset(tau);
-    for (int64_t start = 0; start < n; start += BLOCK) {
+    for (int64_t start = 0; start < n; start += 2 * PART) {
         Floats mass[2] = {}, slope[2] = {}, with_excess[2] = {};
-        for (int64_t i = start; i < std::min(n, start + BLOCK); i += 2 * LANES) {
+        for (int64_t i = start; i < std::min(n, start + 2 * PART); i += 2 * LANES) {
             const Excess e[2] = {excess<K>(load(x + i), offset), excess<K>(load(x + i + LANES), offset)};
             if (is_nothing<K>(e[0]) && is_nothing<K>(e[1])) continue;
             for (int k = 0; k < 2; k++) {
@@ -107,7 +108,6 @@ template <class T> void copy_out(T* out, const T* from, int64_t n, bool streamed
 }
 
 // A row of what fill(part, start, end) writes, part by part, and at_target at the target if it is in the row.
-constexpr int64_t PART = BLOCK / 4;  // so few are summed up in float32, for they may be equal and rounded alike
 template <class T, class Fill>
 void write_parts(T* out, int64_t length, int64_t target, float at_target, bool streamed, Fill fill) {
     T part[PART];
