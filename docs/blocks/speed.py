@@ -40,7 +40,18 @@ def speed_attention() -> str:
 @block
 def speed_density() -> str:
     """Losses and maps: the worst ratio over all shares of a row in the support, in CPU time."""
-    result = read("benchmarks/results/density-warm-cpu.json")
+    return _worst("density-warm-cpu")
+
+
+@block
+def speed_density_avx2() -> str:
+    """The same without AVX-512."""
+    return _worst("density-avx2-cpu")
+
+
+def _worst(name: str) -> str:
+    """The worst ratio over all shares of a row in the support."""
+    result = read(f"benchmarks/results/{name}.json")
     worst: dict[tuple[str, ...], dict[str, tuple[float, str, str]]] = {}
     for row in result["rows"]:
         if row["candidate"] != row["baseline"]:

@@ -222,7 +222,9 @@ def test_fused_losses_are_those_of_the_specification(num_classes, scale, loss):
         value = loss(*leaves, y, impl=impl, chunk_size=3)
         results.append((value.detach(), *torch.autograd.grad(value, leaves)))
     for actual, expected in zip(*results):
-        torch.testing.assert_close(actual.double(), expected, atol=1e-5, rtol=1e-5)
+        # alpha-ReLU's weights are not bounded by one: gradients in the thousands are summed up to some near zero.
+        atol = max(1e-5, torch.finfo(torch.float32).eps * float(expected.abs().max()))
+        torch.testing.assert_close(actual.double(), expected, atol=atol, rtol=1e-5)
 
 
 def test_a_row_that_is_mostly_support_leaves_the_others_listed():

@@ -29,7 +29,7 @@ typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 constexpr float INF = std::numeric_limits<float>::infinity();
 constexpr float EPS = std::numeric_limits<float>::epsilon();
 constexpr int64_t BLOCK = 1024;  // entries between two looks at the bound; as many as are summed up in float32
-constexpr int64_t PART = BLOCK / 4;  // or so few, where they may be equal, and rounded alike
+constexpr int64_t PART = 16 * LANES;  // or so few, where they may be equal, and rounded alike
 constexpr float MARGIN = 64 * EPS;  // what float32 may be off by in a bound on tau
 
 // Asks for the line of memory two pages after this one, which is read soon: by itself a processor stops at each page.
@@ -215,7 +215,7 @@ inline Split split_of(Floats v) {
     return {v - f, f};
 #else
     constexpr float WHOLE = 12582912;  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
-    v = smallest(largest(v, all(-126.0f)), all(128.0f));
+    v = smallest(largest(v, all(-125.0f)), all(128.0f));  // half of 2^-125 is normal
     const Floats whole = v + WHOLE;
     return {whole, v - (whole - WHOLE)};
 #endif
