@@ -9,7 +9,21 @@ import sys
 import time
 from pathlib import Path
 
-from . import attention, cache, constrained, decoding, density, growth, head, learned, linear, losses, maps, memory
+from . import (
+    attention,
+    cache,
+    constrained,
+    decoding,
+    density,
+    growth,
+    head,
+    learned,
+    linear,
+    losses,
+    maps,
+    memory,
+    sizes,
+)
 from ._case import Row
 from ._machine import WARM_ALLOCATOR, is_warm, machine
 from ._table import heading, line, write
@@ -24,12 +38,13 @@ SECTIONS = {
     "growth": growth,
     "decoding": decoding,
     "density": density,
+    "sizes": sizes,
     "learned": learned,
     "head": head,
     "cache": cache,
 }
 # Sections with a run and a result file of their own: as long as all the others, or with packages of their own.
-ALONE = {"density", "learned", "head", "cache"}
+ALONE = {"density", "sizes", "learned", "head", "cache"}
 RESULTS = Path(__file__).parent / "results"
 
 

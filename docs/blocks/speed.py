@@ -70,6 +70,12 @@ def _worst(name: str) -> str:
 
 
 @block
+def speed_sizes() -> str:
+    """Losses of few classes and of many, in CPU time."""
+    return _worst("sizes-warm-cpu")
+
+
+@block
 def speed_cache() -> str:
     """A decoding step of attention over a cache, in CPU time."""
     return _candidates("cache-warm-cpu")

@@ -26,7 +26,13 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
     p = _by_cpp(x, alpha) if impl == "cpp" else None
     if p is None:
         p = _by_candidates(x, alpha, impl)
-    return EntmaxRows.apply(upcast(x), alpha, impl).to(x.dtype) if p is None else p
+    return _whole_rows(x, alpha, impl) if p is None else p
+
+
+def _whole_rows(x: Tensor, alpha: float, impl: str) -> Tensor:
+    """p of all entries. Its gradient is computed from p as the kernel returns it, and float16 loses small weights."""
+    as_it_is = impl == "cpp" and x.dtype != torch.float16
+    return EntmaxRows.apply(x if as_it_is else upcast(x), alpha, impl).to(x.dtype)
 
 
 def _by_cpp(x: Tensor, alpha: float) -> Tensor | None:
@@ -35,11 +41,16 @@ def _by_cpp(x: Tensor, alpha: float) -> Tensor | None:
     if not differentiable and not torch._C._are_functorch_transforms_active():
         # For one row autograd.Function takes twice as long as the kernel.
         return kernels.entmax_weights(x, alpha, exponent_of(alpha))
-    if not differentiable or x.shape[-1] <= kernels.STREAM_ABOVE:
-        # The gradient is computed from p as it is returned, and float16 loses small weights.
-        rows = upcast(x) if x.dtype == torch.float16 else x
-        return EntmaxRows.apply(rows, alpha, "cpp").to(x.dtype)
+    if not differentiable or x.shape[-1] <= kernels.STREAM_ABOVE or _is_crowded(x.reshape(-1, x.shape[-1])[-1:], alpha):
+        return _whole_rows(x, alpha, "cpp")
     return None
+
+
+def _is_crowded(row: Tensor, alpha: float) -> bool:
+    """Whether a row (1, V), as a sample of rows like it, is mostly support."""
+    if torch._C._are_functorch_transforms_active():  # its scores cannot be read
+        return False
+    return bool(kernels.entmax_supports(row, alpha, exponent_of(alpha)).crowded.any())
 
 
 def _by_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:

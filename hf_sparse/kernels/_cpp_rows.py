@@ -139,6 +139,35 @@ def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
     return Supports(*_taken(supports, count), top, conjugate, count < 0, solution)
 
 
+class Residuals(NamedTuple):
+    """What the losses of rows (N, V) need, solved whole.
+
+    Attributes:
+        residual: (N, V) p less one at the target, in the dtype of the scores; p where there are no targets.
+        top: (N,) the row's maximum; ``-inf`` for a fully masked row, which has no weights.
+        conjugate: (N,) ``Omega*(z) - max z``, 0 for a fully masked row.
+    """
+
+    residual: Tensor
+    top: Tensor
+    conjugate: Tensor
+
+
+def entmax_residuals(z: Tensor, target: Tensor | None, alpha: float, exponent: float) -> Residuals:
+    """``p - e_target`` of the rows z (N, V), and what their losses follow from; target (N,) int64, or None.
+
+    Cost: a read, a write, and Newton's steps in cache, on several rows at once: for rows of at most a few thousand.
+    """
+    z = z.detach().contiguous()
+    num_rows, length = z.shape
+    found = Residuals(torch.empty_like(z), torch.empty(num_rows), torch.empty(num_rows))
+    library().hf_sparse_residuals(
+        z.data_ptr(), None if target is None else target.contiguous().data_ptr(), *(t.data_ptr() for t in found),
+        DTYPES.index(z.dtype), num_rows, length, alpha, exponent, torch.get_num_threads(),
+    )  # fmt: skip
+    return found
+
+
 class ReluSupports(NamedTuple):
     """The supports of alpha-ReLU in rows (N, V), without their dense weights.
 

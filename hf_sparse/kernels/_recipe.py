@@ -21,7 +21,7 @@ FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *MAT
 # By the capability that torch reports and computes with (ATEN_CPU_CAPABILITY lowers it).
 INSTRUCTIONS = {
     "AVX512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma"),
-    "AVX2": ("-mavx2", "-mfma"),
+    "AVX2": ("-mavx2", "-mfma", "-mf16c"),
 }
 
 

@@ -20,6 +20,7 @@ from ._dense_rows import dense_rows_loss
 from ._entmax_support import entmax_support_loss
 from ._generic import generic_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
+from ._short_rows import short_rows_loss
 from ._targets import MapSettings
 from ._triton_rows import triton_rows_loss
 
@@ -123,6 +124,8 @@ def _entmax_losses(
     if 1 < alpha <= 2 and _is_long(z):
         dense = partial(dense_rows_loss, alpha=alpha) if _stays_in_cache(z, y) else generic
         return _on_supports(z, y, partial(entmax_support_loss, alpha=alpha, impl=impl), dense)
+    if 1 < alpha <= 2 and impl == "cpp":
+        return short_rows_loss(z, y, alpha)
     return generic(z, y)
 
 

@@ -180,12 +180,43 @@ def test_losses_and_their_gradients_are_those_of_the_specification(name, length,
     torch.testing.assert_close(slope.double(), expected_slope, atol=GRADIENT[torch.float32], rtol=1e-5)
 
 
+@pytest.mark.parametrize("length", [300, 9000])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_losses_of_half_precision_logits(dtype):
-    z, y = scores(4, 9000, 3.0, dtype), torch.arange(4)
+def test_losses_of_half_precision_logits(dtype, length):
+    z, y = scores(4, length, 3.0, dtype), torch.arange(4)
     for loss in LOSSES.values():
-        expected = loss(z.double(), y, impl="torch")
-        torch.testing.assert_close(loss(z, y, impl="cpp").double(), expected, atol=1e-5, rtol=1e-6)
+        leaf, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+        value, expected = loss(leaf, y, impl="cpp"), loss(exact, y, impl="torch")
+        torch.testing.assert_close(value.detach().double(), expected.detach(), atol=1e-5, rtol=1e-6)
+        (slope,), (wanted,) = torch.autograd.grad(value, leaf), torch.autograd.grad(expected, exact)
+        assert slope.dtype == dtype
+        # alpha-ReLU's weights are not bounded by one.
+        torch.testing.assert_close(slope.double(), wanted, atol=GRADIENT[dtype], rtol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("alpha", [1.02, 1.1, 1.3, 4 / 3, 1.5, 1.7, 2.0])
+@pytest.mark.parametrize("length", [1, 2, 17, 130, 300, 1023])
+def test_losses_of_short_rows_are_solved_side_by_side(length, alpha):
+    z, y = scores(19, length, 2.0), torch.arange(19) % length
+    z[3], z[5, : length // 2], z[7] = -torch.inf, -torch.inf, 1e4 * z[7]
+    z[5, y[5]], z[11, y[11]] = 0.0, torch.inf
+    results = []
+    for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
+        leaf = z.to(dtype).requires_grad_()
+        loss = entmax_loss(leaf, y, alpha, reduction="none", impl=impl)
+        results.append((loss.detach(), *torch.autograd.grad(loss, leaf, torch.arange(19.0).to(dtype) / 19)))
+    for ours, wanted in zip(*results):
+        torch.testing.assert_close(ours.double(), wanted, atol=GRADIENT[torch.float32], rtol=2e-6, equal_nan=True)
+
+
+def test_second_derivatives_of_short_losses_are_those_of_torch():
+    z, y = scores(3, 40, 0.5), torch.tensor([0, 3, 39])
+    found = []
+    for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
+        leaf = z.to(dtype).requires_grad_()
+        (first,) = torch.autograd.grad(entmax15_loss(leaf, y, impl=impl), leaf, create_graph=True)
+        found.append(torch.autograd.grad((first**2).sum(), leaf)[0])
+    close(*found, GRADIENT[torch.float32])
 
 
 @pytest.mark.parametrize("shift", [0.0, -5.0, 30.0, -30.0])

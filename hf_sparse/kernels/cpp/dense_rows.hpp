@@ -91,36 +91,67 @@ void solve_few(const float* x, int64_t num_rows, int64_t width, double exponent,
     }
 }
 
+// A few rows, solved side by side. `finite` are those whose maximum is a number.
+struct Side { float top[FEW]; double tau[FEW]; bool finite[FEW]; };
+
+// x = (z - top) scale of the rows, padded with -inf to a common width, and their thresholds.
 template <int K, class T>
-void write_weights(const T* z, T* p, int64_t num_rows, int64_t length, float scale, double exponent,
-                   float* x) {
+Side solve_side(const T* z, int64_t num_rows, int64_t length, float scale, double exponent, float* x) {
     const int64_t width = padded(length);
-    const double tolerance = tolerance_of(length, exponent);
-    float top[FEW];
-    double tau[FEW] = {};
+    Side side{};
     bool busy[FEW] = {};
     for (int64_t row = 0; row < num_rows; row++, z += length) {
         const auto tops = tops_of<2>(z, length);
-        top[row] = tops.all;
-        busy[row] = -INF < top[row] && top[row] < INF;
+        const float top = side.top[row] = tops.all;
+        busy[row] = side.finite[row] = -INF < top && top < INF;
         if (!busy[row]) continue;
         float* own = x + row * width;
         int64_t i = 0;
-        for (; i + LANES <= length; i += LANES) store_some(own + i, (load(z + i) - top[row]) * scale, LANES);
-        for (; i < length; i++) own[i] = (load_one(z + i) - top[row]) * scale;
+        for (; i + LANES <= length; i += LANES) store_some(own + i, (load(z + i) - top) * scale, LANES);
+        for (; i < length; i++) own[i] = (load_one(z + i) - top) * scale;
         for (; i < width; i++) own[i] = -INF;
         // The bound spares two or three steps, each as long as the row.
-        tau[row] = length < 256 ? -1 : first_bound(tops, scale, exponent);
+        side.tau[row] = length < 256 ? -1 : first_bound(tops, scale, exponent);
     }
-    solve_few<K>(x, num_rows, width, exponent, tolerance, busy, tau);
-    for (int64_t row = 0; row < num_rows; row++, p += length, x += width) {
-        if (!(-INF < top[row] && top[row] < INF)) {
-            const float filling = top[row] == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    solve_few<K>(x, num_rows, width, exponent, tolerance_of(length, exponent), busy, side.tau);
+    return side;
+}
+
+template <int K, class T>
+void write_weights(const T* z, T* p, int64_t num_rows, int64_t length, float scale, double exponent,
+                   float* x) {
+    const Side side = solve_side<K>(z, num_rows, length, scale, exponent, x);
+    for (int64_t row = 0; row < num_rows; row++, p += length, x += padded(length)) {
+        if (!side.finite[row]) {
+            const float filling = side.top[row] == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN();
             for (int64_t i = 0; i < length; i++) store_one(p + i, filling);
             continue;
         }
-        const float share = static_cast<float>(1 / write_powers<K>(x, x, length, tau[row], exponent));
+        const float share = static_cast<float>(1 / write_powers<K>(x, x, length, side.tau[row], exponent));
         for (int64_t i = 0; i < length; i += LANES) store_some(p + i, load(x + i) * share, length - i);
+    }
+}
+
+// What the losses of rows need: p, less one at the target where there are targets; the maximum; Omega*(z) - max z.
+template <int K, class T>
+void write_residuals(const T* z, const int64_t* target, T* residual, float* top, float* conjugate, int64_t num_rows,
+                  int64_t length, double alpha, double exponent, float* x, float* powers) {
+    const Side side = solve_side<K>(z, num_rows, length, static_cast<float>(alpha - 1), exponent, x);
+    for (int64_t row = 0; row < num_rows; row++, residual += length, x += padded(length)) {
+        top[row] = side.top[row];
+        if (!side.finite[row]) {
+            const bool masked = side.top[row] == -INF;
+            conjugate[row] = masked ? 0 : std::numeric_limits<float>::quiet_NaN();
+            for (int64_t i = 0; i < length; i++) store_one(residual + i, conjugate[row]);
+            if (target && masked) store_one(residual + target[row], -1);
+            continue;
+        }
+        const double tau = side.tau[row], mass = write_powers<K>(x, powers, length, tau, exponent);
+        const double mean = dot(powers, x, length, static_cast<float>(1 + tau)) / mass;  // of u - 1, weighted by p
+        conjugate[row] = conjugate_of(alpha, tau, mass, mean);
+        const float share = static_cast<float>(1 / mass);
+        for (int64_t i = 0; i < length; i += LANES) store_some(residual + i, load(powers + i) * share, length - i);
+        if (target) store_one(residual + target[row], powers[target[row]] * share - 1);
     }
 }
 

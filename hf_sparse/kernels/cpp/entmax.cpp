@@ -43,14 +43,6 @@ void keep_weights(const Found& found, double mass, Support& support) {
 // A row without a finite maximum has one NaN, so that it is not mistaken for a row without weights.
 const Support NO_WEIGHTS_BUT_NAN{{0}, {std::numeric_limits<float>::quiet_NaN()}};
 
-// Omega*(z) - max z = <p, x> / (alpha - 1) - Omega(p) from the sum of u^P and the mean of u - 1 weighted by it, where
-// p^(alpha - 1) = (x - tau) mass^(1 - alpha). Written so that nothing large is left when alpha - 1 divides it.
-float conjugate_of(double alpha, double tau, double mass, double less_one) {
-    const double log_share = (1 - alpha) * std::log(mass), risen = 1 + tau;
-    const double of_regularizer = -std::expm1(log_share) - std::exp(log_share) * less_one;
-    return static_cast<float>((alpha * (less_one + risen) + of_regularizer) / (alpha * (alpha - 1)));
-}
-
 template <class T>
 void entmax_rows(const T* z, int64_t num_rows, int64_t length, double alpha, double exponent, int64_t most,
                  int num_threads, Support* supports, float* top, float* conjugate, Solution* solution) {
@@ -222,6 +214,22 @@ void all_weights(const T* z, T* p, int64_t num_rows, int64_t length, double alph
 }
 
 template <class T>
+void all_residuals(const T* z, const int64_t* target, T* residual, float* top, float* conjugate, int64_t num_rows,
+                int64_t length, double alpha, double exponent, int num_threads) {
+    const auto write = exponent == 1   ? write_residuals<1, T>
+                       : exponent == 2 ? write_residuals<2, T>
+                       : exponent == 3 ? write_residuals<3, T>
+                       : exponent == 4 ? write_residuals<4, T>
+                                       : write_residuals<0, T>;
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        std::vector<float> x(FEW * padded(length)), powers(padded(length));
+        for (int64_t row = first; row < last; row += FEW)
+            write(z + row * length, target ? target + row : nullptr, residual + row * length, top + row, conjugate + row,
+                  std::min<int64_t>(FEW, last - row), length, alpha, exponent, x.data(), powers.data());
+    });
+}
+
+template <class T>
 void all_products(const T* p, const T* g, T* out, int64_t num_rows, int64_t length, double alpha, int num_threads) {
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         std::vector<float> s(length + BLOCK);
@@ -315,6 +323,14 @@ void hf_sparse_map(const void* z, void* p, int dtype, int64_t num_rows, int64_t 
 void hf_sparse_weights(const void* z, void* p, int dtype, int64_t num_rows, int64_t length, double alpha,
                        double exponent, int num_threads) {
     BY_DTYPE(all_weights(static_cast<const T*>(z), static_cast<T*>(p), num_rows, length, alpha, exponent, num_threads))
+}
+
+// For the losses of rows that are solved whole, in cache: p - e_target, or p without targets; the row's maximum; and
+// Omega*(z) - max z.
+void hf_sparse_residuals(const void* z, const int64_t* target, void* residual, float* top, float* conjugate, int dtype,
+                      int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
+    BY_DTYPE(all_residuals(static_cast<const T*>(z), target, static_cast<T*>(residual), top, conjugate, num_rows, length,
+                        alpha, exponent, num_threads))
 }
 
 // The Jacobian's product with g, Diag(s) g - s s^T g / sum s, s = p^(2 - alpha).

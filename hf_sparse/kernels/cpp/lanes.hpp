@@ -75,6 +75,11 @@ inline Halves low_halves(Ints bits) {
 inline Floats load(const float* p) { return load_as<Floats>(p); }
 inline Floats load(const BFloat16* p) { return (Floats)(bits_of(&p->bits) << 16); }
 inline Floats load(const Half* p) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_cvtph_ps(load_as<__m256i>(p));
+#elif defined(__F16C__)
+    return (Floats)_mm256_cvtph_ps(load_as<__m128i>(p));
+#endif
     const Ints bits = bits_of(&p->bits), size = bits & 0x7fff;
     // A float32 with the same exponent and fraction bits is 2^112 too small; infinities and NaN have exponent 31.
     const Floats finite = (Floats)(size << 13) * 0x1p112f;
@@ -118,6 +123,13 @@ inline void store(BFloat16* p, Floats v) {
     std::memcpy(p, &halves, sizeof halves);
 }
 inline void store(Half* p, Floats v) {
+#if defined(__AVX512F__)
+    const __m256i halves = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return static_cast<void>(std::memcpy(p, &halves, sizeof halves));
+#elif defined(__F16C__)
+    const __m128i halves = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return static_cast<void>(std::memcpy(p, &halves, sizeof halves));
+#endif
     for (int k = 0; k < LANES; k++) store_one(p + k, v[k]);
 }
 template <class T> inline void store_some(T* p, Floats v, int64_t n) {  // the first n

@@ -127,6 +127,14 @@ double dot(const float* p, const float* x, int64_t n, float tau = 0) {
     return total;
 }
 
+// Omega*(z) - max z = <p, x> / (alpha - 1) - Omega(p) from the sum of u^P and the mean of u - 1 weighted by it, where
+// p^(alpha - 1) = (x - tau) mass^(1 - alpha). Written so that nothing large is left when alpha - 1 divides it.
+inline float conjugate_of(double alpha, double tau, double mass, double less_one) {
+    const double log_share = (1 - alpha) * std::log(mass), risen = 1 + tau;
+    const double of_regularizer = -std::expm1(log_share) - std::exp(log_share) * less_one;
+    return static_cast<float>((alpha * (less_one + risen) + of_regularizer) / (alpha * (alpha - 1)));
+}
+
 // The maxima of PARTS * LANES parts of a row, and of all of it (NaN if it has one). Masked parts give -inf.
 template <int PARTS> struct Tops { Floats parts[PARTS]; float all; };
 
