@@ -36,21 +36,22 @@ def _whole_rows(x: Tensor, alpha: float, impl: str) -> Tensor:
 
 
 def _by_cpp(x: Tensor, alpha: float) -> Tensor | None:
-    """p by the C++ kernel; None for long rows that want a gradient, which is cheaper on their candidates."""
+    """p by the C++ kernel; None for long rows whose gradient is cheaper on their candidates."""
     differentiable = torch.is_grad_enabled() and x.requires_grad
     if not differentiable and not torch._C._are_functorch_transforms_active():
         # For one row autograd.Function takes twice as long as the kernel.
         return kernels.entmax_weights(x, alpha, exponent_of(alpha))
-    if not differentiable or x.shape[-1] <= kernels.STREAM_ABOVE or _is_crowded(x.reshape(-1, x.shape[-1])[-1:], alpha):
+    if not differentiable or x.shape[-1] <= kernels.STREAM_ABOVE or _are_crowded(x, alpha):
         return _whole_rows(x, alpha, "cpp")
     return None
 
 
-def _is_crowded(row: Tensor, alpha: float) -> bool:
-    """Whether a row (1, V), as a sample of rows like it, is mostly support."""
+def _are_crowded(x: Tensor, alpha: float) -> bool:
+    """Whether the last row, as a sample of them, is mostly support."""
     if torch._C._are_functorch_transforms_active():  # its scores cannot be read
         return False
-    return bool(kernels.entmax_supports(row, alpha, exponent_of(alpha)).crowded.any())
+    last = x.reshape(-1, x.shape[-1])[-1:]
+    return bool(kernels.entmax_supports(last, alpha, exponent_of(alpha)).crowded.any())
 
 
 def _by_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:

@@ -215,7 +215,7 @@ void all_weights(const T* z, T* p, int64_t num_rows, int64_t length, double alph
 
 template <class T>
 void all_residuals(const T* z, const int64_t* target, T* residual, float* top, float* conjugate, int64_t num_rows,
-                int64_t length, double alpha, double exponent, int num_threads) {
+                   int64_t length, double alpha, double exponent, int num_threads) {
     const auto write = exponent == 1   ? write_residuals<1, T>
                        : exponent == 2 ? write_residuals<2, T>
                        : exponent == 3 ? write_residuals<3, T>
@@ -224,8 +224,9 @@ void all_residuals(const T* z, const int64_t* target, T* residual, float* top, f
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         std::vector<float> x(FEW * padded(length)), powers(padded(length));
         for (int64_t row = first; row < last; row += FEW)
-            write(z + row * length, target ? target + row : nullptr, residual + row * length, top + row, conjugate + row,
-                  std::min<int64_t>(FEW, last - row), length, alpha, exponent, x.data(), powers.data());
+            write(z + row * length, target ? target + row : nullptr, residual + row * length, top + row,
+                  conjugate + row, std::min<int64_t>(FEW, last - row), length, alpha, exponent, x.data(),
+                  powers.data());
     });
 }
 
@@ -328,9 +329,9 @@ void hf_sparse_weights(const void* z, void* p, int dtype, int64_t num_rows, int6
 // For the losses of rows that are solved whole, in cache: p - e_target, or p without targets; the row's maximum; and
 // Omega*(z) - max z.
 void hf_sparse_residuals(const void* z, const int64_t* target, void* residual, float* top, float* conjugate, int dtype,
-                      int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
-    BY_DTYPE(all_residuals(static_cast<const T*>(z), target, static_cast<T*>(residual), top, conjugate, num_rows, length,
-                        alpha, exponent, num_threads))
+                         int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
+    BY_DTYPE(all_residuals(static_cast<const T*>(z), target, static_cast<T*>(residual), top, conjugate, num_rows,
+                           length, alpha, exponent, num_threads))
 }
 
 // The Jacobian's product with g, Diag(s) g - s s^T g / sum s, s = p^(2 - alpha).
