@@ -17,9 +17,17 @@ from ..lib.seeds import by_run, mean_of, over_seeds
 from ..translation.data import sides
 from .pictures import draw
 
-RESULT, MULTI30K, CONVERGED, BEAMS, DROPOUT, TRIALS = (
+RESULT, MULTI30K, CONVERGED, BEAMS, DROPOUT, TRIALS, TEMPERATURES = (
     f"recipes/translation_sweep/results/{name}.json"
-    for name in ("scenes", "multi30k", "multi30k_converged", "multi30k_beams", "multi30k_dropout", "multi30k_trials")
+    for name in (
+        "scenes",
+        "multi30k",
+        "multi30k_converged",
+        "multi30k_beams",
+        "multi30k_dropout",
+        "multi30k_trials",
+        "multi30k_temperatures",
+    )
 )
 DATA = {"": "The embedded sample (`recipes/data`)", "multi30k": "Multi30k"}
 SCORES = ("bleu", "rouge1", "rouge2", "rougeL")
@@ -259,6 +267,28 @@ def sweep_trials() -> str:
             *lines,
             "",
             f"{DATA[settings['data']]}: {settings['steps']} steps of {settings['batch_size']} pairs, seed "
+            f"{settings['seed']}; {rows['test']:,} dev sentences, greedy search. {environment.origin(records)}",
+        ]
+    )
+
+
+@block
+def sweep_temperatures() -> str:
+    """Sparsemax at the output at several temperatures."""
+    records = selected("temperature-*", result=TEMPERATURES)
+    keys = ("bleu", "chrf", "accuracy", "missed", "head_support")
+    shown = [measure for measure in MEASURES if measure.key in keys]
+    lines = [f"| run | head | {' | '.join(measure.label for measure in shown)} |", "|---" * (len(shown) + 2) + "|"]
+    for record in records:
+        figures = record["figures"]
+        cells = [with_temperature(record["settings"]["head"]), *(measure.text(figures) for measure in shown)]
+        lines.append(f"| {record['run']} | {' | '.join(cells)} |")
+    settings, rows = records[0]["settings"], records[0]["figures"]["rows"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{DATA[settings['data']]}: {settings['steps']:,} steps of {settings['batch_size']} pairs, seed "
             f"{settings['seed']}; {rows['test']:,} dev sentences, greedy search. {environment.origin(records)}",
         ]
     )

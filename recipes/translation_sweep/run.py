@@ -22,6 +22,7 @@ from typing import Any
 
 import hf_sparse
 from hf_sparse.functional import balanced_temperature
+from hf_sparse.training import AnnealingCallback
 
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, entmax_map, save
@@ -71,6 +72,8 @@ class Sweep(Settings):
         None, "that of the head; softmax", "Peters et al. 2019, Table 2; Tezekbayev et al. 2022, 3"
     )
     temperature: float = setting(0.5)  # of heads at "auto", as a multiple of that
+    head_from: Mapping[str, float] | None = setting(None)  # settings that the head starts at and leaves by and by
+    over: float = setting(0.5)  # share of the steps on that way
     label_smoothing: float = setting(0.0, "0", "Peters et al. 2019, 4")
     dropout: float = setting(0.1)
     tied: bool = setting(True)  # one matrix for both embeddings and the head
@@ -152,6 +155,16 @@ def trials() -> dict[str, Sweep]:
     return {f"trial-{name}": dataclasses.replace(short, **changes) for name, changes in settings.items()}
 
 
+def temperatures() -> dict[str, Sweep]:
+    """Temperatures of sparsemax at the output, on dev rows, at half the steps of the longest runs."""
+    half = Sweep(part="dev", steps=3400, test_rows=1000, beams=1, attention=within(2))
+    made = {f"temperature-{t:g}": dataclasses.replace(half, head=entmax_map(2.0, t)) for t in (31.6, 8.0, 4.0)}
+    start = {"temperature": 31.6}
+    made["temperature-31.6-to-4"] = dataclasses.replace(made["temperature-4"], head_from=start, over=0.8)
+    made["temperature-4-from-entmax15"] = dataclasses.replace(made["temperature-4"], head_from={"alpha": 1.5})
+    return made
+
+
 QUICK = {"steps": 4, "batch_size": 8, "train_rows": 200, "test_rows": 6, "vocabulary": 400, "beams": 2}
 
 
@@ -187,6 +200,11 @@ def tempered(head: str | Mapping[str, Any] | None, multiple: float, vocabulary: 
     return {**head, "temperature": multiple * balanced_temperature(map_config.alpha, vocabulary)}
 
 
+def annealing(settings: Sweep) -> list[AnnealingCallback]:
+    """What moves the head from where it starts, if it starts elsewhere."""
+    return [AnnealingCallback(settings.over, head=settings.head_from)] if settings.head_from else []
+
+
 def perform(settings: Sweep, folder: Path) -> Figures:
     """Train one model from scratch and measure it."""
     corpus, tokenizer, rows = task_of(settings)
@@ -212,7 +230,7 @@ def perform(settings: Sweep, folder: Path) -> Figures:
         label_smoothing=settings.label_smoothing,
         report_to=settings.report_to,
         bf16=settings.bf16,
-        callbacks=[clock, curve],
+        callbacks=[clock, curve, *annealing(settings)],
     )
     save(model, tokenizer, folder)
     sources, references = [pair.source for pair in test], [pair.target for pair in test]
@@ -241,8 +259,8 @@ def perform(settings: Sweep, folder: Path) -> Figures:
 STUDY = Study(
     name="translation_sweep",
     description=__doc__,
-    runs=runs() | trials(),
-    usual=("[!t]*",),  # all but the trials
+    runs=runs() | trials() | temperatures(),
+    usual=("[!t]*",),  # all but the trials of settings
     perform=perform,
     report=report,
     card=card,

@@ -74,6 +74,15 @@ def test_trials_are_shared_evenly_and_see_no_test_rows():
     assert len(trials) == 2 * len(softmax) == 10
 
 
+def test_temperatures_of_sparsemax_are_compared_on_dev_rows():
+    found = recipe.temperatures()
+    assert {settings.part for settings in found.values()} == {"dev"}
+    assert {settings.head["name"] for settings in found.values()} == {"sparsemax"}
+    assert recipe.annealing(found["temperature-8"]) == []
+    (moved,) = recipe.annealing(found["temperature-31.6-to-4"])
+    assert (moved.over, moved.head) == (0.8, {"temperature": 31.6})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
