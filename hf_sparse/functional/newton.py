@@ -55,11 +55,11 @@ def _norm(u: Tensor) -> Tensor:
     """The 2-norm over the last axis, (..., 1).
 
     On a CPU, torch adds up one square after the other, and thousands of equal ones are all rounded alike. The norm of
-    the norms of parts keeps the digits.
+    the norms of parts keeps the digits. In a graph rows may be of any length, and no step may depend on it.
     """
-    whole = u.shape[-1] // _PART * _PART
-    if u.device.type != "cpu" or whole <= _PART:
+    if u.device.type != "cpu" or in_graph() or u.shape[-1] < 2 * _PART:
         return torch.linalg.vector_norm(u, dim=-1, keepdim=True)
+    whole = u.shape[-1] // _PART * _PART
     parts = torch.linalg.vector_norm(u[..., :whole].unflatten(-1, (-1, _PART)), dim=-1)
     rest = torch.linalg.vector_norm(u[..., whole:], dim=-1, keepdim=True)
     return torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1, keepdim=True)
