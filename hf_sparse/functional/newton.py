@@ -14,6 +14,7 @@ from torch import Tensor
 from .rows import accumulation_dtype, in_graph
 
 _MAX_STEPS = 100
+# Squares that are summed up one after the other.
 _PART = 128
 # Below this distance of alpha from 1 the weights differ from softmax by less than float32 can tell.
 SOFTMAX_BELOW = 1e-7
@@ -66,7 +67,7 @@ def _norm(u: Tensor) -> Tensor:
 
 
 def _step(u: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """The rise of tau by one Newton step on the norm, a fall from a mass below one, and the mass; both (..., 1)."""
+    """The rise of tau by one Newton step on the norm, negative from a mass below one, and the mass; both (..., 1)."""
     if exponent == 1:
         mass, slope = u.sum(-1, keepdim=True), u.sign().sum(-1, keepdim=True)
         numerator = mass - 1
@@ -108,15 +109,16 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
         tolerance = max(tolerance, exponent * (eps / (exponent * max(1, u.shape[-1]))) ** 0.5)
     for _ in range(_MAX_STEPS):
         step, mass = _step(u, exponent)
-        if not bool((mass > 1 + tolerance).any()):
-            break
+        last = not bool((mass > 1 + tolerance).any())
+        # Thousands of equal entries, rounded alike, may leave a mass well below one. To scale the weights up to it
+        # would move the largest most; a last step back moves all u alike.
+        if last and bool((mass < 1 - 8 * eps).any()):
+            outside = u == 0
+            return u.sub_(step).clamp_(min=0).masked_fill_(outside, 0.0)
         u.sub_(step.clamp_(min=0)).clamp_(min=0)
-    # Thousands of equal entries, rounded alike, may leave a mass well below one. To scale the weights up to it would
-    # move the largest most; a last step back moves all u alike.
-    if bool((mass < 1 - 8 * eps).any()):
-        outside = u == 0
-        return u.sub_(step).clamp_(min=0).masked_fill_(outside, 0.0)
-    return u.sub_(step.clamp_(min=0)).clamp_(min=0)
+        if last:
+            break
+    return u
 
 
 def solve_crowded(u: Tensor, exponent: float) -> Tensor:
@@ -174,5 +176,5 @@ def solve(u: Tensor, exponent: float) -> Tensor:
     """
     for _ in range(18 if exponent < 3 else 10):
         step, _ = _step(u, exponent)
-        u = torch.where(u == 0, 0.0, u - step).clamp(min=0)
+        u = torch.where(u == 0, 0.0, u - step).clamp(min=0)  # a step back must not raise what has left the support
     return u

@@ -158,11 +158,11 @@ def entmax_residuals(z: Tensor, target: Tensor | None, alpha: float, exponent: f
 
     Cost: a read, a write, and Newton's steps in cache, on several rows at once: for rows of at most a few thousand.
     """
-    z = z.detach().contiguous()
+    z, target = z.detach().contiguous(), None if target is None else target.contiguous()
     num_rows, length = z.shape
     found = Residuals(torch.empty_like(z), torch.empty(num_rows), torch.empty(num_rows))
     library().hf_sparse_residuals(
-        z.data_ptr(), None if target is None else target.contiguous().data_ptr(), *(t.data_ptr() for t in found),
+        z.data_ptr(), None if target is None else target.data_ptr(), *(t.data_ptr() for t in found),
         DTYPES.index(z.dtype), num_rows, length, alpha, exponent, torch.get_num_threads(),
     )  # fmt: skip
     return found

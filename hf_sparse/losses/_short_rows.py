@@ -10,7 +10,7 @@ from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of
 from ..functional.rows import upcast
 from ..kernels import entmax_residuals
-from ._targets import score_gradient
+from ._targets import score_gradient, weighted
 
 
 class _ShortRows(torch.autograd.Function):
@@ -19,11 +19,11 @@ class _ShortRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, z: Tensor, y: Tensor, alpha: float) -> Tensor:
         soft = y.is_floating_point()
-        scores = upcast(z) if soft else z
+        scores = upcast(z) if soft or z.dtype == torch.float16 else z  # float16 loses small weights
         found = entmax_residuals(scores, None if soft else y, alpha, exponent_of(alpha))
         top = found.top.masked_fill(found.top == -torch.inf, 0.0)[:, None]
         ctx.alpha = alpha
-        ctx.save_for_backward(z, y, found.residual)
+        ctx.save_for_backward(z, y, found.residual - y if soft else found.residual)
         if soft:
             gold = torch.where(y > 0, (scores - top) * y, 0.0).sum(-1)
             return found.conjugate + tsallis_negentropy(y, alpha) - gold
@@ -34,11 +34,7 @@ class _ShortRows(torch.autograd.Function):
         z, y, residual = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
             return score_gradient(entmax(upcast(z), ctx.alpha), y, grad).to(z.dtype), None, None
-        if y.is_floating_point():
-            return score_gradient(residual, y, grad).to(z.dtype), None, None
-        factor = grad[:, None]
-        of_z, unwanted = residual * factor.to(residual.dtype), factor == 0  # such rows may hold NaN
-        return of_z.masked_fill_(unwanted, 0.0) if bool(unwanted.any()) else of_z, None, None
+        return weighted(residual, grad).to(z.dtype), None, None
 
 
 def short_rows_loss(z: Tensor, y: Tensor, alpha: float) -> Tensor:

@@ -185,4 +185,9 @@ def score_gradient(p: Tensor, y: Tensor, grad: Tensor) -> Tensor:
         grad: of the losses (N,); rows where it is 0 may hold anything, and get 0.
     """
     residual = p - y if y.is_floating_point() else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
+    return weighted(residual, grad)
+
+
+def weighted(residual: Tensor, grad: Tensor) -> Tensor:
+    """``grad`` times the residuals ``p - y`` (N, V), row by row; see ``score_gradient``."""
     return torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual)

@@ -252,44 +252,38 @@ def sweep_dropout() -> str:
 @block
 def sweep_trials() -> str:
     """The short runs by which temperatures and learning rates were chosen."""
-    records = selected("trial-*", result=TRIALS)
-    shown = [measure for measure in MEASURES if measure.key in ("bleu", "accuracy", "missed")]
-    heading = ["head", "attention", "learning rate", *(measure.label for measure in shown)]
-    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    records, rows = selected("trial-*", result=TRIALS), []
     for record in records:
-        settings, config = record["settings"], record["figures"]["config"] or {}
-        cells = [with_temperature(config.get(place)) for place in ("head", "attn")]
-        cells += [f"{settings['lr']:g}", *(measure.text(record["figures"]) for measure in shown)]
-        lines.append(f"| {' | '.join(cells)} |")
-    settings, rows = records[0]["settings"], records[0]["figures"]["rows"]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{DATA[settings['data']]}: {settings['steps']} steps of {settings['batch_size']} pairs, seed "
-            f"{settings['seed']}; {rows['test']:,} dev sentences, greedy search. {environment.origin(records)}",
-        ]
-    )
+        config = record["figures"]["config"] or {}
+        maps = [with_temperature(config.get(place)) for place in ("head", "attn")]
+        rows.append([*maps, f"{record['settings']['lr']:g}"])
+    return _on_dev_rows(records, ["head", "attention", "learning rate"], rows, ("bleu", "accuracy", "missed"))
 
 
 @block
 def sweep_temperatures() -> str:
     """Sparsemax at the output at several temperatures."""
     records = selected("temperature-*", result=TEMPERATURES)
-    keys = ("bleu", "chrf", "accuracy", "missed", "head_support")
+    rows = [[record["run"], with_temperature(record["settings"]["head"])] for record in records]
+    return _on_dev_rows(records, ["run", "head"], rows, ("bleu", "chrf", "accuracy", "missed", "head_support"))
+
+
+def _on_dev_rows(
+    records: Sequence[Record], heading: Sequence[str], rows: Sequence[Sequence[str]], keys: Sequence[str]
+) -> str:
+    """A table of runs that were judged on development rows: what they are, and some measures of them."""
     shown = [measure for measure in MEASURES if measure.key in keys]
-    lines = [f"| run | head | {' | '.join(measure.label for measure in shown)} |", "|---" * (len(shown) + 2) + "|"]
-    for record in records:
-        figures = record["figures"]
-        cells = [with_temperature(record["settings"]["head"]), *(measure.text(figures) for measure in shown)]
-        lines.append(f"| {record['run']} | {' | '.join(cells)} |")
-    settings, rows = records[0]["settings"], records[0]["figures"]["rows"]
+    columns = [*heading, *(measure.label for measure in shown)]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for record, row in zip(records, rows, strict=True):
+        lines.append(f"| {' | '.join([*row, *(measure.text(record['figures']) for measure in shown)])} |")
+    settings, sizes = records[0]["settings"], records[0]["figures"]["rows"]
     return "\n".join(
         [
             *lines,
             "",
             f"{DATA[settings['data']]}: {settings['steps']:,} steps of {settings['batch_size']} pairs, seed "
-            f"{settings['seed']}; {rows['test']:,} dev sentences, greedy search. {environment.origin(records)}",
+            f"{settings['seed']}; {sizes['test']:,} dev sentences, greedy search. {environment.origin(records)}",
         ]
     )
 

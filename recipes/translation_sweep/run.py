@@ -94,6 +94,7 @@ class Sweep(Settings):
             raise ValueError(f"label_smoothing must be at least 0 and below 1, was {self.label_smoothing}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
+        annealing(self)  # checks what it is given
         if self.head or self.attention:
             hf_sparse.SparseConfig.parse(attn=self.attention, head=self.head)
 

@@ -109,6 +109,16 @@ def test_clusters_of_ties_near_the_threshold_are_no_less_exact(alpha, length, of
     torch.testing.assert_close(p.sum(-1), torch.ones_like(p[:, 0]), atol=MASS[torch.float32], rtol=0)
 
 
+@pytest.mark.parametrize("function", [entmax15, sparsemax], ids=lambda f: f.__name__)
+def test_clusters_built_to_slow_newton_down_still_converge(function):
+    values = torch.tensor([-(1.2 ** (k - 15)) for k in range(16)])
+    z = torch.cat([value.expand(2 ** (k + 1)) for k, value in enumerate(values)])[None]
+    z = z * (2 if function is entmax15 else 1)
+    alpha = 1.5 if function is entmax15 else 2.0
+    torch.testing.assert_close(function(z).double(), entmax_by_bisection(z, alpha), atol=1e-6, rtol=0)
+    assert abs(float(function(z).double().sum()) - 1) < MASS[torch.float32]
+
+
 def test_infinite_gradients_off_the_support_do_not_enter():
     z = torch.tensor([[1.0, 0.9, -9.0]], requires_grad=True)
     (gradient,) = torch.autograd.grad(entmax15(z), z, torch.tensor([[1.0, 2.0, torch.inf]]))

@@ -199,34 +199,24 @@ void write_crowded(const T* z, const bool* crowded, const Solution* solution, co
 
 template <class T>
 void all_weights(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
-    const auto write = exponent == 1   ? write_weights<1, T>
-                       : exponent == 2 ? write_weights<2, T>
-                       : exponent == 3 ? write_weights<3, T>
-                       : exponent == 4 ? write_weights<4, T>
-                                       : write_weights<0, T>;
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         const int64_t few = length <= BLOCK ? FEW : 1;
         std::vector<float> x(few * padded(length));
         for (int64_t row = first; row < last; row += few)
-            write(z + row * length, p + row * length, std::min(few, last - row), length, static_cast<float>(alpha - 1),
-                  exponent, x.data());
+            BY_EXPONENT(write_weights, exponent, z + row * length, p + row * length, std::min(few, last - row), length,
+                        static_cast<float>(alpha - 1), exponent, x.data());
     });
 }
 
 template <class T>
 void all_residuals(const T* z, const int64_t* target, T* residual, float* top, float* conjugate, int64_t num_rows,
                    int64_t length, double alpha, double exponent, int num_threads) {
-    const auto write = exponent == 1   ? write_residuals<1, T>
-                       : exponent == 2 ? write_residuals<2, T>
-                       : exponent == 3 ? write_residuals<3, T>
-                       : exponent == 4 ? write_residuals<4, T>
-                                       : write_residuals<0, T>;
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         std::vector<float> x(FEW * padded(length)), powers(padded(length));
         for (int64_t row = first; row < last; row += FEW)
-            write(z + row * length, target ? target + row : nullptr, residual + row * length, top + row,
-                  conjugate + row, std::min<int64_t>(FEW, last - row), length, alpha, exponent, x.data(),
-                  powers.data());
+            BY_EXPONENT(write_residuals, exponent, z + row * length, target ? target + row : nullptr,
+                        residual + row * length, top + row, conjugate + row, std::min<int64_t>(FEW, last - row), length,
+                        alpha, exponent, x.data(), powers.data());
     });
 }
 
