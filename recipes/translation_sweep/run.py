@@ -134,6 +134,7 @@ def runs() -> dict[str, Sweep]:
         made[f"{name}-smoothed"] = dataclasses.replace(made[name], label_smoothing=0.1)
     for tau in (0.0, 1.0, 5.0):
         made[f"output-alpha_relu-tau-{tau:g}"] = Sweep(head=relu(tau=tau))
+    made["sparsemax-from-entmax15"] = Sweep(head=entmax_map(2.0, 4.0), attention=within(2), head_from={"alpha": 1.5})
     learned = {"name": "entmax", "alpha": "learned", "temperature": balanced_temperature(1.5, KEYS)}
     made["attention-learned"] = Sweep(attention=learned)
     made |= {
@@ -157,12 +158,24 @@ def trials() -> dict[str, Sweep]:
 
 
 def temperatures() -> dict[str, Sweep]:
-    """Temperatures of sparsemax at the output, on dev rows, at half the steps of the longest runs."""
-    half = Sweep(part="dev", steps=3400, test_rows=1000, beams=1, attention=within(2))
-    made = {f"temperature-{t:g}": dataclasses.replace(half, head=entmax_map(2.0, t)) for t in (31.6, 8.0, 4.0)}
+    """Temperatures and starts of sparse heads, on dev rows, at half the steps of the longest runs."""
+    half = Sweep(part="dev", steps=3400, test_rows=1000, beams=1)
+    made = {"temperature-softmax": half}
+    for alpha, values in {1.33: (4.0, 2.0, 1.4), 1.5: (8.0, 4.0, 2.8, 2.0)}.items():
+        attended = dataclasses.replace(half, attention=within(1.5))
+        made |= {
+            f"temperature-{alpha:g}-at-{t:g}": dataclasses.replace(attended, head=entmax_map(alpha, t)) for t in values
+        }
+    sparsemax = dataclasses.replace(half, attention=within(2))
+    made |= {f"temperature-{t:g}": dataclasses.replace(sparsemax, head=entmax_map(2.0, t)) for t in (31.6, 8, 4, 2)}
     start = {"temperature": 31.6}
     made["temperature-31.6-to-4"] = dataclasses.replace(made["temperature-4"], head_from=start, over=0.8)
-    made["temperature-4-from-entmax15"] = dataclasses.replace(made["temperature-4"], head_from={"alpha": 1.5})
+    for t in (4, 2):
+        made[f"temperature-{t}-from-entmax15"] = dataclasses.replace(
+            made[f"temperature-{t}"], head_from={"alpha": 1.5}
+        )
+    made["temperature-4-from-entmax15-later"] = dataclasses.replace(made["temperature-4-from-entmax15"], over=0.8)
+    made["temperature-4-from-1.33"] = dataclasses.replace(made["temperature-4"], head_from={"alpha": 1.33}, over=0.8)
     return made
 
 
