@@ -20,13 +20,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+
 import hf_sparse
 from hf_sparse.functional import balanced_temperature
 from hf_sparse.training import AnnealingCallback
 
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, entmax_map, save
-from ..lib.records import Figures
+from ..lib.records import Figures, read_json, write_json
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import StepSeconds, train
@@ -219,16 +221,29 @@ def annealing(settings: Sweep) -> list[AnnealingCallback]:
     return [AnnealingCallback(settings.over, head=settings.head_from)] if settings.head_from else []
 
 
-def perform(settings: Sweep, folder: Path) -> Figures:
-    """Train one model from scratch and measure it."""
-    corpus, tokenizer, rows = task_of(settings)
-    test = getattr(corpus, settings.part)[: settings.test_rows]
-    model = build_model(tokenizer, settings.seed, settings.dropout, settings.tied)
+def built(settings: Sweep) -> PreTrainedModel:
+    """The untrained model of a run."""
+    tokenizer = task_of(settings).tokenizer
+    model: PreTrainedModel = build_model(tokenizer, settings.seed, settings.dropout, settings.tied)
     if settings.bf16:  # torch's fused attention is slow in bfloat16 for rows as short as these
         model.set_attn_implementation("eager")
     if settings.head or settings.attention:
         head = tempered(settings.head, settings.temperature, len(tokenizer))
         model = hf_sparse.sparsify(model, attn=settings.attention, head=head)
+    return model
+
+
+def trained(settings: Sweep, folder: Path) -> tuple[PreTrainedModel, Figures]:
+    """The trained model of a run, saved in ``folder``; one that is there already is read.
+
+    Returns:
+        The model, and of its training ``log``, trainer's, and ``step_cpu_seconds``, a step of this process.
+    """
+    told = folder / "training.json"
+    if told.is_file():  # interrupted while it was measured
+        return AutoModelForSeq2SeqLM.from_pretrained(folder / "model"), read_json(told)
+    corpus, tokenizer, rows = task_of(settings)
+    model = built(settings)
     collator, clock = padding_collator(tokenizer, model), StepSeconds()
     curve = Curve(collator(list(encode(corpus.dev[:CURVE_ROWS], tokenizer))), max(settings.steps // 20, 1))
     log = train(
@@ -247,6 +262,16 @@ def perform(settings: Sweep, folder: Path) -> Figures:
         callbacks=[clock, curve, *annealing(settings)],
     )
     save(model, tokenizer, folder)
+    training = {"log": log, "step_cpu_seconds": fmean(clock.seconds)}
+    write_json(told, training)
+    return model, training
+
+
+def perform(settings: Sweep, folder: Path) -> Figures:
+    """Train one model from scratch and measure it."""
+    corpus, tokenizer, rows = task_of(settings)
+    test = getattr(corpus, settings.part)[: settings.test_rows]
+    model, training = trained(settings, folder)
     sources, references = [pair.source for pair in test], [pair.target for pair in test]
     texts, empty = decode(model, tokenizer, sources, settings.beams)
     normalized = decode_normalized(model, tokenizer, sources, settings.beams)
@@ -259,13 +284,13 @@ def perform(settings: Sweep, folder: Path) -> Figures:
         **(certificates(model, tokenizer, sources, settings.beams) if settings.beams > 1 else {}),
         **forced_figures(model, tokenizer, test),
         **alphas(model),
-        "tokens_per_cpu_second": target_tokens / fmean(clock.seconds),
+        "tokens_per_cpu_second": target_tokens / training["step_cpu_seconds"],
         "config": config_of(model),
         "parameters": model.num_parameters(),
         "test_set": test_name(settings),
         "rows": {"train": len(rows), "test": len(test), "vocabulary": len(tokenizer)},
-        "curve": [entry for entry in log if "threshold" in entry],
-        "loss": [{"step": entry["step"], "loss": entry["loss"]} for entry in log if "loss" in entry],
+        "curve": [entry for entry in training["log"] if "threshold" in entry],
+        "loss": [{"step": entry["step"], "loss": entry["loss"]} for entry in training["log"] if "loss" in entry],
         "example": example(model, tokenizer, test),
     }
 

@@ -57,7 +57,7 @@ def test_runs_cover_what_the_papers_compare():
 
 def test_heads_from_scratch_have_the_temperature_of_the_package():
     runs = recipe.runs()
-    assert {settings.head["temperature"] for settings in runs.values() if settings.head} == {"auto"}
+    assert {s.head["temperature"] for s in runs.values() if s.head and not s.head_from} == {"auto"}
     temperatures = {name: runs[name].attention["temperature"] for name in ("entmax15", "sparsemax", "attention-1.33")}
     assert temperatures["sparsemax"] == pytest.approx(temperatures["entmax15"] ** 2)
     assert 1 < temperatures["attention-1.33"] < temperatures["entmax15"]
@@ -74,13 +74,34 @@ def test_trials_are_shared_evenly_and_see_no_test_rows():
     assert len(trials) == 2 * len(softmax) == 10
 
 
-def test_temperatures_of_sparsemax_are_compared_on_dev_rows():
+def test_temperatures_are_compared_on_dev_rows():
     found = recipe.temperatures()
-    assert {settings.part for settings in found.values()} == {"dev"}
-    assert {settings.head["name"] for settings in found.values()} == {"sparsemax"}
+    assert {(settings.part, settings.beams) for settings in found.values()} == {("dev", 1)}
+    heads = {(settings.head or {}).get("name", "softmax") for settings in found.values()}
+    assert heads == {"softmax", "entmax", "entmax15", "sparsemax"}
     assert recipe.annealing(found["temperature-8"]) == []
     (moved,) = recipe.annealing(found["temperature-31.6-to-4"])
     assert (moved.over, moved.head) == (0.8, {"temperature": 31.6})
+
+
+def test_a_run_that_is_interrupted_while_it_is_measured_is_not_trained_again(tmp_path, monkeypatch):
+    study = dataclasses.replace(recipe.STUDY, runs={"entmax15": recipe.runs()["entmax15"]})
+    arguments = ["--quick", "--out", str(tmp_path), "--set", "steps=2", "test_rows=3"]
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "decode_normalized", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            main(study, arguments)
+    (model,) = tmp_path.rglob("model.safetensors")
+    weights = model.read_bytes()
+    monkeypatch.setattr(recipe, "train", interrupted)
+    ((run,), *_) = main(study, arguments).values()
+    assert [point["step"] for point in run["figures"]["curve"]] == [0, 1, 2]
+    assert run["figures"]["tokens_per_cpu_second"] > 0
+    assert model.read_bytes() == weights
 
 
 @pytest.mark.parametrize(
