@@ -71,7 +71,8 @@ def calibrate(
             are exchangeable with those of the loader. Labels are needed, and an entmax head.
         classes: in place of ``coverage``, the mean number of classes that the head leaves possible.
         per_head: settings for each head of attention instead of for each layer.
-        fit_alpha: attention gets other alphas too; False keeps those of its maps, as one for all heads is fastest.
+        fit_alpha: attention gets other alphas too, and the head if it has a goal; False keeps those of their maps: in
+            attention one for all heads is fastest, and a head that was trained sparse fits its data best at its own.
         measure: of closeness: ``"eps_kl"``, ``"js"`` (Jensen-Shannon), ``"states"`` (share of the variance of hidden
             states that is lost), or ``"auto"``, the first for scores of classes and the last for other outputs.
         max_batches: how many batches to read; None reads all.
@@ -105,7 +106,7 @@ def calibrate(
     _check(edges, goal, measure, max_seconds, eps)
     check_flag("per_head", per_head)
     check_flag("fit_alpha", fit_alpha)
-    alphas = goal.check(config.head)
+    alphas = goal.check(config.head, fit_alpha)
     _check_maps(config.attention_maps)
     batches = read_batches(dataloader, max_batches, "" if coverage is None else "coverage")
     fit, judged = split(batches)

@@ -39,8 +39,8 @@ class Goal:
     def __bool__(self) -> bool:
         return self.coverage is not None or self.classes is not None
 
-    def check(self, head: MapConfig | None) -> tuple[float, ...]:
-        """The alphas to try for it, none without a goal.
+    def check(self, head: MapConfig | None, fit_alpha: bool) -> tuple[float, ...]:
+        """The alphas to try for it, none without a goal, and the head's own alone unless another may be chosen.
 
         Raises:
             ValueError: both goals, or a head that has no alpha to choose.
@@ -55,7 +55,7 @@ class Goal:
                 "coverage and classes choose alpha and temperature of a head of the entmax family; this one is "
                 f"{'softmax' if head is None else head.name}: call sparsify(model, head='entmax15')"
             )
-        return tuple(sorted({*HEAD_ALPHAS, own}))
+        return tuple(sorted({*HEAD_ALPHAS, own})) if fit_alpha else (own,)
 
 
 def for_coverage(entries: Mapping[float, Tensor], coverage: float, logits: Tensor) -> MapConfig:

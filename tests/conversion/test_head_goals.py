@@ -130,6 +130,19 @@ def test_calibrate_lands_the_goal_in_the_model_its_report_and_its_card():
     assert report.coverage is None
 
 
+@pytest.mark.parametrize("goal", [{"coverage": 0.9}, {"classes": 5}])
+def test_a_head_keeps_its_alpha_where_asked(goal):
+    model = sparsify(tiny_model("gpt2"), head={"name": "entmax", "alpha": 1.7})
+    batches = loader(model, num_batches=8, rows=6)
+    calibrate(model, batches, **goal, progress=False)
+    assert sparse_config(model).head.map_settings["alpha"] != 1.7
+    model = sparsify(tiny_model("gpt2"), head={"name": "entmax", "alpha": 1.7})
+    before = sparse_config(model).head.temperature
+    report = calibrate(model, batches, **goal, fit_alpha=False, progress=False)
+    assert report.head["alpha"] == 1.7
+    assert report.head["temperature"] != before
+
+
 def test_goals_need_a_head_of_the_family_labels_and_sense():
     model = sparsify(tiny_model("gpt2"), head="entmax15")
     unlabelled = [{"input_ids": batch["input_ids"]} for batch in loader(model)]
