@@ -14,10 +14,11 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 import hf_sparse
+from hf_sparse.functional import balanced_temperature
 
 from ..lib.records import sibling
 from ..lib.settings import Settings, check_one_of, check_positive, setting
-from ..lib.training import train
+from ..lib.training import annealing, train
 from .curve import Curve
 from .data import blocks, learn_tokenizer, read_text
 
@@ -31,6 +32,7 @@ HEADS: dict[str, Any] = {
     "entmax13": {"name": "entmax", "alpha": 1.3},
     "alpha_relu": "alpha_relu",
 }
+ENTMAX = ("sparsemax", "entmax15", "entmax13")  # heads with an alpha and a temperature to choose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,8 @@ class LanguageSettings(Settings):
     data: str = setting("scenes", paper="WikiText-2, WikiText-103, BookCorpus", where="Section 5.1")
     head: str = setting("softmax", paper="softmax, or entmax with alpha tuned", where="Section 5.1")
     temperature: float = setting(0.0)  # of the head; 0: "auto" from scratch, 1 in conversions
+    start_alpha: float = setting(0.0)  # that an entmax head starts at, with its temperature "auto"; 0: its own
+    over: float = setting(0.8)  # share of the steps on the way from there
     attention: str = setting("softmax", paper="softmax")
     conversion: str = setting("", paper="GPT-2 medium, fine-tuned", where="Section 5.1")
     conversion_steps: int = setting(100)
@@ -74,6 +78,9 @@ class LanguageSettings(Settings):
             )
         if not 0 < self.uniform < 1:
             raise ValueError(f"uniform must be above 0 and below 1, was {self.uniform}")
+        if self.start_alpha and (self.head not in ENTMAX or self.conversion):
+            raise ValueError(f"start_alpha is for heads trained from scratch: {', '.join(ENTMAX)}; was {self.head!r}")
+        annealing(self.start_alpha and {"alpha": self.start_alpha}, self.over)  # checks what it is given
         hf_sparse.SparseConfig.parse(attn=self.attention)
 
 
@@ -107,6 +114,12 @@ def head_of(settings: LanguageSettings) -> dict[str, Any] | None:
         return None
     usual = 1.0 if settings.conversion else "auto"
     return {**({"name": head} if isinstance(head, str) else head), "temperature": settings.temperature or usual}
+
+
+def start_of(settings: LanguageSettings, vocabulary: int) -> dict[str, float] | None:
+    """The settings that a head starts at: another alpha, with its own temperature; None for those it ends at."""
+    alpha = settings.start_alpha
+    return {"alpha": alpha, "temperature": balanced_temperature(alpha, vocabulary)} if alpha else None
 
 
 def lora(rank: int) -> peft.LoraConfig:
@@ -165,7 +178,7 @@ class Corpus:
 
     def train(self, model: Any, folder: Path, steps: int, lr: float, phase: int) -> None:
         """Train ``model`` in place for one phase, with a whole schedule of the learning rate."""
-        settings = self.settings
+        settings, start = self.settings, start_of(self.settings, len(self.tokenizer))
         self.log = train(
             model,
             self.tokenizer,
@@ -177,7 +190,7 @@ class Corpus:
             batch_size=settings.batch_size,
             seed=settings.seed + phase,
             report_to=settings.report_to,
-            callbacks=[Curve(self.dev_rows, settings.uniform)],
+            callbacks=[Curve(self.dev_rows, settings.uniform), *annealing(start, settings.over)],
         )
 
     def model(self, folder: Path) -> Any:

@@ -30,8 +30,10 @@ from ..lib.records import Figures
 from ..lib.study import Study, main
 from .curve import fit_to, points
 from .measures import DENSE, SPARSE, Decoding, distinct, fit, repetitions
-from .model import DENSE_RUN, HEADS, Corpus, LanguageSettings
+from .model import DENSE_RUN, ENTMAX, HEADS, Corpus, LanguageSettings
 from .report import card, condensed, report
+
+COVERAGES = (0.94, 0.95, 0.96, 0.97, 0.98, 0.99)  # of dev tokens by the support
 
 
 def decodings_of(settings: LanguageSettings) -> dict[str, Decoding]:
@@ -77,6 +79,32 @@ def measure(model: Any, corpus: Corpus) -> Figures:
     nonzero, queries = (sum(getattr(each, name) for each in counts.values()) for name in ("nonzero", "rows"))
     keys = nonzero / queries if queries else None
     return {"decodings": means, "keys": keys, "human": {"rep": human / count}, "tokens": count}
+
+
+def calibrated(model: Any, corpus: Corpus) -> Figures:
+    """The fit of an entmax head at a temperature chosen after training: that of the coverage best for the dev rows.
+
+    Returns:
+        ``coverage`` and ``temperature``, and what ``measure`` gives for sampling; nothing for other heads,
+        conversions, and fewer dev tokens than the highest coverage takes. The model keeps the temperature.
+    """
+    settings, dev = corpus.settings, corpus.dev_rows
+    if settings.head not in ENTMAX or settings.conversion or dev[:, 1:].numel() < 1 / (1 - COVERAGES[-1]):
+        return {}
+    batches = [{"input_ids": rows, "labels": rows} for rows in dev.to(model.device).split(10)]
+
+    def eps_perplexity(coverage: float) -> float:
+        hf_sparse.calibrate(model, batches, coverage=coverage, fit_alpha=False, progress=False)
+        return fit_to(model, dev, settings.uniform)["eps_perplexity"]
+
+    coverage = min(COVERAGES, key=eps_perplexity)
+    eps_perplexity(coverage)  # the model was left at the last
+    temperature = hf_sparse.sparse_config(model).head.temperature
+    return {
+        "coverage": coverage,
+        "temperature": temperature,
+        **measure(model, corpus)["decodings"]["sampling"],
+    }
 
 
 @torch.no_grad()
@@ -132,6 +160,7 @@ def perform(settings: LanguageSettings, folder: Path) -> Figures:
         "dev": fit_to(model, corpus.dev_rows, settings.uniform) if len(corpus.dev_rows) else {},
         **measure(model, corpus),
         "written": continuations(model, corpus),
+        "calibrated": calibrated(model, corpus),  # the last: it changes the model
     }
 
 
@@ -145,6 +174,8 @@ RUNS = {
         f"entmax15-{way}": LanguageSettings(head="entmax15", attention="entmax15", conversion=way)
         for way in ("none", "lora", "full")
     },
+    "to-entmax13": LanguageSettings(head="entmax13", start_alpha=1.01),
+    "to-entmax15": LanguageSettings(head="entmax15", start_alpha=1.3),
 }
 QUICK = {
     "steps": 4,
@@ -155,7 +186,7 @@ QUICK = {
     "context": 24,
     "prompt": 8,
     "test_rows": 6,
-    "dev_rows": 4,
+    "dev_rows": 6,
     "prompts": 3,
 }
 
@@ -167,6 +198,7 @@ STUDY = Study(
     report=report,
     card=card,
     quick=QUICK,
+    usual=("[!t]*",),
     needs=lambda settings: [DENSE_RUN] if settings.conversion else [],
     check=Corpus,
     condensed=condensed,

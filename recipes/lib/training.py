@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
 
 import hf_sparse
-from hf_sparse.training import BucketedTrainer
+from hf_sparse.training import AnnealingCallback, BucketedTrainer
 from hf_sparse.training.supports import has_supports
 
 from .progress import Progress
@@ -56,6 +56,11 @@ class StepSeconds(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop it."""
         self.seconds.append(time.process_time() - self.started)
+
+
+def annealing(start: Mapping[str, float] | None, over: float) -> list[AnnealingCallback]:
+    """What moves the settings of a sparse head from where they start over a share of the steps; nothing for None."""
+    return [AnnealingCallback(over, head=start)] if start else []
 
 
 class DenseTrainer(BucketedTrainer, Seq2SeqTrainer):

@@ -24,14 +24,13 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 import hf_sparse
 from hf_sparse.functional import balanced_temperature
-from hf_sparse.training import AnnealingCallback
 
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, entmax_map, save
 from ..lib.records import Figures, read_json, write_json
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
-from ..lib.training import StepSeconds, train
+from ..lib.training import StepSeconds, annealing, train
 from ..translation.data import name_of_test
 from ..translation.measures import bleu_of
 from ..translation.model import Task, build_model, encode
@@ -96,7 +95,7 @@ class Sweep(Settings):
             raise ValueError(f"label_smoothing must be at least 0 and below 1, was {self.label_smoothing}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
-        annealing(self)  # checks what it is given
+        annealing(self.head_from, self.over)  # checks what it is given
         if self.head or self.attention:
             hf_sparse.SparseConfig.parse(attn=self.attention, head=self.head)
 
@@ -216,11 +215,6 @@ def tempered(head: str | Mapping[str, Any] | None, multiple: float, vocabulary: 
     return {**head, "temperature": multiple * balanced_temperature(map_config.alpha, vocabulary)}
 
 
-def annealing(settings: Sweep) -> list[AnnealingCallback]:
-    """What moves the head from where it starts, if it starts elsewhere."""
-    return [AnnealingCallback(settings.over, head=settings.head_from)] if settings.head_from else []
-
-
 def built(settings: Sweep) -> PreTrainedModel:
     """The untrained model of a run."""
     tokenizer = task_of(settings).tokenizer
@@ -259,7 +253,7 @@ def trained(settings: Sweep, folder: Path) -> tuple[PreTrainedModel, Figures]:
         label_smoothing=settings.label_smoothing,
         report_to=settings.report_to,
         bf16=settings.bf16,
-        callbacks=[clock, curve, *annealing(settings)],
+        callbacks=[clock, curve, *annealing(settings.head_from, settings.over)],
     )
     save(model, tokenizer, folder)
     training = {"log": log, "step_cpu_seconds": fmean(clock.seconds)}

@@ -212,8 +212,8 @@ def test_curves_are_measured_on_development_rows_apart_from_the_reported_ones(tm
     settings = dataclasses.replace(recipe.RUNS["entmax15"], **recipe.QUICK, lr=0.0)
     corpus = models.Corpus(settings)
     every = torch.cat([corpus.test_rows, corpus.dev_rows])
-    assert [len(corpus.test_rows), len(corpus.dev_rows)] == [6, 4]
-    alone = models.Corpus(dataclasses.replace(settings, test_rows=10, dev_rows=0))
+    assert [len(corpus.test_rows), len(corpus.dev_rows)] == [6, 6]
+    alone = models.Corpus(dataclasses.replace(settings, test_rows=12, dev_rows=0))
     assert torch.equal(alone.test_rows, every)
     model = corpus.model(tmp_path / "model").eval()
     curve = points(corpus.log)
@@ -224,6 +224,49 @@ def test_curves_are_measured_on_development_rows_apart_from_the_reported_ones(tm
     assert curve[-1]["dev_missed"] == pytest.approx(figures["missed"] / len(p))
     alone.model(tmp_path / "alone")
     assert not points(alone.log)
+
+
+def test_a_head_moves_to_its_alpha_from_another_with_the_temperature_of_each(tmp_path):
+    settings = dataclasses.replace(recipe.RUNS["to-entmax15"], **recipe.QUICK | {"steps": 5})
+    corpus, seen = models.Corpus(settings), []
+    start = models.start_of(settings, 2000)
+    assert start == {"alpha": 1.3, "temperature": pytest.approx(2000**0.15)}
+    assert models.start_of(recipe.RUNS["entmax15"], 2000) is None
+    model = models.made_sparse(models.build(settings, corpus.tokenizer), settings)
+
+    def look(*_):
+        if model.training and torch.is_grad_enabled():  # a step, no look at the model before it or at dev rows
+            head = sparse_config(model).head
+            seen.append((head.map_settings.get("alpha", 1.5), head.temperature))
+
+    model.register_forward_pre_hook(look)
+    corpus.train(model, tmp_path / "training", 5, 1e-3, 0)
+    assert len(seen) == 5
+    assert seen[0] == pytest.approx((1.3, len(corpus.tokenizer) ** 0.15))
+    assert seen[-1] == pytest.approx((1.5, len(corpus.tokenizer) ** 0.25))
+
+
+def test_a_temperature_fitted_after_training_holds_more_targets_and_is_the_best_of_the_coverages_tried(tmp_path):
+    settings = dataclasses.replace(recipe.RUNS["entmax15"], **recipe.QUICK | {"dev_rows": 30, "temperature": 0.5})
+    corpus = models.Corpus(settings)
+    model = models.made_sparse(models.build(settings, corpus.tokenizer), settings).eval()
+    before = measures_on(model, corpus)
+    found = recipe.calibrated(model, corpus)
+    assert sparse_config(model).head.temperature == found["temperature"] > 0.5
+    assert sparse_config(model).head.name == "entmax15" or sparse_config(model).head.map_settings["alpha"] == 1.5
+    best = measures_on(model, corpus)
+    assert (best["missed"], best["eps_perplexity"]) < (before["missed"], before["eps_perplexity"])
+    assert best["missed"] == pytest.approx(1 - found["coverage"], abs=0.02)
+    batches = [{"input_ids": corpus.dev_rows, "labels": corpus.dev_rows}]
+    for coverage in recipe.COVERAGES:
+        hf_sparse.calibrate(model, batches, coverage=coverage, fit_alpha=False, progress=False)
+        assert measures_on(model, corpus)["eps_perplexity"] >= best["eps_perplexity"] * (1 - 1e-6)
+    assert recipe.calibrated(model, models.Corpus(dataclasses.replace(settings, dev_rows=4))) == {}
+    assert recipe.calibrated(model, models.Corpus(dataclasses.replace(settings, head="alpha_relu"))) == {}
+
+
+def measures_on(model, corpus):
+    return recipe.fit_to(model, corpus.dev_rows, corpus.settings.uniform)
 
 
 def test_a_quick_run_keeps_models_and_texts(tmp_path, capsys):

@@ -79,9 +79,9 @@ def test_temperatures_are_compared_on_dev_rows():
     assert {(settings.part, settings.beams) for settings in found.values()} == {("dev", 1)}
     heads = {(settings.head or {}).get("name", "softmax") for settings in found.values()}
     assert heads == {"softmax", "entmax", "entmax15", "sparsemax"}
-    assert recipe.annealing(found["temperature-8"]) == []
-    (moved,) = recipe.annealing(found["temperature-31.6-to-4"])
-    assert (moved.over, moved.head) == (0.8, {"temperature": 31.6})
+    assert found["temperature-8"].head_from is None
+    moved = found["temperature-31.6-to-4"]
+    assert (moved.over, moved.head_from) == (0.8, {"temperature": 31.6})
 
 
 def test_a_run_that_is_interrupted_while_it_is_measured_is_not_trained_again(tmp_path, monkeypatch):
