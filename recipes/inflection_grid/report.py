@@ -63,10 +63,16 @@ def map_name(given: str | Mapping[str, Any] | None) -> str:
     return {"softmax": "softmax (1)", "entmax15": "entmax (1.5)", "sparsemax": "sparsemax (2)"}.get(name, name)
 
 
+def output_name(settings: Mapping[str, Any]) -> str:
+    """The map of the head, and the settings that it started at if these were others."""
+    start = settings.get("head_from") or {}  # older records have none
+    return ", from ".join([map_name(settings["head"]), *(f"{name} {value:g}" for name, value in start.items())])
+
+
 def card(record: Record, records: Sequence[Record]) -> Card:
     """Model card of one run, compared with the runs that differ in their maps only."""
     settings, figures = record["settings"], record["figures"]
-    maps = f"{map_name(settings['head'])} at the output and {map_name(settings['attention'])} in attention"
+    maps = f"{output_name(settings)} at the output and {map_name(settings['attention'])} in attention"
     names = list(figures["accuracy_by_language"])
     words = f"{figures['rows']['train'] // len(names):,} words a language"
     folder = Path(settings["data"]).name
@@ -83,7 +89,7 @@ def card(record: Record, records: Sequence[Record]) -> Card:
         f"train on, {figures['rows']['dev']} to evaluate on ({held_out(settings)}); {settings['steps']} steps of "
         f"{settings['batch_size']} rows; seed {settings['seed']}.",
         measures=MEASURES,
-        rows={other["run"]: other["figures"] for other in alike(record, records, "head", "attention")},
+        rows={other["run"]: other["figures"] for other in alike(record, records, "head", "attention", "head_from")},
         own=record["run"],
         dense="output-1-attention-1",
         limits="It knows the characters and tags of its training data and nothing else. Trained for minutes on "
@@ -114,7 +120,7 @@ def grid(result: str) -> str:
         settings = records[0]["settings"]
         shown = [over_seeds([record["figures"][m.key] for record in records], m.form) for m in MEASURES]
         together = [f"{ensembles[name]['figures']['accuracy']:.1%}" if name in ensembles else ""] if ensembles else []
-        cells = [map_name(settings["head"]), map_name(settings["attention"]), str(len(records))]
+        cells = [output_name(settings), map_name(settings["attention"]), str(len(records))]
         lines.append(f"| {' | '.join([*cells, *shown, *together])} |")
     return "\n".join(lines)
 
@@ -130,7 +136,7 @@ def languages(result: str) -> str:
             f"{fmean(record['figures']['accuracy_by_language'][language] for record in records):.1%}"
             for language in names
         ]
-        lines.append(f"| {map_name(settings['head'])} | {map_name(settings['attention'])} | {' | '.join(cells)} |")
+        lines.append(f"| {output_name(settings)} | {map_name(settings['attention'])} | {' | '.join(cells)} |")
     return f"{chr(10).join(lines)}\n\n{origin(result)}"
 
 

@@ -34,7 +34,7 @@ from ..lib.models import config_of, entmax_map, save
 from ..lib.records import CannotRun, Figures, read_json
 from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
-from ..lib.training import train
+from ..lib.training import annealing, train
 from .data import Task, prepared
 from .measures import measured
 from .report import card, condensed, report
@@ -56,6 +56,8 @@ class Grid(Settings):
     dev_from: int = setting(0)  # the first of their rows
     head: str | Mapping[str, Any] | None = setting(None, "softmax, 1.5-entmax, sparsemax", "Table 1")
     attention: str | Mapping[str, Any] | None = setting(None, "softmax, 1.5-entmax, sparsemax", "Table 1")
+    head_from: Mapping[str, float] | None = setting(None)  # settings that the head starts at and leaves by and by
+    over: float = setting(0.5)  # share of the steps on that way
     members: str = setting("", "ensembles of three runs", "4.1")
     member_seeds: int = setting(3, "3", "Table 1")
     steps: int = setting(2400)
@@ -70,6 +72,7 @@ class Grid(Settings):
             raise ValueError(f"dev_from must be at least 0, was {self.dev_from}")
         if self.beams < 2:
             raise ValueError(f"beams must be at least 2, was {self.beams}")
+        annealing(self.head_from, self.over)  # checks what it is given
         if self.maps:
             hf_sparse.SparseConfig.parse(**self.maps)
 
@@ -97,6 +100,9 @@ def runs() -> dict[str, Grid]:
         head={"name": "alpha_relu", "temperature": "auto"}, attention=within(1.5)
     )
     made |= grid
+    begun = Grid(head=entmax_map(2, 4.0), head_from={"alpha": 1.5})
+    for attention in (1, 1.5):
+        made[f"output-2-from-1.5-attention-{attention}"] = dataclasses.replace(begun, attention=within(attention))
     return made | {f"ensemble-{name}": Grid(members=name) for name in made}
 
 
@@ -161,6 +167,7 @@ def perform(settings: Grid, folder: Path) -> Figures:
         batch_size=settings.batch_size,
         seed=settings.seed,
         report_to=settings.report_to,
+        callbacks=annealing(settings.head_from, settings.over),
     )
     save(model, task.tokenizer, folder)
     return {

@@ -14,7 +14,7 @@ from recipes.inflection.model import source_text
 from recipes.inflection_grid import data, measures
 from recipes.inflection_grid import run as recipe
 from recipes.inflection_grid.pictures import draw
-from recipes.inflection_grid.report import card, map_name
+from recipes.inflection_grid.report import card, map_name, output_name
 from recipes.lib.records import CannotRun, write_json
 from recipes.lib.study import main
 
@@ -61,6 +61,13 @@ def test_the_grid_is_that_of_the_paper_and_one_more():
     maps = ("softmax (1)", "entmax (1.5)", "sparsemax (2)")
     assert set(trained.values()) == {(a, b) for a in maps for b in maps} | {("alpha_relu", "entmax (1.5)")}
     assert {run.members for run in recipe.runs().values()} - {""} == set(trained)
+
+
+def test_sparsemax_may_begin_as_entmax15():
+    settings = recipe.runs()["output-2-from-1.5-attention-1"]
+    assert output_name(dataclasses.asdict(settings)) == "sparsemax (2), from alpha 1.5"
+    (moved,) = recipe.annealing(settings.head_from, settings.over)
+    assert (moved.over, moved.head) == (0.5, {"alpha": 1.5})
 
 
 def test_rows_may_begin_further_on(sigmorphon):
