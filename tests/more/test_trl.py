@@ -23,6 +23,7 @@ from trl import (
     SFTTrainer,
 )
 from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.gkd import GKDConfig, GKDTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 import hf_sparse
@@ -346,6 +347,29 @@ def test_distillation_into_sparse_attention_runs_and_into_a_sparse_head_is_refus
     assert trainer.state.log_history[0]["loss"] > 1e-4
     with pytest.raises(ValueError, match="DistillationTrainer use SparseTrainer with distillation_weight"):
         distilled(sparse(), tiny_model("llama"), tmp_path).train()
+
+
+def test_gkd_measures_the_sparse_distribution_against_the_teachers(tmp_path):
+    student, teacher, tokenizer = sparse(), tiny_model("llama", seed=1).eval(), word_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
+    said = [{"role": "user", "content": "w5 w6"}, {"role": "assistant", "content": "w7 w8 w9"}]
+    trainer = GKDTrainer(
+        student,
+        teacher_model=teacher,
+        args=arguments(GKDConfig, tmp_path, lmbda=0.0, temperature=1.0, beta=0.5, learning_rate=0.0),
+        train_dataset=Dataset.from_dict({"messages": [said]}),
+        processing_class=tokenizer,
+    )
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.train()
+    ids, answered = batch["input_ids"], batch["labels"][0, 1:] != -100
+    with torch.no_grad():
+        z = hf_sparse.sparsify(copy_without_head(student), attn="entmax15")(ids).logits[0, :-1][answered]
+        p, q = entmax.entmax15(z, dim=-1), teacher(ids).logits[0, :-1][answered].softmax(-1)
+    middle = (p + q) / 2
+    divergence = (torch.xlogy(p, p) + torch.xlogy(q, q) - 2 * torch.xlogy(middle, middle)).sum(-1) / 2
+    assert (p == 0).any()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(float(divergence.mean()), rel=1e-4)
 
 
 def test_the_change_to_trl_is_in_the_table_and_undone(tmp_path):
