@@ -10,11 +10,13 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
-from ..lib.seeds import over_seeds
+from ..lib.seeds import by_run, over_seeds
 from .pictures import draw, draw_curves
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
 TUNED = "recipes/language_modelling/results/wikitext2_tuned.json"
+LONGER = "recipes/language_modelling/results/wikitext2_longer.json"
+CUT = "nucleus 0.9"  # the truncation of softmax that the tables over seeds have beside it
 MEASURES = (
     Measure("eps-perplexity", "eps_perplexity", ".1f", "lower"),
     Measure("sparsemax score", "sparsemax_score", ".3f", "higher"),
@@ -22,6 +24,13 @@ MEASURES = (
     Measure("tokens missed", "missed", ".1%", "lower"),
     Measure("tokens possible", "support", ".0f"),
 )
+# Of the tables over seeds: heading, figure, factor, format. A fitted temperature leaves accuracy as it is.
+FITTED = (
+    ("eps-perplexity", "eps_perplexity", 1, ".1f"),
+    ("tokens missed", "missed", 100, ".2f"),
+    ("tokens possible", "support", 1, ".0f"),
+)
+SEEDS = (("accuracy", "accuracy", 100, ".2f"), ("sparsemax score", "sparsemax_score", 1, ".3f"), *FITTED)
 CONVERSIONS = {"none": "maps replaced, no training", "lora": "LoRA", "full": "all weights trained on"}
 SAMPLE = 1  # of the continuations of a run, the one that is shown and kept in git
 
@@ -117,33 +126,55 @@ def language_fit() -> str:
 @block
 def language_seeds() -> str:
     """Heads at the temperature ``"auto"`` and a learning rate chosen on a dev set: mean and deviation over seeds."""
-    records = read(TUNED)["runs"]
-    by_head: dict[str, list[Record]] = {}
-    for run in records:
-        by_head.setdefault(run["settings"]["head"], []).append(run)
-    lines = ["| head | temperature | eps-perplexity | accuracy | tokens missed | tokens possible |", "|---" * 6 + "|"]
-    for head, runs in by_head.items():
-        maps = runs[0]["figures"]["maps"]
-        temperature = f"{maps['head'].get('temperature', 1.0):.2f}" if maps else "1"
-        drawn = [run["figures"]["decodings"]["sampling"] for run in runs]
-        columns = (
-            ("eps_perplexity", 1, ".1f"),
-            ("accuracy", 100, ".2f"),
-            ("missed", 100, ".2f"),
-            ("support", 1, ".0f"),
-        )
-        cells = [over_seeds([row[key] * factor for row in drawn], form) for key, factor, form in columns]
-        lines.append(f"| {' | '.join([head, temperature, *cells])} |")
-    settings, count = records[0]["settings"], max(map(len, by_head.values()))
+    return seeds_table(TUNED)
+
+
+@block
+def language_longer() -> str:
+    """The same after four times the steps."""
+    return seeds_table(LONGER)
+
+
+def seeds_table(result: str) -> str:
+    """Runs of a summary, and softmax cut to a nucleus: mean and deviation over seeds, and at a fitted temperature."""
+    records = read(result)["runs"]
+    seeds = by_run(records)
+    heading = ["run", "temperature", *(label for label, *_ in SEEDS), "fitted: temperature"]
+    heading += [label for label, *_ in FITTED]
+    lines = [_row(*heading), "|---" * len(heading) + "|"]
+    for name, runs in seeds.items():
+        maps, drawn = runs[0]["figures"]["maps"], [run["figures"]["decodings"] for run in runs]
+        start = [name, f"{maps['head'].get('temperature', 1.0):.2f}" if maps else "1"]
+        lines.append(_row(*start, *_over_seeds([way["sampling"] for way in drawn], SEEDS), *_fitted(runs)))
+        if CUT in drawn[0]:
+            lines.append(_row(f"{name}, {CUT}", "1", *_over_seeds([way[CUT] for way in drawn], SEEDS), *_fitted([])))
+    settings, count = records[0]["settings"], max(map(len, seeds.values()))
+    over = "One seed"
+    if count > 1:
+        over = f"Mean ± standard deviation over {count} seeds, one seed where no deviation stands"
     return "\n".join(
         [
             *lines,
             "",
-            f"Mean ± standard deviation over {count} seeds, one seed where no deviation stands; accuracy and tokens "
-            f"missed in per cent; {settings['steps']} steps at the learning rate {settings['lr']:g}. "
-            f"{origin(records)}",
+            f"{over}; accuracy and tokens missed in per cent; {settings['steps']} steps at the learning rate "
+            f"{settings['lr']:g}. {origin(records)}",
         ]
     )
+
+
+def _fitted(runs: Sequence[Record]) -> list[str]:
+    fitted = [each for run in runs if (each := run["figures"]["calibrated"])]
+    if not fitted:
+        return ["", *("" for _ in FITTED)]
+    return [over_seeds([each["temperature"] for each in fitted], ".2f"), *_over_seeds(fitted, FITTED)]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _over_seeds(rows: Sequence[Figures], columns: Sequence[tuple[str, str, float, str]]) -> list[str]:
+    return [over_seeds([row[key] * factor for row in rows], form) for _, key, factor, form in columns]
 
 
 @block
