@@ -63,10 +63,15 @@ def map_name(given: str | Mapping[str, Any] | None) -> str:
     return {"softmax": "softmax (1)", "entmax15": "entmax (1.5)", "sparsemax": "sparsemax (2)"}.get(name, name)
 
 
-def output_name(settings: Mapping[str, Any]) -> str:
-    """The map of the head, and the settings that it started at if these were others."""
+def start_name(settings: Mapping[str, Any]) -> str:
+    """The settings that a head started at, where these were others than at the end; empty otherwise."""
     start = settings.get("head_from") or {}  # older records have none
-    return ", from ".join([map_name(settings["head"]), *(f"{name} {value:g}" for name, value in start.items())])
+    return ", ".join(f"{name} {value:g}" for name, value in start.items())
+
+
+def output_name(settings: Mapping[str, Any]) -> str:
+    """The map of the head, as the tables call it, and where it started."""
+    return ", from ".join(filter(None, [map_name(settings["head"]), start_name(settings)]))
 
 
 def card(record: Record, records: Sequence[Record]) -> Card:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from recipes.inflection_grid.report import name_of
+from recipes.inflection_grid.report import name_of, start_name
 
 from ._outcome import NotRun, Outcome, runs
 
@@ -16,12 +16,16 @@ OUTPUTS = {"softmax": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map
 
 
 def grid_means(key: str, grid: str) -> dict[tuple[str, str], float]:
-    """A figure by (output map, attention map), averaged over seeds; ensembles are left out."""
+    """A figure by (output map, attention map), averaged over seeds; ensembles are left out.
+
+    A head that starts elsewhere counts by itself.
+    """
     cells: dict[tuple[str, str], list[float]] = {}
     for record in runs(GRIDS[grid]):
         settings = record["settings"]
         if not settings["members"]:
-            cell = name_of(settings["head"]), name_of(settings["attention"])
+            head = " from ".join(filter(None, [name_of(settings["head"]), start_name(settings)]))
+            cell = head, name_of(settings["attention"])
             cells.setdefault(cell, []).append(record["figures"][key])
     return {cell: fmean(values) for cell, values in cells.items()}
 
@@ -87,4 +91,4 @@ def more_words_than_at_medium(share: str) -> Outcome:
 
 def _largest(share: str, grid: str, above: float) -> Outcome:
     (head, attention), value = max(grid_means(share, grid).items(), key=lambda item: item[1])
-    return Outcome(f"{value:.0%} ({head} output, {attention} attention)", value > above)
+    return Outcome(f"{value:.0%} ({head} at the output, {attention} in attention)", value > above)
