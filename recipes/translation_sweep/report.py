@@ -137,23 +137,25 @@ def selected(*patterns: str, result: str = RESULT) -> list[Record]:
     return [record for record in read(result)["runs"] if any(fnmatchcase(record["run"], name) for name in patterns)]
 
 
-def comparison(*patterns: str, result: str = RESULT, more: Sequence[Measure] = ()) -> str:
-    """Selected runs as a table of the documentation; speed is relative to softmax of the same direction."""
-    measures = (*MEASURES, *more)
+def comparison(
+    *patterns: str, result: str = RESULT, measures: Sequence[Measure] = MEASURES, speed: bool = True
+) -> str:
+    """Selected runs as a table of the documentation, with the speed relative to softmax of the same direction."""
     runs = by_run(selected(*patterns, result=result))
     several = any(len(records) > 1 for records in runs.values())
     heading = ["run", "output", "attention", *(["seeds"] if several else [])]
-    heading += [*(measure.label for measure in measures), "training speed"]
+    heading += [*(measure.label for measure in measures), *(["training speed"] if speed else [])]
     lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
     for name, records in runs.items():
         figures, settings = [record["figures"] for record in records], records[0]["settings"]
-        softmax = selected("en-de-softmax" if settings["reverse"] else "softmax", result=result)
-        dense = mean_of([record["figures"] for record in softmax])
-        speed = mean_of(figures)["tokens_per_cpu_second"] / dense["tokens_per_cpu_second"]
         cells = [name, map_text(settings["head"]), map_text(settings["attention"])]
         cells += [str(len(records))] if several else []
         cells += [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
-        lines.append(f"| {' | '.join([*cells, f'{speed:.2f}'])} |")
+        if speed:
+            softmax = selected("en-de-softmax" if settings["reverse"] else "softmax", result=result)
+            dense = mean_of([record["figures"] for record in softmax])
+            cells += [f"{mean_of(figures)['tokens_per_cpu_second'] / dense['tokens_per_cpu_second']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -206,7 +208,15 @@ def sweep_multi30k() -> str:
 @block
 def sweep_converged() -> str:
     """The runs on Multi30k that were trained until they gained little more."""
-    return f"{comparison('*', result=CONVERGED, more=LONGER)}\n\n{origin(CONVERGED)}"
+    return f"{comparison('*', result=CONVERGED, measures=(*MEASURES, *LONGER))}\n\n{origin(CONVERGED)}"
+
+
+@block
+def sweep_first() -> str:
+    """The most important of them in short."""
+    runs = ("softmax", "output-1.33", "entmax15", "sparsemax-from-entmax15", "output-alpha_relu")
+    measures = [measure for measure in MEASURES if measure.key in ("bleu", "chrf", "head_support", "attended")]
+    return comparison(*runs, result=CONVERGED, measures=measures, speed=False)
 
 
 @block
