@@ -17,12 +17,13 @@ from ..lib.seeds import by_run, mean_of, over_seeds
 from ..translation.data import sides
 from .pictures import draw
 
-RESULT, MULTI30K, CONVERGED, BEAMS, DROPOUT, TRIALS, TEMPERATURES = (
+RESULT, MULTI30K, CONVERGED, HALF, BEAMS, DROPOUT, TRIALS, TEMPERATURES = (
     f"recipes/translation_sweep/results/{name}.json"
     for name in (
         "scenes",
         "multi30k",
         "multi30k_converged",
+        "multi30k_half",
         "multi30k_beams",
         "multi30k_dropout",
         "multi30k_trials",
@@ -45,6 +46,7 @@ LONGER = (
     Measure("BLEU, divided by length", "bleu_by_length", ".2f", "higher"),
     Measure("proved likeliest", "certified", ".1%", "higher"),
 )
+HALF_MEASURES = ("bleu", "chrf", "accuracy", "missed", "head_support", "bleu_by_length")
 
 
 def report(results: dict[str, Any], out: Path) -> None:
@@ -214,9 +216,24 @@ def sweep_converged() -> str:
 @block
 def sweep_first() -> str:
     """The most important of them in short."""
-    runs = ("softmax", "output-1.33", "entmax15", "sparsemax-from-entmax15", "output-alpha_relu")
+    runs = ("softmax", "softmax-smoothed", "output-1.33", "entmax15", "sparsemax-from-entmax15", "output-alpha_relu")
     measures = [measure for measure in MEASURES if measure.key in ("bleu", "chrf", "head_support", "attended")]
     return comparison(*runs, result=CONVERGED, measures=measures, speed=False)
+
+
+@block
+def sweep_half() -> str:
+    """Runs of half of the steps, beside softmax with half and with all of them."""
+    measures = [measure for measure in (*MEASURES, *LONGER) if measure.key in HALF_MEASURES]
+    lines = [f"| run | head | steps | seeds | {' | '.join(measure.label for measure in measures)} |"]
+    lines.append("|---" * (4 + len(measures)) + "|")
+    for records in (selected("softmax", result=CONVERGED), *by_run(selected("*", result=HALF)).values()):
+        figures, settings = [record["figures"] for record in records], records[0]["settings"]
+        head = with_temperature((figures[0]["config"] or {}).get("head"))
+        cells = [records[0]["run"], head, f"{settings['steps']:,}", str(len(records))]
+        cells += [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", environment.origin(selected("*", result=HALF))])
 
 
 @block
