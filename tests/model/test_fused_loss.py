@@ -170,8 +170,9 @@ def test_a_head_whose_weights_are_coded_is_not_fused_before_or_after():
     with pytest.raises(NotImplementedError, match="or pass fused_loss=False"):
         model(**labelled(model))
     plain, inputs = sparsify(tiny_model("llama"), head="entmax15"), labelled(model)
-    expected = plain(**inputs).loss
-    assert torch.equal(sparsify(code(tiny_model("llama")), head="entmax15")(**inputs).loss, expected)
+    expected, found = plain(**inputs), sparsify(code(tiny_model("llama")), head="entmax15")(**inputs)
+    assert torch.equal(found.logits, expected.logits)
+    torch.testing.assert_close(found.loss.as_subclass(torch.Tensor), expected.loss)  # of another implementation
 
 
 WRITES = {
