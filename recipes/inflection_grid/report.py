@@ -64,14 +64,14 @@ def map_name(given: str | Mapping[str, Any] | None) -> str:
 
 
 def start_name(settings: Mapping[str, Any]) -> str:
-    """The settings that a head started at, where these were others than at the end; empty otherwise."""
+    """What follows the name of a head that started at other settings than it ended at; empty for others."""
     start = settings.get("head_from") or {}  # older records have none
-    return ", ".join(f"{name} {value:g}" for name, value in start.items())
+    return "".join(f" from {name} {value:g}" for name, value in start.items())
 
 
 def output_name(settings: Mapping[str, Any]) -> str:
     """The map of the head, as the tables call it, and where it started."""
-    return ", from ".join(filter(None, [map_name(settings["head"]), start_name(settings)]))
+    return map_name(settings["head"]) + start_name(settings)
 
 
 def card(record: Record, records: Sequence[Record]) -> Card:

@@ -32,7 +32,8 @@ HEADS: dict[str, Any] = {
     "entmax13": {"name": "entmax", "alpha": 1.3},
     "alpha_relu": "alpha_relu",
 }
-ENTMAX = ("sparsemax", "entmax15", "entmax13")  # heads with an alpha and a temperature to choose
+# Heads with an alpha and a temperature to choose.
+ENTMAX = [name for name, head in HEADS.items() if head and hf_sparse.SparseConfig.parse(head=head).head.is_entmax]
 
 
 @dataclasses.dataclass(frozen=True)

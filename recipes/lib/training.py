@@ -59,8 +59,13 @@ class StepSeconds(TrainerCallback):
 
 
 def annealing(start: Mapping[str, float] | None, over: float) -> list[AnnealingCallback]:
-    """What moves the settings of a sparse head from where they start over a share of the steps; nothing for None."""
-    return [AnnealingCallback(over, head=start)] if start else []
+    """What moves the settings of a sparse head from where they start over a share of the steps; nothing for None.
+
+    Raises:
+        ValueError, TypeError: see ``AnnealingCallback``; for ``over`` without a start, too.
+    """
+    callback = AnnealingCallback(over, head=start or None)
+    return [callback] if start else []
 
 
 class DenseTrainer(BucketedTrainer, Seq2SeqTrainer):

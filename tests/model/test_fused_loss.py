@@ -156,7 +156,12 @@ def test_a_head_whose_tokens_are_trained_by_peft_has_the_loss_of_its_logits():
 
 
 class Coded(torch.Tensor):
-    """Weights as quantization leaves them: a class of tensors of its own."""
+    """Weights as quantization leaves them: a class of tensors of its own, whose products are plain tensors."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        result = super().__torch_function__(function, types, args, kwargs)
+        return result.as_subclass(torch.Tensor) if function is nn.functional.linear else result
 
 
 def test_a_head_whose_weights_are_coded_is_not_fused_before_or_after():
@@ -170,9 +175,8 @@ def test_a_head_whose_weights_are_coded_is_not_fused_before_or_after():
     with pytest.raises(NotImplementedError, match="or pass fused_loss=False"):
         model(**labelled(model))
     plain, inputs = sparsify(tiny_model("llama"), head="entmax15"), labelled(model)
-    expected, found = plain(**inputs), sparsify(code(tiny_model("llama")), head="entmax15")(**inputs)
-    assert torch.equal(found.logits, expected.logits)
-    torch.testing.assert_close(found.loss.as_subclass(torch.Tensor), expected.loss)  # of another implementation
+    expected = plain(**inputs).loss
+    assert torch.equal(sparsify(code(tiny_model("llama")), head="entmax15")(**inputs).loss, expected)
 
 
 WRITES = {

@@ -22,9 +22,12 @@ from trl import (
     SFTConfig,
     SFTTrainer,
 )
+from trl.experimental.a2po import A2POConfig, A2POTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.gkd import GKDConfig, GKDTrainer
+from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+from trl.experimental.tpo import TPOConfig, TPOTrainer
 
 import hf_sparse
 from hf_sparse.hooks import PATCHES, install, uninstall
@@ -347,6 +350,58 @@ def test_distillation_into_sparse_attention_runs_and_into_a_sparse_head_is_refus
     assert trainer.state.log_history[0]["loss"] > 1e-4
     with pytest.raises(ValueError, match="DistillationTrainer use SparseTrainer with distillation_weight"):
         distilled(sparse(), tiny_model("llama"), tmp_path).train()
+
+
+def rewarded(trainer_class, config_class, **settings):
+    def make(model, path):
+        return trainer_class(
+            model,
+            reward_funcs=lambda completions, **_: [float(len(each)) for each in completions],
+            args=arguments(config_class, path, **settings),
+            train_dataset=PROMPTS,
+            processing_class=word_tokenizer(),
+        )
+
+    return make
+
+
+def with_references(model, path):
+    rows = Dataset.from_dict({**PAIRS.to_dict(), "reference": [" w7 w9", " w5"]})
+    options = arguments(TPOConfig, path, max_length=32)
+    return TPOTrainer(model, args=options, train_dataset=rows, processing_class=word_tokenizer())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        with_references,
+        rewarded(OnlineDPOTrainer, OnlineDPOConfig, max_new_tokens=4, max_length=16),
+        rewarded(A2POTrainer, A2POConfig, max_completion_length=4),
+    ],
+    ids=["tpo", "online dpo", "a2po"],
+)
+def test_trainers_that_read_logits_read_sparse_log_probabilities(make, tmp_path):
+    model, read = sparse(), []
+
+    def look(_, given, options, output):
+        if torch.is_grad_enabled():
+            ids = options["input_ids"] if "input_ids" in options else given[0]
+            read.append((ids.detach(), options["attention_mask"], output.logits.detach()))
+
+    model.register_forward_hook(look, with_kwargs=True)
+    trainer = make(model, tmp_path)
+    before = copy.deepcopy(model.state_dict())
+    trainer.train()
+    assert math.isfinite(trainer.state.log_history[0]["loss"])
+    model.load_state_dict(before)
+    for ids, mask, logits in read:
+        longest = mask.sum(-1).argmax()  # A2PO pads between prompt and answer where the tokenizer pads on the right
+        given = mask[longest].bool()
+        tokens = ids[longest, given][None]
+        z = logits[longest, given[-logits.shape[1] :]][:-1]  # of the last positions, where a trainer asks for no more
+        found = z.log_softmax(-1).gather(-1, tokens[0, -len(z) :, None])[:, 0]
+        torch.testing.assert_close(found, log_probs(model, tokens)[0][0, -len(z) :], atol=1e-2, rtol=1e-5)
+    assert read
 
 
 def test_gkd_measures_the_sparse_distribution_against_the_teachers(tmp_path):

@@ -63,11 +63,26 @@ def test_the_grid_is_that_of_the_paper_and_one_more():
     assert {run.members for run in recipe.runs().values()} - {""} == set(trained)
 
 
-def test_sparsemax_may_begin_as_entmax15():
-    settings = recipe.runs()["output-2-from-1.5-attention-1"]
-    assert output_name(dataclasses.asdict(settings)) == "sparsemax (2), from alpha 1.5"
-    (moved,) = recipe.annealing(settings.head_from, settings.over)
-    assert (moved.over, moved.head) == (0.5, {"alpha": 1.5})
+def test_sparsemax_may_begin_as_entmax15(sigmorphon, tmp_path, monkeypatch):
+    quick = {**recipe.QUICK, "data": str(sigmorphon), "languages": "german,turkish"}
+    settings = dataclasses.replace(recipe.runs()["output-2-from-1.5-attention-1"], **quick)
+    assert output_name(dataclasses.asdict(settings)) == "sparsemax (2) from alpha 1.5"
+    seen, train = [], recipe.train
+
+    def watched(model, *arguments, **options):
+        def look(*_):
+            if model.training and torch.is_grad_enabled():
+                seen.append(hf_sparse.sparse_config(model).head)
+
+        hook = model.register_forward_pre_hook(look)
+        log = train(model, *arguments, **options)
+        hook.remove()
+        return log
+
+    monkeypatch.setattr(recipe, "train", watched)
+    recipe.perform(settings, tmp_path)
+    assert [head.spelled_out.map_settings["alpha"] for head in seen] == [1.5, 1.75, 2.0, 2.0]
+    assert {head.temperature for head in seen} == {4.0}
 
 
 def test_rows_may_begin_further_on(sigmorphon):
@@ -86,6 +101,7 @@ def test_rows_may_begin_further_on(sigmorphon):
         ("steps=0", "steps must be above 0, was 0"),
         ("beams=1", "beams must be at least 2, was 1"),
         ("head=foo", "unknown sparse map 'foo'"),
+        ("over=0.0", "over must be"),
         ("attention=foo", "unknown sparse map 'foo'"),
     ],
 )

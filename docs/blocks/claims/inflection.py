@@ -24,8 +24,7 @@ def grid_means(key: str, grid: str) -> dict[tuple[str, str], float]:
     for record in runs(GRIDS[grid]):
         settings = record["settings"]
         if not settings["members"]:
-            head = " from ".join(filter(None, [name_of(settings["head"]), start_name(settings)]))
-            cell = head, name_of(settings["attention"])
+            cell = name_of(settings["head"]) + start_name(settings), name_of(settings["attention"])
             cells.setdefault(cell, []).append(record["figures"][key])
     return {cell: fmean(values) for cell, values in cells.items()}
 
