@@ -79,6 +79,7 @@ class Translation(Settings):
     lr: float = setting(1.5e-3)
     tuning_lr: float = setting(6e-4)  # of the steps after the shared ones
     temperature: float = setting(1.0)  # of sparse cross-attention
+    bf16: bool = setting(False)  # products of training in bfloat16; decoding is in float32
     vocabulary: int = setting(4000, "32k merges, joint", "Section 5")
     beams: int = setting(4)
     test_rows: int = setting(1000)
@@ -155,6 +156,7 @@ def trained(
         seed=settings.seed,
         schedule_steps=schedule_steps,
         report_to=settings.report_to,
+        bf16=settings.bf16,
     )
     return {
         "training_seconds": round(time.perf_counter() - started, 1),
@@ -163,10 +165,17 @@ def trained(
     }
 
 
+def for_training(model: PreTrainedModel, settings: Translation) -> PreTrainedModel:
+    """The dense model with attention that is fast in the training of ``settings``."""
+    if settings.bf16:  # torch's fused attention is slow in bfloat16 for rows as short as these
+        model.set_attn_implementation("eager")
+    return model
+
+
 def base(settings: Translation, folder: Path) -> Figures:
     """Make the model that every system resumes from: trained with softmax, or untrained if ``base_steps`` is 0."""
     task, steps, figures = task_of(settings), settings.base_steps, {}
-    model = build_model(task.tokenizer, settings.seed)
+    model = for_training(build_model(task.tokenizer, settings.seed), settings)
     if steps:
         # The learning rate does not fall to zero, because systems resume from here.
         figures = trained(model, task.rows, settings, folder, steps, settings.lr, schedule_steps=steps * 5 // 3)
@@ -212,7 +221,7 @@ def made(settings: Translation, folder: Path, system: System) -> Figures:
                 "predicted": FertilityPredictor.from_pretrained(shared / "predictor"),
             }
         start = AutoModelForSeq2SeqLM.from_pretrained(sibling(folder, "base", settings) / "model")
-        model = make_sparse(start, system, bounds, settings.temperature)
+        model = make_sparse(for_training(start, settings), system, bounds, settings.temperature)
         rows = with_fertility(task_of(settings).rows, system, counts)
         lr = settings.tuning_lr if settings.base_steps else settings.lr
         figures = trained(model, rows, settings, folder, settings.steps, lr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gzip
 import json
@@ -274,6 +275,22 @@ def test_from_scratch_all_systems_start_from_the_same_untrained_weights(tmp_path
         assert all(torch.equal(one[name], value) for one in weights.values())
     recipe.made(dataclasses.replace(settings, base_steps=1), tmp_path / "sparsemax-0", recipe.SYSTEMS["sparsemax"])
     assert rates[2:] == [settings.tuning_lr]
+
+
+@pytest.mark.parametrize(("bf16", "attention"), [(False, "sdpa"), (True, "eager")])
+def test_products_of_training_are_in_the_dtype_of_the_settings(bf16, attention, tmp_path, monkeypatch):
+    settings = dataclasses.replace(recipe.Translation(), **{**recipe.QUICK, "base_steps": 0, "bf16": bf16})
+    trained = []
+
+    def spy(model, *rest, **options):
+        dense = hf_sparse.unsparsify(copy.deepcopy(model))
+        trained.append((options["bf16"], dense.config._attn_implementation))
+        return []
+
+    monkeypatch.setattr(recipe, "train", spy)
+    recipe.base(settings, tmp_path / "base-0")
+    recipe.made(settings, tmp_path / "softmax-0", recipe.SYSTEMS["softmax"])
+    assert trained == [(bf16, attention)]
 
 
 @pytest.mark.slow
