@@ -22,9 +22,11 @@ from ._cpp_rows import (
     products_by_run,
     relu_supports,
     slopes_by_run,
+    softmax_log_sums,
     weights_by_run,
     write_crowded,
     write_rows,
+    write_softmax,
 )
 from ._cpp_screen import CodedRows, code_rows, fingerprint, refine_, screen, screening_problem
 from ._cpp_screened_rows import Candidates, RoundedRows, bfloat16_is_fast, list_candidates, round_rows
@@ -85,6 +87,7 @@ __all__ = [
     "screen",
     "screening_problem",
     "slopes_by_run",
+    "softmax_log_sums",
     "triton_attention",
     "triton_attention_problem",
     "triton_decode_scores",
@@ -99,4 +102,5 @@ __all__ = [
     "weights_by_run",
     "write_crowded",
     "write_rows",
+    "write_softmax",
 ]

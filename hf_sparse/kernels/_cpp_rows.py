@@ -168,6 +168,41 @@ def entmax_residuals(z: Tensor, target: Tensor | None, alpha: float, exponent: f
     return found
 
 
+def softmax_log_sums(z: Tensor) -> tuple[Tensor, Tensor]:
+    """The maxima of the rows z (N, V), (N,) float32, and ``log sum exp z`` less those, (N,) float64.
+
+    The latter is NaN where the maximum is none, or infinite: for a fully masked row, too.
+
+    Cost: one read of z, and another in cache.
+    """
+    z = z.detach().contiguous()
+    top, log_sum = torch.empty(len(z)), torch.empty(len(z), dtype=torch.float64)
+    library().hf_sparse_log_sums(
+        z.data_ptr(), DTYPES.index(z.dtype), *z.shape, torch.get_num_threads(), top.data_ptr(), log_sum.data_ptr()
+    )
+    return top, log_sum
+
+
+def write_softmax(z: Tensor, top: Tensor, log_sum: Tensor, target: Tensor, factor: Tensor) -> Tensor:
+    """``factor (softmax(z) - e_target)``, shape and dtype of the rows z (N, V).
+
+    Args:
+        z: scores.
+        top: (N,) of ``softmax_log_sums``, as is ``log_sum``.
+        target: (N,) int64.
+        factor: (N,) float32; rows of factor 0 are zero, whatever their scores.
+
+    Cost: one read and one write.
+    """
+    z, target, factor = z.detach().contiguous(), target.contiguous(), factor.contiguous()
+    out = torch.empty_like(z)
+    library().hf_sparse_write_softmax(
+        *(tensor.data_ptr() for tensor in (z, top, log_sum, target, factor, out)), DTYPES.index(z.dtype), *z.shape,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
 class ReluSupports(NamedTuple):
     """The supports of alpha-ReLU in rows (N, V), without their dense weights.
 

@@ -19,6 +19,8 @@ SIGNATURES = {
     "hf_sparse_take": (_POINTER, _LONG, _POINTER, _POINTER),
     "hf_sparse_write": (_POINTER, _POINTER, _LONG, *[_POINTER] * 4, _INT, _LONG, _LONG, _INT),
     "hf_sparse_write_crowded": (*[_POINTER] * 6, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
+    "hf_sparse_log_sums": (_POINTER, _INT, _LONG, _LONG, _INT, _POINTER, _POINTER),
+    "hf_sparse_write_softmax": (*[_POINTER] * 6, _INT, _LONG, _LONG, _INT),
     "hf_sparse_map": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_weights": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_residuals": (*[_POINTER] * 5, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..functional import MAPS, SparseMap, get_map
 from ..functional.candidates import CANDIDATES_FROM
+from ..functional.newton import SOFTMAX_BELOW
 from ..functional.registry import underlying
 from ..functional.rows import in_graph, upcast
 from ..kernels import chosen
@@ -21,6 +22,7 @@ from ._entmax_support import entmax_support_loss
 from ._generic import generic_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
 from ._short_rows import short_rows_loss
+from ._softmax_loss import cross_entropy_by_kernel
 from ._targets import MapSettings
 from ._triton_rows import triton_rows_loss
 
@@ -88,8 +90,10 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
         settings: all of the map's settings.
         impl: see ``chosen_for``.
     """
-    impl = chosen_for(name, settings, z, impl)
     base, base_settings = underlying(name, settings)
+    if base == "entmax" and not y.is_floating_point() and _is_softmax(base_settings["alpha"]):
+        return _cross_entropies(z, y, counted, impl)
+    impl = chosen_for(name, settings, z, impl)
     if impl == "triton":
         return triton_rows_loss(z, y, **base_settings)
     if base == "alpha_relu":
@@ -98,6 +102,18 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
     if base == "entmax":
         return _entmax_losses(z, y, counted, base_settings["alpha"], impl, generic)
     return generic(z, y)
+
+
+def _is_softmax(alpha: float | Tensor) -> bool:
+    return not isinstance(alpha, Tensor) and alpha - 1 < SOFTMAX_BELOW
+
+
+def _cross_entropies(z: Tensor, y: Tensor, counted: Tensor, impl: str) -> Tensor:
+    worth_it = _is_long(z) and not torch._C._are_functorch_transforms_active()
+    by_kernel = z.device.type == "cpu" and (impl == "cpp" or worth_it)
+    if chosen(impl, z, None if by_kernel else 1.0) == "cpp":
+        return cross_entropy_by_kernel(z, y)
+    return F.cross_entropy(upcast(_without_uncounted(z, counted)), y, reduction="none")
 
 
 def _alpha_relu_losses(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str) -> Tensor:
@@ -119,8 +135,8 @@ def _entmax_losses(
 ) -> Tensor:
     if isinstance(alpha, Tensor):
         return generic(_without_uncounted(z, counted), y)
-    if alpha == 1 and not y.is_floating_point():
-        return F.cross_entropy(upcast(_without_uncounted(z, counted)), y, reduction="none")
+    if _is_softmax(alpha):
+        return generic(z, y)
     if 1 < alpha <= 2 and _is_long(z):
         dense = partial(dense_rows_loss, alpha=alpha) if _stays_in_cache(z, y) else generic
         return _on_supports(z, y, partial(entmax_support_loss, alpha=alpha, impl=impl), dense)

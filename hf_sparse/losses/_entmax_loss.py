@@ -68,8 +68,8 @@ def softmax_loss(logits: Tensor, target: Tensor, **options: Unpack[LossOptions])
     """``entmax_loss`` at alpha = 1: cross-entropy in nats, under the same options as the sparse losses.
 
     Arguments, result and errors as in ``entmax_loss``. With class targets it is computed by
-    ``torch.nn.functional.cross_entropy``; label smoothing is the Fenchel-Young form, which differs from torch's by
-    the entropy of the smoothed target and so is zero at its minimum.
+    ``torch.nn.functional.cross_entropy``, or on long rows on a CPU by the C++ kernel; label smoothing is the
+    Fenchel-Young form, which differs from torch's by the entropy of the smoothed target and so is zero at its minimum.
 
     >>> import torch
     >>> softmax_loss(torch.zeros(1, 4), torch.tensor([2]))  # log 4

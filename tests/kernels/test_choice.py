@@ -54,8 +54,10 @@ def test_an_explicit_cpp_never_falls_back(z, alpha, message):
 
 
 def test_losses_refuse_what_the_kernel_does_not_know():
-    with pytest.raises(ValueError, match=r"takes alpha in \[1.0000001, 2.0\], was 1.0"):
-        entmax_loss(Z, Y, 1.0, impl="cpp")
+    with pytest.raises(ValueError, match=r"takes alpha in \[1.0000001, 2.0\], was 1.0"):  # of classes it knows it
+        entmax_loss(Z, torch.softmax(Z, -1), 1.0, impl="cpp")
+    with pytest.raises(ValueError, match=r"takes scores of .*, were torch.float64"):
+        entmax_loss(Z.double(), Y, 1.0, impl="cpp")
     with pytest.raises(ValueError, match="takes one number for alpha"):
         entmax_loss(Z, Y, torch.tensor(1.5), impl="cpp")
     known = "'alpha_relu', 'entmax', 'entmax15', 'sparsemax'"

@@ -8,6 +8,7 @@ import torch
 from hf_sparse import kernels
 from hf_sparse.functional import entmax, entmax15, sparsemax
 from hf_sparse.losses import (
+    _dispatch,
     alpha_relu_loss,
     entmax15_loss,
     entmax_loss,
@@ -228,6 +229,62 @@ def test_second_derivatives_of_short_losses_are_those_of_torch():
         (first,) = torch.autograd.grad(entmax15_loss(leaf, y, impl=impl), leaf, create_graph=True)
         found.append(torch.autograd.grad((first**2).sum(), leaf)[0])
     close(*found, GRADIENT[torch.float32])
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("length", [11, 130, 1031, 20_001])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
+def test_cross_entropy_is_that_of_torch_in_float64(scale, length, dtype):
+    z, y = scores(9, length, scale, dtype), torch.arange(9) * 113 % length
+    z[0], z[1, length // 3 :], z[2, y[2]], z[3, 5] = torch.nan, -torch.inf, -torch.inf, torch.nan
+    z[4, 6], z[5], z[6] = torch.inf, -torch.inf, -7.0
+    y[0] = -100
+    results = []
+    for impl, given in (("cpp", z), ("torch", z.double())):
+        leaf = given.clone().requires_grad_()
+        loss = entmax_loss(leaf, y, 1.0, reduction="none", impl=impl)
+        results.append((loss.detach(), *torch.autograd.grad(loss, leaf, torch.linspace(0.5, 1.5, 9).to(loss.dtype))))
+    (loss, slope), (expected_loss, expected_slope) = results
+    assert (loss.dtype, slope.dtype) == (torch.float32, dtype)
+    torch.testing.assert_close(loss.double(), expected_loss, atol=1e-6, rtol=1e-6, equal_nan=True)
+    tolerance = max(GRADIENT[torch.float32], torch.finfo(dtype).eps)
+    torch.testing.assert_close(slope.double(), expected_slope, atol=tolerance, rtol=tolerance, equal_nan=True)
+    assert bool((slope[1, length // 3 :][y[1] - length // 3 != torch.arange(length - length // 3)] == 0).all())
+    assert bool((slope[0] == 0).all())
+
+
+def test_cross_entropy_is_the_kernels_for_long_rows_alone_and_where_it_can_be_differentiated(monkeypatch):
+    kernels.require_cpp()
+    calls = []
+    write = _dispatch.cross_entropy_by_kernel
+    monkeypatch.setattr(_dispatch, "cross_entropy_by_kernel", lambda z, y: calls.append(z.shape) or write(z, y))
+    z, y = scores(3, 1200, 1.0), torch.tensor([0, 3, 39])
+    wanted = torch.func.grad(lambda z: torch.nn.functional.cross_entropy(z, y))(z)
+    assert calls == []
+    close(torch.func.grad(lambda z: entmax_loss(z, y, 1.0))(z), wanted, GRADIENT[torch.float32])
+    for other in (z[:, :1000], z.double()):
+        entmax_loss(other, y, 1.0)
+    entmax_loss(z, y, 1.0, impl="torch")
+    entmax_loss(z, torch.nn.functional.one_hot(y, 1200).float(), 1.0)
+    assert calls == []
+    found = []
+    for impl in ("auto", "torch"):
+        leaf = z.clone().requires_grad_()
+        (first,) = torch.autograd.grad(entmax_loss(leaf, y, 1.0, impl=impl), leaf, create_graph=True)
+        close(first, wanted, GRADIENT[torch.float32])
+        found.append(torch.autograd.grad((first**2).sum(), leaf)[0])
+    close(*found, GRADIENT[torch.float32])
+    assert calls == [z.shape]
+
+
+@pytest.mark.parametrize("alpha", [1 + 1e-12, 1 + 1e-8, 1 + 9e-8])
+def test_losses_this_close_to_softmax_are_those_of_softmax(alpha):
+    z, y = scores(3, 1200, 3.0), torch.tensor([0, 3, 39])
+    torch.testing.assert_close(entmax_loss(z, y, alpha), entmax_loss(z, y, 1.0), atol=0, rtol=0)
+    exact = entmax_loss(z.double(), y, alpha)
+    torch.testing.assert_close(entmax_loss(z, y, alpha).double(), exact, atol=1e-6, rtol=1e-6)
+    soft = torch.nn.functional.one_hot(y, 1200).float()
+    torch.testing.assert_close(entmax_loss(z, soft, alpha), entmax_loss(z, y, alpha), atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

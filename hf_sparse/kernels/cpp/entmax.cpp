@@ -14,6 +14,7 @@
 #include "scan.hpp"
 #include "screen.hpp"
 #include "screened_rows.hpp"
+#include "softmax_rows.hpp"
 #include "whole_rows.hpp"
 
 namespace {
@@ -302,6 +303,20 @@ void hf_sparse_write_crowded(const void* z, const bool* crowded, const void* sol
                              double exponent, int num_threads) {
     BY_DTYPE(write_crowded(static_cast<const T*>(z), crowded, static_cast<const Solution*>(solution), target, factor,
                            static_cast<T*>(out), num_rows, length, alpha, exponent, num_threads))
+}
+
+// For cross-entropy: the row's maximum and log sum exp less that, NaN for a row that has no finite maximum.
+void hf_sparse_log_sums(const void* z, int dtype, int64_t num_rows, int64_t length, int num_threads, float* top,
+                        double* log_sum) {
+    BY_DTYPE(log_sums(static_cast<const T*>(z), num_rows, length, num_threads, top, log_sum))
+}
+
+// Its gradient, factor (softmax - e_target).
+void hf_sparse_write_softmax(const void* z, const float* top, const double* log_sum, const int64_t* target,
+                             const float* factor, void* out, int dtype, int64_t num_rows, int64_t length,
+                             int num_threads) {
+    BY_DTYPE(all_softmax(static_cast<const T*>(z), top, log_sum, target, factor, static_cast<T*>(out), num_rows, length,
+                         num_threads))
 }
 
 // The weights of long rows: zeros, and the support written over them.
