@@ -58,11 +58,11 @@ def output_map_parts(name: str, z: Tensor, alpha: float) -> Parts:
 
 def attention_parts(name: str, z: Tensor, upstream: Tensor, alpha: float) -> Parts:
     """Of a map of short rows: the weights, and the product with their Jacobian."""
-    p = EntmaxRows.apply(z, alpha)
+    p = EntmaxRows.call(z, alpha)
     return {
         name + suffix: {
-            "weights": partial(EntmaxRows.apply, z, alpha, impl),
-            "Jacobian product": partial(JacobianProduct.apply, p, upstream, alpha, impl),
+            "weights": partial(EntmaxRows.call, z, alpha, impl),
+            "Jacobian product": partial(JacobianProduct.call, p, upstream, alpha, impl),
         }
         for suffix, impl in _impls().items()
     }

@@ -15,14 +15,16 @@ from .candidates import CANDIDATES_FROM, candidates, put, take, values_on_candid
 from .negentropy import tsallis_negentropy
 from .newton import SOFTMAX_BELOW, exponent_of
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, in_graph, map_rows, per_row, upcast
+from .rows import check_scores, has_tangent, in_graph, map_rows, per_row, upcast
 
 
 def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
     """entmax over the last axis of x, of any floating-point dtype."""
     impl = kernels.chosen(impl, x, alpha)
     if impl == "triton":
-        return EntmaxRows.apply(x, alpha, impl)
+        return EntmaxRows.call(x, alpha, impl)
+    if not in_graph() and has_tangent(x):
+        return _whole_rows(x, alpha, "torch")
     p = _by_cpp(x, alpha) if impl == "cpp" else None
     if p is None:
         p = _by_candidates(x, alpha, impl)
@@ -32,7 +34,7 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
 def _whole_rows(x: Tensor, alpha: float, impl: str) -> Tensor:
     """p of all entries. Its gradient is computed from p as the kernel returns it, and float16 loses small weights."""
     as_it_is = impl == "cpp" and x.dtype != torch.float16
-    return EntmaxRows.apply(x if as_it_is else upcast(x), alpha, impl).to(x.dtype)
+    return EntmaxRows.call(x if as_it_is else upcast(x), alpha, impl).to(x.dtype)
 
 
 def _by_cpp(x: Tensor, alpha: float) -> Tensor | None:
@@ -77,7 +79,7 @@ def _differentiable_on_candidates(x: Tensor, alpha: float, impl: str) -> Tensor 
     columns, used = candidates(rows, alpha, impl)
     if columns.shape[-1] == 0:
         return None
-    p = EntmaxRows.apply(upcast(take(rows, columns, used, impl)).masked_fill(~used, -torch.inf), alpha, impl)
+    p = EntmaxRows.call(upcast(take(rows, columns, used, impl)).masked_fill(~used, -torch.inf), alpha, impl)
     return put(p.to(x.dtype), columns, used, x.shape[-1], impl).view(x.shape)
 
 
@@ -120,7 +122,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
         alphas = per_row("alpha", alpha, z, dim)
         # The C++ kernel takes one alpha for each run of rows, whatever the tensor's shape.
         impl = kernels.chosen(impl, z, alpha if impl == "triton" else None)
-        return map_rows(lambda x: EntmaxPerRow.apply(x, alphas.to(x.dtype), impl), z, dim)
+        return map_rows(lambda x: EntmaxPerRow.call(x, alphas.to(x.dtype), impl), z, dim)
     alpha = float(ALPHA.check("alpha", alpha))
     if alpha - 1 < SOFTMAX_BELOW:
         kernels.chosen(impl, z, alpha)

@@ -180,8 +180,17 @@ def _write_slopes_of_chunk(p: Tensor, grad: Tensor, out: Tensor, a: float) -> No
     out.copy_((slope / (1 + a * phi)).unsqueeze(-1))
 
 
+def _product(p: Tensor, grad: Tensor, alpha: Tensor) -> Tensor:
+    """The Jacobian of each row times ``grad``, by operations that can be differentiated again."""
+    support = p > 0
+    grad = torch.where(support, grad, 0.0)
+    s = torch.where(support, ((2 - alpha) * _log(p)).exp(), 0.0)
+    total = s.sum(-1, keepdim=True)
+    return s * (grad - (s * grad).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total))
+
+
 class EntmaxPerRow(Function):
-    """p over the last axis, ``EntmaxPerRow.apply(x, alpha)``, alpha (..., 1) in [1, 2] broadcasting over x.
+    """p over the last axis, ``EntmaxPerRow.call(x, alpha)``, alpha (..., 1) in [1, 2] broadcasting over x.
 
     A third argument, ``"cpp"``, names the kernel, for what ``kernels.chosen`` lets through.
     """
@@ -199,7 +208,7 @@ class EntmaxPerRow(Function):
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
         ctx.impl = inputs[2] if len(inputs) > 2 else "torch"
-        ctx.save_for_backward(output, inputs[1])
+        Function.save(ctx, output, inputs[1])
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
@@ -211,14 +220,17 @@ class EntmaxPerRow(Function):
             if ctx.needs_input_grad[1]:
                 for_alpha = _slopes_of(p, grad, runs, ctx.impl).sum_to_size(alpha.shape)
             return _products_of(p, grad, runs, ctx.impl), for_alpha, None
-        support = p > 0
-        grad = torch.where(support, grad, 0.0)
-        s = torch.where(support, ((2 - alpha) * _log(p)).exp(), 0.0)
-        total = s.sum(-1, keepdim=True)
-        for_x = s * (grad - (s * grad).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total))
+        for_x = _product(p, grad, alpha)
         if not ctx.needs_input_grad[1]:
             return for_x, None, None
+        grad = torch.where(p > 0, grad, 0.0)
         return for_x, (grad * _slope_in_alpha(p, alpha - 1)).sum_to_size(alpha.shape), None
+
+    @staticmethod
+    def tangent(ctx, of_x: Tensor | None, of_alpha: Tensor | None, *rest: None) -> Tensor:
+        p, alpha = ctx.saved_tensors
+        moved = torch.zeros_like(p) if of_x is None else _product(p, of_x, alpha)
+        return moved if of_alpha is None else moved + of_alpha * _slope_in_alpha(p, alpha - 1)
 
     @staticmethod
     def vmap(info, in_dims, x: Tensor, alpha: Tensor, impl: str = "torch") -> tuple[Tensor, int]:
@@ -226,4 +238,4 @@ class EntmaxPerRow(Function):
         if in_dims[1] is not None:
             alpha = alpha.movedim(in_dims[1], 0)
             alpha = alpha.reshape(len(alpha), *(1,) * (x.dim() - alpha.dim()), *alpha.shape[1:])
-        return EntmaxPerRow.apply(x, alpha, impl), 0
+        return EntmaxPerRow.call(x, alpha, impl), 0

@@ -135,6 +135,12 @@ def _jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     return s * (grad - _mean(s, grad))
 
 
+def _slope_of_support_weights(p: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    """s, its derivative by p on the support, ``(2 - alpha) p^(1 - alpha)``, and the support."""
+    q, support = upcast(p), p > 0
+    return support_weights(q, alpha), (2 - alpha) * torch.where(support, q, 1.0).pow(1 - alpha), support
+
+
 class JacobianProduct(Function):
     """``J g = s (g - mean_s g)`` with ``J = Diag(s) - s s^T / sum s``: symmetric, and linear in g."""
 
@@ -151,21 +157,34 @@ class JacobianProduct(Function):
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
         p, grad, ctx.alpha, ctx.impl = inputs
-        ctx.save_for_backward(p, grad)
+        Function.save(ctx, p, grad)
 
     @staticmethod
     def backward(ctx, other: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         p, grad = ctx.saved_tensors
         for_p = None
         if ctx.needs_input_grad[0]:
-            # The derivative of s (g - mean_s g) contracted with v is (g - mean_s g) (v - mean_s v) ds, and
-            # ds = (2 - alpha) p^(1 - alpha) dp. All of it can be differentiated again.
-            q, support = upcast(p), p > 0
-            s = support_weights(q, ctx.alpha)
+            # The derivative of s (g - mean_s g) contracted with v is (g - mean_s g) (v - mean_s v) ds. All of it can
+            # be differentiated again.
+            s, slope, support = _slope_of_support_weights(p, ctx.alpha)
             g, v = (torch.where(support, upcast(values), 0.0) for values in (grad, other))
-            slope = (2 - ctx.alpha) * torch.where(support, q, 1.0).pow(1 - ctx.alpha)
             for_p = torch.where(support, (g - _mean(s, g)) * (v - _mean(s, v)) * slope, 0.0).to(p.dtype)
-        return for_p, JacobianProduct.apply(p, other, ctx.alpha, ctx.impl), None, None
+        return for_p, JacobianProduct.call(p, other, ctx.alpha, ctx.impl), None, None
+
+    @staticmethod
+    def tangent(ctx, of_p: Tensor | None, of_grad: Tensor | None, *rest: None) -> Tensor:
+        p, grad = ctx.saved_tensors
+        product = torch.zeros_like(p)
+        if of_grad is not None:
+            product = JacobianProduct.call(p, of_grad, ctx.alpha, "torch")
+        if of_p is not None:
+            s, slope, support = _slope_of_support_weights(p, ctx.alpha)
+            g = torch.where(support, upcast(grad), 0.0)
+            moved = torch.where(support, (g - _mean(s, g)) * slope * of_p, 0.0)  # ds (g - mean_s g)
+            total = s.sum(-1, keepdim=True)
+            share = s / torch.where(total == 0, 1.0, total)
+            product = product + (moved - share * moved.sum(-1, keepdim=True)).to(p.dtype)
+        return product
 
     @staticmethod
     def vmap(info, in_dims, p: Tensor, grad: Tensor, alpha: float, impl: str) -> tuple[Tensor, int]:
@@ -173,11 +192,11 @@ class JacobianProduct(Function):
             tensor.expand(info.batch_size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
             for tensor, axis in zip((p, grad), in_dims)
         )
-        return JacobianProduct.apply(p, grad, alpha, impl), 0
+        return JacobianProduct.call(p, grad, alpha, impl), 0
 
 
 class EntmaxRows(Function):
-    """p over the last axis, ``EntmaxRows.apply(x, alpha)``, for float32 and float64 x and alpha > 1.
+    """p over the last axis, ``EntmaxRows.call(x, alpha)``, for float32 and float64 x and alpha > 1.
 
     A third argument, ``"cpp"`` or ``"triton"``, names a kernel, for what ``kernels.chosen`` lets through. Kernels also
     take half precision, and return p in it.
@@ -197,14 +216,19 @@ class EntmaxRows(Function):
     def setup_context(ctx, inputs, output) -> None:
         ctx.alpha = inputs[1]
         ctx.impl = inputs[2] if len(inputs) > 2 else "torch"
-        ctx.save_for_backward(output)
+        Function.save(ctx, output)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
         (p,) = ctx.saved_tensors
-        product_of = JacobianProduct.apply if differentiated_again() else JacobianProduct.forward
+        product_of = JacobianProduct.call if differentiated_again() else JacobianProduct.forward
         return product_of(p, grad, ctx.alpha, ctx.impl), None, None
 
     @staticmethod
+    def tangent(ctx, of_x: Tensor, *rest: None) -> Tensor:
+        (p,) = ctx.saved_tensors
+        return JacobianProduct.call(p, of_x, ctx.alpha, "torch")  # J is symmetric
+
+    @staticmethod
     def vmap(info, in_dims, x: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, int]:
-        return EntmaxRows.apply(x.movedim(in_dims[0], 0), alpha, impl), 0
+        return EntmaxRows.call(x.movedim(in_dims[0], 0), alpha, impl), 0

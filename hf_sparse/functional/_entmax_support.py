@@ -107,6 +107,6 @@ def _solve_supports(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
         columns, used = candidates(rows, alpha)
         if columns.shape[-1] > 0:
             x = upcast(take(rows, columns, used)).masked_fill(~used, -torch.inf)
-            return columns, EntmaxRows.apply(x, alpha), x
+            return columns, EntmaxRows.call(x, alpha), x
     columns = torch.arange(z.shape[-1], device=z.device).expand(rows.shape)
-    return columns, EntmaxRows.apply(upcast(rows), alpha), upcast(rows)
+    return columns, EntmaxRows.call(upcast(rows), alpha), upcast(rows)

@@ -12,9 +12,9 @@ from operator import mul, neg
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
 from .newton import exponent_of
+from .rows import has_tangent
 
 # More rows than this keep torch busy enough: candidates.py is faster.
 FEW_ROWS = 8
@@ -24,7 +24,7 @@ _GROUP, _MOST_GROUPS = 16, 64
 
 def only_values_wanted(z: Tensor) -> bool:
     """Whether z is not differentiated, backward or forward, nor mapped over by ``torch.func``."""
-    if (z.requires_grad and torch.is_grad_enabled()) or unpack_dual(z).tangent is not None:
+    if (z.requires_grad and torch.is_grad_enabled()) or has_tangent(z):
         return False
     try:
         z.data_ptr()

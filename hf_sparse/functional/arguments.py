@@ -8,7 +8,7 @@ from numbers import Integral, Real
 
 import torch
 
-from .rows import in_graph
+from .rows import is_readable
 
 
 def check_count(name: str, value: object, otherwise: str = "") -> None:
@@ -164,7 +164,7 @@ def class_indices(target: torch.Tensor, num_classes: int, ignore_index: int) -> 
         raise TypeError(f"target must hold class indices (int64), was {target.dtype}")
     target = target.long()  # in a narrow dtype ignore_index and V would wrap around, and be classes
     counted = target != ignore_index
-    if not in_graph():
+    if is_readable(target):
         valid = ~counted | ((target >= 0) & (target < num_classes))
         if not bool(valid.all()):
             raise IndexError(

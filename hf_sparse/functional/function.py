@@ -16,12 +16,29 @@ def differentiated_again() -> bool:
 
 
 class Function(torch.autograd.Function):
-    """``torch.autograd.Function`` with the signature of its ``forward`` kept.
+    """``torch.autograd.Function`` with the signature of its ``forward`` kept, and ``tangent`` for its ``jvp``.
 
-    For the defaults of its arguments, torch asks for it at each call, which takes longer than the kernel on a few
-    short rows.
+    For the defaults of its arguments, torch asks for the signature at each call, which takes longer than the kernel on
+    a few short rows. ``torch.compile`` takes no function that has a ``jvp``, and so gets one without it.
     """
+
+    _with_jvp: type[Function]
 
     def __init_subclass__(cls) -> None:
         forward: Any = cls.forward
         forward.__signature__ = inspect.signature(forward)
+        tangent = getattr(cls, "tangent", None)
+        if tangent is not None and "jvp" not in vars(cls):
+            cls._with_jvp = type(cls.__name__, (cls,), {"jvp": staticmethod(tangent)})
+
+    @classmethod
+    def call(cls, *args: Any) -> Any:
+        """``apply`` of a function with a ``tangent``, differentiable in forward mode, too, outside graphs."""
+        return cls.apply(*args) if in_graph() else cls._with_jvp.apply(*args)
+
+    @staticmethod
+    def save(ctx: Any, *tensors: torch.Tensor) -> None:
+        """Keep tensors for ``backward`` and ``tangent``."""
+        ctx.save_for_backward(*tensors)
+        if not in_graph():
+            ctx.save_for_forward(*tensors)

@@ -10,7 +10,7 @@ from .newton import SOFTMAX_BELOW
 
 def negative_entropy(p: Tensor) -> Tensor:
     """``Omega(p) = sum_i p_i log p_i`` over the last axis, in nats: the regularizer of softmax."""
-    return torch.xlogy(p, p).sum(-1)
+    return (p * torch.where(p > 0, p, 1.0).log()).sum(-1)  # xlogy has no finite derivative at 0
 
 
 def tsallis_negentropy(p: Tensor, alpha: float = 1.5) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
@@ -98,3 +99,28 @@ def in_graph() -> bool:
     ``torch.jit.trace`` would silently keep the steps that the values of its example called for.
     """
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def is_readable(x: Tensor) -> bool:
+    """Whether a step may depend on the values of ``x``: not in a graph, nor where ``torch.func.vmap`` maps over it."""
+    if in_graph():
+        return False
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return False
+        x = functorch.get_unwrapped(x)
+    return True
+
+
+def is_transformed(x: Tensor) -> bool:
+    """Whether a transform of ``torch.func`` is at work, or ``x`` has a tangent (forward-mode differentiation).
+
+    Both follow only operations, and functions that say how they are transformed. Compilers follow neither.
+    """
+    return not in_graph() and (torch._C._are_functorch_transforms_active() or has_tangent(x))
+
+
+def has_tangent(x: Tensor) -> bool:
+    """Whether ``x`` is differentiated in forward mode."""
+    return unpack_dual(x).tangent is not None

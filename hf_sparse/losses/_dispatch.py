@@ -14,12 +14,12 @@ from ..functional import MAPS, SparseMap, get_map
 from ..functional.candidates import CANDIDATES_FROM
 from ..functional.newton import SOFTMAX_BELOW
 from ..functional.registry import underlying
-from ..functional.rows import in_graph, upcast
+from ..functional.rows import in_graph, is_readable, is_transformed, upcast
 from ..kernels import chosen
 from ._alpha_relu_support import relu_dense_loss, relu_support_loss
 from ._dense_rows import dense_rows_loss
 from ._entmax_support import entmax_support_loss
-from ._generic import generic_rows_loss
+from ._generic import generic_rows_loss, transformable_rows_loss
 from ._learned_alpha import tsallis_negentropy_in_alpha
 from ._short_rows import short_rows_loss
 from ._softmax_loss import cross_entropy_by_kernel
@@ -93,7 +93,11 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
     base, base_settings = underlying(name, settings)
     if base == "entmax" and not y.is_floating_point() and _is_softmax(base_settings["alpha"]):
         return _cross_entropies(z, y, counted, impl)
-    impl = chosen_for(name, settings, z, impl)
+    chosen_impl = chosen_for(name, settings, z, impl)
+    if is_transformed(z):
+        z = _without_uncounted(z, counted)
+        return transformable_rows_loss(z, y, loss_map(name, settings, "torch" if impl == "auto" else impl), settings)
+    impl = chosen_impl
     if impl == "triton":
         return triton_rows_loss(z, y, **base_settings)
     if base == "alpha_relu":
@@ -109,8 +113,7 @@ def _is_softmax(alpha: float | Tensor) -> bool:
 
 
 def _cross_entropies(z: Tensor, y: Tensor, counted: Tensor, impl: str) -> Tensor:
-    worth_it = _is_long(z) and not torch._C._are_functorch_transforms_active()
-    by_kernel = z.device.type == "cpu" and (impl == "cpp" or worth_it)
+    by_kernel = z.device.type == "cpu" and (impl == "cpp" or (_is_long(z) and not is_transformed(z)))
     if chosen(impl, z, None if by_kernel else 1.0) == "cpp":
         return cross_entropy_by_kernel(z, y)
     return F.cross_entropy(upcast(_without_uncounted(z, counted)), y, reduction="none")
@@ -171,6 +174,6 @@ def _on_supports(
 
 def _without_uncounted(z: Tensor, counted: Tensor) -> Tensor:
     """Uncounted rows replaced by zeros, so that no NaN in them meets the zero gradient they get."""
-    if not in_graph() and bool(counted.all()):
+    if is_readable(counted) and bool(counted.all()):
         return z
     return z.masked_fill(~counted[:, None], 0.0)

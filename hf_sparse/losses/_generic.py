@@ -18,6 +18,20 @@ def _distributions(y: Tensor, p: Tensor) -> Tensor:
     return y if y.is_floating_point() else torch.zeros_like(p[:1]).index_fill(-1, torch.zeros_like(y[:1]), 1.0)
 
 
+def _losses(z: Tensor, y: Tensor, p: Tensor, sparse_map: SparseMap, settings: MapSettings) -> Tensor:
+    """``<z, p> - Omega(p) + Omega(y) - <z, y>`` of each row (N,)."""
+    if sparse_map.shift_invariant:
+        # (p - y) sums to zero, so z may be shifted by any constant: less its maximum, nothing large cancels.
+        top = z.detach().amax(-1, keepdim=True)
+        z = z - top.masked_fill(top.isinf(), 0.0)
+    soft = y.is_floating_point()
+    # A masked score is no part of either product, nor of their derivatives.
+    gold = (torch.where(y > 0, z, 0.0) * y).sum(-1) if soft else z.gather(-1, y[:, None])[:, 0]
+    expected = (torch.where(p > 0, z, 0.0) * p).sum(-1)
+    regularizer = partial(sparse_map.loss_regularizer(), **settings)
+    return expected - regularizer(p) + regularizer(_distributions(y, p)) - gold
+
+
 class _GenericLoss(torch.autograd.Function):
     """``<z, p> - Omega(p) + Omega(y) - <z, y>`` per row; by Danskin's theorem only the explicit z matters.
 
@@ -33,14 +47,7 @@ class _GenericLoss(torch.autograd.Function):
         ctx.sparse_map, ctx.names = sparse_map, names
         ctx.numbers = {name: value for name, value in settings.items() if not torch.is_tensor(value)}
         ctx.save_for_backward(z, y, p, *(value for value in values if torch.is_tensor(value)))
-        if sparse_map.shift_invariant:
-            # (p - y) sums to zero, so z may be shifted by any constant: less its maximum, nothing large cancels.
-            top = z.amax(-1, keepdim=True)
-            z = z - top.masked_fill(top.isinf(), 0.0)
-        soft = y.is_floating_point()
-        gold = torch.where(y > 0, z * y, 0.0).sum(-1) if soft else z.gather(-1, y[:, None])[:, 0]
-        regularizer = partial(sparse_map.loss_regularizer(), **settings)
-        return torch.where(p > 0, z * p, p).sum(-1) - regularizer(p) + regularizer(_distributions(y, p)) - gold
+        return _losses(z, y, p, sparse_map, settings)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -88,3 +95,13 @@ def generic_rows_loss(z: Tensor, y: Tensor, sparse_map: SparseMap, settings: Map
     Cost: one evaluation of the map and three passes.
     """
     return _GenericLoss.apply(upcast(z), y, sparse_map, tuple(settings), *settings.values())
+
+
+def transformable_rows_loss(z: Tensor, y: Tensor, sparse_map: SparseMap, settings: MapSettings) -> Tensor:
+    """``generic_rows_loss`` without a gradient of its own, for ``torch.func``: that of the formula.
+
+    It goes through p, too, and adds nothing there: ``z - d Omega(p)`` is one number on the support, which the
+    derivative of p takes to 0.
+    """
+    z = upcast(z)
+    return _losses(z, y, sparse_map.function(z, **settings), sparse_map, settings)

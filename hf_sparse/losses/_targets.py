@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..functional.arguments import check_items, check_number, check_tensor, class_indices, items_divisor
 from ..functional.log_zero import on_floor, sums_to_one
-from ..functional.rows import accumulation_dtype, in_graph
+from ..functional.rows import accumulation_dtype, is_readable
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.
 MapSettings: TypeAlias = Mapping[str, float | Tensor]
@@ -70,7 +70,7 @@ def check_logits(logits: Tensor, weight: Tensor | None = None) -> None:
         raise ValueError(
             f"weight must be of shape ({logits.shape[-1]},), one entry per class, was {tuple(weight.shape)}"
         )
-    if not in_graph() and logits.numel() > 0:
+    if is_readable(logits) and logits.numel() > 0:
         row = logits.detach().reshape(-1, logits.shape[-1])[:1]
         if bool(on_floor(row).any()) and sums_to_one(row):
             raise ValueError(
@@ -129,7 +129,7 @@ def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     y = target.reshape(-1, target.shape[-1]).to(accumulation_dtype(logits))
     total = y.sum(-1)
     counted = total != 0
-    if not in_graph():
+    if is_readable(y):
         # A sum of V probabilities rounded to half precision may be off by that precision.
         slack = max(1e-3, torch.finfo(target.dtype).eps)
         if bool((y < 0).any()) or not bool((~counted | ((total - 1).abs() <= slack)).all()):

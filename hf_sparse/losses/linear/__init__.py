@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...functional import MAPS
 from ...functional.registry import underlying
+from ...functional.rows import is_transformed
 from .._dispatch import checked_settings, chosen_for
 from .._targets import class_targets, reduce_rows, smoothed_one_hot
 from ._alpha_relu import alpha_relu_tiles
@@ -98,7 +99,7 @@ def linear_fenchel_young_loss(
             weight that is divided otherwise, or rows that differ between its processes.
         TypeError: targets that are not integers, or a setting that is not a number.
         IndexError: a target outside [0, V).
-        RuntimeError: a second derivative is asked for.
+        RuntimeError: a second derivative is asked for, or a transform of ``torch.func``.
 
     Source: Peters et al. 2019, Eq. 9 and 10, and the sparsity of its gradient ``p - e_y``; for alpha-ReLU Tezekbayev
     et al. 2022, Lemma 1.
@@ -125,6 +126,11 @@ def linear_fenchel_young_loss(
         raise TypeError(
             f"alpha of a fused loss must be a number, was a tensor of shape {tuple(base_settings['alpha'].shape)}; "
             "use entmax_loss of the logits, which gives it a gradient"
+        )
+    if is_transformed(hidden):
+        raise RuntimeError(
+            "fused linear losses cannot be transformed by torch.func (grad, vmap, ...); use the loss of the logits: "
+            "fenchel_young_loss, or a model without fused_loss=True"
         )
     check_linear_options(reduction, num_items, label_smoothing, softcap, scale, chunk_size)
     check_layer(hidden, weight, bias, target)

@@ -1,0 +1,64 @@
+"""Forward-mode derivatives of every map: those of its backward, by torch.func and by tensors with a tangent."""
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.func import hessian, jacfwd, jvp
+
+from hf_sparse.functional import MAPS, alpha_relu, entmax
+from tests.tolerances import GRADIENT
+
+REQUIRED = {"alpha_relu": {"alpha": 1.5, "tau": 0.1}}
+MAPPED = {name: known.function for name, known in MAPS.items() if known.bounds is None}
+ALPHAS = (1.0, 1.05, 1.3, 1.5, 2.0, 3.0)
+CALLS = {name: (function, REQUIRED.get(name, {})) for name, function in MAPPED.items()} | {
+    f"entmax {alpha}": (entmax, {"alpha": alpha}) for alpha in ALPHAS
+}
+
+
+def scores(length, dtype=torch.float64):
+    z = torch.rand(3, length, generator=torch.Generator().manual_seed(length), dtype=torch.float64) + 0.1
+    return z.to(dtype), torch.linspace(-1, 1, 3 * length, dtype=torch.float64).view(3, length).to(dtype)
+
+
+def by_dual_tensors(function, z, tangent):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(z, tangent))).tangent
+
+
+@pytest.mark.parametrize("length", [6, 1500])
+@pytest.mark.parametrize("name", CALLS)
+def test_every_map(name, length):
+    function, settings = CALLS[name]
+    for dtype in (torch.float64, torch.float32):
+        z, tangent = scores(length, dtype)
+        z = 3 * z
+        call = lambda z: function(z, **settings)  # noqa: E731
+        _, wanted = torch.autograd.functional.jvp(call, z, tangent)
+        assert wanted.any()
+        for found in (jvp(call, (z,), (tangent,))[1], by_dual_tensors(call, z, tangent)):
+            torch.testing.assert_close(found, wanted, atol=GRADIENT[dtype], rtol=1e-5)
+
+
+@pytest.mark.parametrize("function", [entmax, alpha_relu])
+def test_alphas_of_rows(function):
+    z, _ = scores(6)
+    tau = {"tau": torch.tensor(0.2, dtype=torch.float64)} if function is alpha_relu else {}
+    alpha = torch.tensor([[1.2], [1.5], [1.9]], dtype=torch.float64)
+    call = lambda alpha: function(2 * z, alpha=alpha, **tau)  # noqa: E731
+    _, wanted = torch.autograd.functional.jvp(call, alpha, torch.ones_like(alpha))
+    assert wanted.any()
+    for found in (
+        jvp(call, (alpha,), (torch.ones_like(alpha),))[1],
+        by_dual_tensors(call, alpha, torch.ones_like(alpha)),
+    ):
+        torch.testing.assert_close(found, wanted, atol=GRADIENT[torch.float64], rtol=0)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_forward_over_reverse_and_forward_over_forward(alpha):
+    z, upstream = scores(5)
+    call = lambda z: (entmax(3 * z, alpha) * upstream).sum()  # noqa: E731
+    wanted = torch.autograd.functional.hessian(call, z)
+    torch.testing.assert_close(hessian(call)(z), wanted, atol=GRADIENT[torch.float64], rtol=0)
+    torch.testing.assert_close(jacfwd(jacfwd(call))(z), wanted, atol=GRADIENT[torch.float64], rtol=0)

@@ -1,0 +1,118 @@
+"""Losses under the transforms of torch.func: the gradients are those of the losses' own backward."""
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hf_sparse import sparsify
+from hf_sparse.functional import MAPS
+from hf_sparse.losses import entmax_loss, fenchel_young_loss, linear_entmax_loss
+from tests.tolerances import GRADIENT
+
+OTHER = {"alpha_relu": {"alpha": 1.5, "tau": 0.3}}
+KINDS = [
+    *(
+        (name, OTHER.get(name, {}))
+        for name, known in MAPS.items()
+        if known.regularizer is not None and name != "entmax"
+    ),
+    *(("entmax", {"alpha": alpha}) for alpha in (1.0, 1.3, 2.0, 3.0)),
+]
+
+
+def loss_of(name, settings):
+    return lambda z, y: fenchel_young_loss(z, y, name, reduction="sum", **settings)
+
+
+def rows(length):
+    z = 2 * torch.randn(4, length, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
+    z[1, 3] = -torch.inf
+    soft = torch.zeros(4, length, dtype=torch.float64).scatter_(1, torch.tensor([[0, 1], [1, 2], [4, 5], [0, 6]]), 0.5)
+    return z, torch.tensor([0, 1, 2, -100]), soft
+
+
+def own_gradient(loss, z, y):
+    leaf = z.clone().requires_grad_()
+    return torch.autograd.grad(loss(leaf, y), leaf)[0]
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("length", [7, 1500])
+@pytest.mark.parametrize(("name", "settings"), KINDS)
+def test_gradients_of_all_rows_and_of_each_by_itself(name, settings, length, soft):
+    z, classes, distributions = rows(length)
+    y, loss = distributions if soft else classes, loss_of(name, settings)
+    for dtype in (torch.float64, torch.float32):
+        scores, targets = z.to(dtype), y.to(dtype) if soft else y
+        wanted = own_gradient(loss, scores, targets)
+        found = (grad(loss)(scores, targets), vmap(grad(lambda z, y: loss(z[None], y[None])))(scores, targets))
+        for each in found:
+            torch.testing.assert_close(each, wanted, atol=GRADIENT[dtype], rtol=0)
+
+
+@pytest.mark.parametrize(("name", "settings"), KINDS)
+def test_second_derivatives(name, settings):
+    z, y, _ = rows(7)
+    z[1, 3] = -1.0
+    loss = loss_of(name, settings)
+    wanted = torch.autograd.functional.hessian(lambda z: loss(z, y), z)
+    for found in (jacrev(grad(loss)), hessian(loss)):
+        torch.testing.assert_close(found(z, y), wanted, atol=GRADIENT[torch.float64], rtol=0)
+
+
+@pytest.mark.parametrize("length", [7, 1500])
+@pytest.mark.parametrize(("name", "settings"), KINDS)
+def test_forward_mode_derivatives(name, settings, length):
+    z, y, _ = rows(length)
+    loss, tangent = loss_of(name, settings), torch.linspace(-1, 1, z.numel(), dtype=z.dtype).view_as(z)
+    wanted = (own_gradient(loss, z, y) * tangent).sum()
+    _, found = jvp(lambda z: loss(z, y), (z,), (tangent,))
+    torch.testing.assert_close(found, wanted, atol=length * GRADIENT[torch.float64], rtol=0)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(loss(forward_ad.make_dual(z.float(), tangent.float()), y)).tangent
+    torch.testing.assert_close(found.double(), wanted, atol=length * GRADIENT[torch.float32], rtol=0)
+
+
+def test_the_derivative_in_alpha():
+    z, y, _ = rows(9)
+    alpha = torch.tensor(1.4, dtype=torch.float64)
+    leaf = alpha.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(entmax_loss(z, y, leaf), leaf)
+    found = grad(lambda alpha: entmax_loss(z, y, alpha))(alpha)
+    torch.testing.assert_close(found, wanted, atol=GRADIENT[torch.float64], rtol=0)
+
+
+def test_targets_out_of_range_are_named_where_they_can_be_read():
+    z = torch.zeros(2, 3)
+    with pytest.raises(IndexError, match=r"target must be in \[0, 3\)"):
+        grad(entmax_loss)(z, torch.tensor([0, 3]))
+
+
+@pytest.mark.parametrize("attn", [None, "entmax15"])
+@pytest.mark.parametrize("head", ["entmax15", {"name": "alpha_relu", "alpha": 1.5, "tau": 0.3}])
+def test_gradients_of_a_model_for_each_row(attn, head):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
+    )
+    model = sparsify(LlamaForCausalLM(config), attn=attn, head=head).train()
+    ids = torch.randint(3, 50, (3, 9))
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(parameters, row):
+        return functional_call(model, parameters, (row[None],), {"labels": row[None]}).loss
+
+    found = vmap(grad(loss), (None, 0))(parameters, ids)
+    for index, row in enumerate(ids):
+        model.zero_grad()
+        model(row[None], labels=row[None]).loss.backward()
+        for name, value in model.named_parameters():
+            torch.testing.assert_close(found[name][index], value.grad, atol=GRADIENT[torch.float32], rtol=0)
+
+
+def test_a_fused_loss_is_refused_by_name():
+    hidden, weight = torch.eye(2), torch.eye(2)
+    with pytest.raises(RuntimeError, match=r"fused linear losses cannot be transformed by torch\.func"):
+        grad(linear_entmax_loss)(hidden, weight, torch.tensor([0, 1]))
