@@ -18,7 +18,9 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .data import sides
 
-RESULT, FROM_SCRATCH = (f"recipes/translation/results/{name}.json" for name in ("multi30k", "multi30k_from_scratch"))
+RESULT, FROM_SCRATCH, CONVERGED = (
+    f"recipes/translation/results/{name}.json" for name in ("multi30k", "multi30k_from_scratch", "multi30k_converged")
+)
 MEASURES = (
     Measure("BLEU", "bleu", ".2f", "higher"),
     Measure("chrF", "chrf", ".2f", "higher"),
@@ -214,25 +216,36 @@ def translation() -> str:
     return "\n".join(lines)
 
 
-@block
-def translation_from_scratch() -> str:
+def _by_themselves(path: str) -> str:
     """Systems on Multi30k that share no training."""
-    records = systems(FROM_SCRATCH)
+    records = systems(path)
     first = records["softmax"][0]
     settings, rows = first["settings"], first["figures"]["rows"]
-    losses = ", ".join(
-        f"{name} {fmean(record['figures']['final_loss'] for record in seeds):.2f}" for name, seeds in records.items()
+    losses, seconds = (
+        ", ".join(
+            f"{name} {fmean(record['figures'][key] for record in seeds):{form}}" for name, seeds in records.items()
+        )
+        for key, form in (("final_loss", ".2f"), ("training_cpu_seconds", ".0f"))
     )
-    cpu = ", ".join(
-        f"{name} {fmean(record['figures']['training_cpu_seconds'] for record in seeds):.0f}"
-        for name, seeds in records.items()
-    )
+    products = ", products in bfloat16" if settings.get("bf16") else ""
     lines = [
         *table(records),
         "",
-        f"Each from the same untrained weights, {settings['steps']} steps of {settings['batch_size']} pairs, "
-        f"sparsemax and csparsemax at temperature {settings['temperature']:g}; {rows['test']:,} test "
+        f"Each from the same untrained weights, {settings['steps']:,} steps of {settings['batch_size']} pairs"
+        f"{products}, sparsemax and csparsemax at temperature {settings['temperature']:g}; {rows['test']:,} test "
         f"sentences, {settings['beams']} beams; {_seeds(records)}; all else as above. Training loss over the last "
-        f"steps: {losses}. CPU seconds of training: {cpu}. {origin(read(FROM_SCRATCH)['runs'])}",
+        f"steps: {losses}. CPU seconds of training: {seconds}. {origin(read(path)['runs'])}",
     ]
     return "\n".join(lines)
+
+
+@block
+def translation_from_scratch() -> str:
+    """After two epochs."""
+    return _by_themselves(FROM_SCRATCH)
+
+
+@block
+def translation_converged() -> str:
+    """After seven and a half epochs."""
+    return _by_themselves(CONVERGED)
