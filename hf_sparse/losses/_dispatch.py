@@ -91,13 +91,18 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
         impl: see ``chosen_for``.
     """
     base, base_settings = underlying(name, settings)
+    transformed = is_transformed(z)
+    if transformed and impl in ("cpp", "triton"):
+        raise ValueError(
+            f'impl="{impl}" computes losses that neither torch.func nor forward mode can differentiate; use '
+            'impl="auto" or impl="torch"'
+        )
     if base == "entmax" and not y.is_floating_point() and _is_softmax(base_settings["alpha"]):
         return _cross_entropies(z, y, counted, impl)
-    chosen_impl = chosen_for(name, settings, z, impl)
-    if is_transformed(z):
+    impl = chosen_for(name, settings, z, impl)
+    if transformed:
         z = _without_uncounted(z, counted)
-        return transformable_rows_loss(z, y, loss_map(name, settings, "torch" if impl == "auto" else impl), settings)
-    impl = chosen_impl
+        return transformable_rows_loss(z, y, loss_map(name, settings, "torch"), settings)
     if impl == "triton":
         return triton_rows_loss(z, y, **base_settings)
     if base == "alpha_relu":

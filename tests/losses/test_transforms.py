@@ -112,6 +112,12 @@ def test_gradients_of_a_model_for_each_row(attn, head):
             torch.testing.assert_close(found[name][index], value.grad, atol=GRADIENT[torch.float32], rtol=0)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_a_kernel_is_refused_by_name(alpha):
+    with pytest.raises(ValueError, match=r'impl="cpp" computes losses that neither torch\.func nor forward mode can'):
+        grad(lambda z: entmax_loss(z, torch.tensor([0]), alpha, impl="cpp"))(torch.zeros(1, 2000))
+
+
 def test_a_fused_loss_is_refused_by_name():
     hidden, weight = torch.eye(2), torch.eye(2)
     with pytest.raises(RuntimeError, match=r"fused linear losses cannot be transformed by torch\.func"):
