@@ -10,7 +10,7 @@ from torch import Tensor
 from ._entmax import entmax_rows
 from .negentropy import half_squared_norm
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, in_graph, map_rows, per_row, upcast
+from .rows import check_scores, is_readable, map_rows, per_row, upcast
 
 
 def sparsegen_lin(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
@@ -104,7 +104,7 @@ def sparsegen_log(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
     >>> sparsegen_log(torch.tensor([3.0, 2.0, 0.5]))
     tensor([0.7027, 0.2973, 0.0000])
     """
-    if not in_graph() and bool(((z <= 0) & (z > -torch.inf)).any()):
+    if is_readable(z) and bool(((z <= 0) & (z > -torch.inf)).any()):
         raise ValueError(f"sparsegen_log needs scores > 0 (or -inf, masked), the smallest was {float(z.min()):g}")
     return _sparsegen(torch.log, z, lam, dim)
 

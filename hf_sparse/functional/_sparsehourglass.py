@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._entmax import entmax_rows
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, in_graph, map_rows, per_row, upcast
+from .rows import check_scores, is_readable, map_rows, per_row, upcast
 
 
 def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor:
@@ -74,7 +74,7 @@ def _on_the_plane(z: Tensor, dim: int, q: float | Tensor, mirrored: bool) -> Ten
     count = (~masked).sum(dim, keepdim=True).to(x.dtype)
     total = x.masked_fill(masked, 0.0).sum(dim, keepdim=True)
     distance = ((total.abs() if mirrored else total) + count * q).masked_fill(count == 0, 1.0)
-    if not mirrored and not in_graph() and bool((distance <= 0).any()):
+    if not mirrored and is_readable(distance) and bool((distance <= 0).any()):
         raise ValueError(
             f"sparsecone needs sum z + K q > 0 in every row, the smallest was {float(distance.min()):g}; "
             "use sparsehourglass, which is defined everywhere"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ._sparsehourglass import sparsehourglass
 from .registry import SparseMap, register
-from .rows import in_graph, map_rows
+from .rows import is_readable, map_rows
 
 
 def sum_normalization(z: Tensor, dim: int = -1) -> Tensor:
@@ -35,7 +35,7 @@ def sum_normalization(z: Tensor, dim: int = -1) -> Tensor:
     def rows(x: Tensor) -> Tensor:
         masked = x == -torch.inf
         x = x.masked_fill(masked, 0.0)
-        if not in_graph() and bool((x < 0).any()):
+        if is_readable(x) and bool((x < 0).any()):
             raise ValueError(
                 f"sum_normalization needs scores >= 0, the smallest was {float(x.min()):g}; "
                 "use sum_normalization_pp, which takes negative ones"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..functional import MAPS
 from ..functional.arguments import check_tensor
-from ..functional.rows import accumulation_dtype, in_graph
+from ..functional.rows import accumulation_dtype, is_readable
 from ._fenchel_young import fenchel_young_loss
 from ._targets import check_options, reduce_rows
 
@@ -153,7 +153,7 @@ def _label_distribution(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
             f"logits and labels must both be (..., K), K >= 1, were {tuple(logits.shape)} and {tuple(labels.shape)}"
         )
     y = labels.reshape(-1, labels.shape[-1]).to(accumulation_dtype(logits))
-    if not in_graph() and not bool(((y >= 0) & (y < torch.inf)).all()):
+    if is_readable(y) and not bool(((y >= 0) & (y < torch.inf)).all()):
         raise ValueError(f"labels must be finite and >= 0 (multi-hot), the lowest was {float(y.min())}")
     total = y.sum(-1, keepdim=True)
     return y / torch.where(total == 0, 1.0, total), total[:, 0] > 0

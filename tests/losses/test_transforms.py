@@ -9,6 +9,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_sparse import sparsify
 from hf_sparse.functional import MAPS
 from hf_sparse.losses import entmax_loss, fenchel_young_loss, linear_entmax_loss
+from hf_sparse.losses.multilabel import (
+    softmax_log_loss,
+    sparsegen_lin_hinge_loss,
+    sparsehourglass_hinge_loss,
+    sparsemax_huber_loss,
+)
 from tests.tolerances import GRADIENT
 
 OTHER = {"alpha_relu": {"alpha": 1.5, "tau": 0.3}}
@@ -110,6 +116,20 @@ def test_gradients_of_a_model_for_each_row(attn, head):
         model(row[None], labels=row[None]).loss.backward()
         for name, value in model.named_parameters():
             torch.testing.assert_close(found[name][index], value.grad, atol=GRADIENT[torch.float32], rtol=0)
+
+
+MULTILABEL = (softmax_log_loss, sparsemax_huber_loss, sparsegen_lin_hinge_loss, sparsehourglass_hinge_loss)
+
+
+@pytest.mark.parametrize("loss", MULTILABEL)
+def test_multilabel_losses(loss):
+    z, _, _ = rows(7)
+    z[1, 3] = 1.0
+    labels = torch.tensor([[1, 0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0], [1] * 7, [0, 0, 1, 1, 0, 1, 0]]).to(z.dtype)
+    wanted = own_gradient(loss, z, labels)
+    found = (grad(loss)(z, labels), vmap(grad(lambda z, y: loss(z[None], y[None])))(z, labels) / len(z))
+    for each in found:
+        torch.testing.assert_close(each, wanted, atol=GRADIENT[torch.float64], rtol=0)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])

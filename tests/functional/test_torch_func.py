@@ -1,12 +1,12 @@
-"""Forward-mode derivatives of every map: those of its backward, by torch.func and by tensors with a tangent."""
+"""Every map under torch.func: forward-mode derivatives are those of its backward, and rows are mapped over."""
 
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import hessian, jacfwd, jvp
+from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
 from hf_sparse.functional import MAPS, alpha_relu, entmax
-from tests.tolerances import GRADIENT
+from tests.tolerances import GRADIENT, WEIGHT
 
 REQUIRED = {"alpha_relu": {"alpha": 1.5, "tau": 0.1}}
 MAPPED = {name: known.function for name, known in MAPS.items() if known.bounds is None}
@@ -38,6 +38,17 @@ def test_every_map(name, length):
         assert wanted.any()
         for found in (jvp(call, (z,), (tangent,))[1], by_dual_tensors(call, z, tangent)):
             torch.testing.assert_close(found, wanted, atol=GRADIENT[dtype], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_rows_are_mapped_over(name):
+    function, settings = CALLS[name]
+    z, _ = scores(6)
+    call = lambda z: function(3 * z, **settings)  # noqa: E731
+    torch.testing.assert_close(vmap(call)(z), call(z), atol=WEIGHT[torch.float64], rtol=0)
+    jacobians = torch.autograd.functional.jacobian(call, z)
+    wanted = torch.stack([jacobians[row, :, row] for row in range(len(z))])
+    torch.testing.assert_close(vmap(jacrev(call))(z), wanted, atol=GRADIENT[torch.float64], rtol=0)
 
 
 @pytest.mark.parametrize("function", [entmax, alpha_relu])
