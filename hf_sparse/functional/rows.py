@@ -116,7 +116,7 @@ def is_readable(x: Tensor) -> bool:
 def is_transformed(x: Tensor) -> bool:
     """Whether a transform of ``torch.func`` is at work, or ``x`` has a tangent (forward-mode differentiation).
 
-    Both follow only operations, and functions that say how they are transformed. Compilers follow neither.
+    Both follow only operations, and functions that say how they are transformed. Never in a graph.
     """
     return not in_graph() and (torch._C._are_functorch_transforms_active() or has_tangent(x))
 
