@@ -15,7 +15,7 @@ from .candidates import CANDIDATES_FROM, candidates, put, take, values_on_candid
 from .negentropy import tsallis_negentropy
 from .newton import SOFTMAX_BELOW, exponent_of
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, has_tangent, in_graph, map_rows, per_row, upcast
+from .rows import check_scores, in_graph, is_transformed, map_rows, per_row, upcast
 
 
 def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
@@ -23,8 +23,6 @@ def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:
     impl = kernels.chosen(impl, x, alpha)
     if impl == "triton":
         return EntmaxRows.call(x, alpha, impl)
-    if not in_graph() and has_tangent(x):
-        return _whole_rows(x, alpha, "torch")
     p = _by_cpp(x, alpha) if impl == "cpp" else None
     if p is None:
         p = _by_candidates(x, alpha, impl)
@@ -40,7 +38,7 @@ def _whole_rows(x: Tensor, alpha: float, impl: str) -> Tensor:
 def _by_cpp(x: Tensor, alpha: float) -> Tensor | None:
     """p by the C++ kernel; None for long rows whose gradient is cheaper on their candidates."""
     differentiable = torch.is_grad_enabled() and x.requires_grad
-    if not differentiable and not torch._C._are_functorch_transforms_active():
+    if not differentiable and not is_transformed(x):
         # For one row autograd.Function takes twice as long as the kernel.
         return kernels.entmax_weights(x, alpha, exponent_of(alpha))
     if not differentiable or x.shape[-1] <= kernels.STREAM_ABOVE or _are_crowded(x, alpha):
@@ -50,7 +48,7 @@ def _by_cpp(x: Tensor, alpha: float) -> Tensor | None:
 
 def _are_crowded(x: Tensor, alpha: float) -> bool:
     """Whether the last row, as a sample of them, is mostly support."""
-    if torch._C._are_functorch_transforms_active():  # its scores cannot be read
+    if is_transformed(x):  # its scores may not be readable
         return False
     last = x.reshape(-1, x.shape[-1])[-1:]
     return bool(kernels.entmax_supports(last, alpha, exponent_of(alpha)).crowded.any())

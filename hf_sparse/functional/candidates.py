@@ -105,9 +105,13 @@ class _Candidates(Function):
         return None, None, None
 
     @staticmethod
+    def tangent(ctx, *tangents) -> tuple[None, None]:
+        return None, None
+
+    @staticmethod
     def vmap(info, in_dims, z: Tensor, alpha: float, impl: str):
         z = z.movedim(in_dims[0], 0)
-        columns, used = _Candidates.apply(z.flatten(0, 1), alpha, impl)
+        columns, used = _Candidates.call(z.flatten(0, 1), alpha, impl)
         return (columns.unflatten(0, z.shape[:2]), used.unflatten(0, z.shape[:2])), (0, 0)
 
 
@@ -117,7 +121,7 @@ def candidates(z: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Te
     C is 0 where the rows are to be solved densely: one of them is crowded or holds a NaN or infinite score, or all are
     fully masked. Works under ``torch.func`` transforms.
     """
-    return _Candidates.apply(z, alpha, impl)
+    return _Candidates.call(z, alpha, impl)
 
 
 class _Take(Function):
@@ -131,16 +135,20 @@ class _Take(Function):
     def setup_context(ctx, inputs, output) -> None:
         z, *places, ctx.impl = inputs
         ctx.length = z.shape[-1]
-        ctx.save_for_backward(*places)
+        Function.save(ctx, *places)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Put.apply(grad, *ctx.saved_tensors, ctx.length, ctx.impl), None, None, None
+        return _Put.call(grad, *ctx.saved_tensors, ctx.length, ctx.impl), None, None, None
+
+    @staticmethod
+    def tangent(ctx, of_z: Tensor, *rest: None) -> Tensor:
+        return _Take.call(of_z, *ctx.saved_tensors, ctx.impl)
 
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
         *tensors, impl = inputs
-        return _Take.apply(*_batched(info.batch_size, in_dims, tensors), impl), 0
+        return _Take.call(*_batched(info.batch_size, in_dims, tensors), impl), 0
 
 
 class _Put(Function):
@@ -160,17 +168,21 @@ class _Put(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.impl = inputs[4]
-        ctx.save_for_backward(inputs[1], inputs[2])
+        _, *places, ctx.length, ctx.impl = inputs
+        Function.save(ctx, *places)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return _Take.apply(grad, *ctx.saved_tensors, ctx.impl), None, None, None, None
+        return _Take.call(grad, *ctx.saved_tensors, ctx.impl), None, None, None, None
+
+    @staticmethod
+    def tangent(ctx, of_values: Tensor, *rest: None) -> Tensor:
+        return _Put.call(of_values, *ctx.saved_tensors, ctx.length, ctx.impl)
 
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
         *tensors, length, impl = inputs
-        return _Put.apply(*_batched(info.batch_size, in_dims, tensors), length, impl), 0
+        return _Put.call(*_batched(info.batch_size, in_dims, tensors), length, impl), 0
 
 
 def _batched(size: int, in_dims: tuple, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -197,7 +209,7 @@ def take(z: Tensor, columns: Tensor, used: Tensor, impl: str = "torch") -> Tenso
 
     ``impl="cpp"``, for columns that ``candidates`` found by the kernel, writes the gradient by the kernel, too.
     """
-    return _Take.apply(z, columns, used, impl)
+    return _Take.call(z, columns, used, impl)
 
 
 def put(values: Tensor, columns: Tensor, used: Tensor, length: int, impl: str = "torch") -> Tensor:
@@ -208,4 +220,4 @@ def put(values: Tensor, columns: Tensor, used: Tensor, length: int, impl: str = 
     >>> put(torch.tensor([[0.7, 0.3]]), torch.tensor([[2, 0]]), torch.tensor([[True, True]]), 4)
     tensor([[0.3000, 0.0000, 0.7000, 0.0000]])
     """
-    return _Put.apply(values, columns, used, length, impl)
+    return _Put.call(values, columns, used, length, impl)

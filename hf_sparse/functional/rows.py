@@ -113,12 +113,12 @@ def is_readable(x: Tensor) -> bool:
     return True
 
 
-def is_transformed(x: Tensor) -> bool:
-    """Whether a transform of ``torch.func`` is at work, or ``x`` has a tangent (forward-mode differentiation).
+def is_transformed(*tensors: Tensor) -> bool:
+    """Whether a transform of ``torch.func`` is at work, or one of the tensors has a tangent (forward mode).
 
     Both follow only operations, and functions that say how they are transformed. Never in a graph.
     """
-    return not in_graph() and (torch._C._are_functorch_transforms_active() or has_tangent(x))
+    return not in_graph() and (torch._C._are_functorch_transforms_active() or any(map(has_tangent, tensors)))
 
 
 def has_tangent(x: Tensor) -> bool:

@@ -91,7 +91,7 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
         impl: see ``chosen_for``.
     """
     base, base_settings = underlying(name, settings)
-    transformed = is_transformed(z)
+    transformed = is_transformed(z, y)
     if transformed and impl in ("cpp", "triton"):
         raise ValueError(
             f'impl="{impl}" computes losses that neither torch.func nor forward mode can differentiate; use '
@@ -118,6 +118,7 @@ def _is_softmax(alpha: float | Tensor) -> bool:
 
 
 def _cross_entropies(z: Tensor, y: Tensor, counted: Tensor, impl: str) -> Tensor:
+    """Of all that is computed at alpha = 1, the one thing that the C++ kernel knows."""
     by_kernel = z.device.type == "cpu" and (impl == "cpp" or (_is_long(z) and not is_transformed(z)))
     if chosen(impl, z, None if by_kernel else 1.0) == "cpp":
         return cross_entropy_by_kernel(z, y)

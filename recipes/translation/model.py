@@ -62,6 +62,13 @@ def build_model(
     return model
 
 
+def for_training(model: PreTrainedModel, bf16: bool) -> PreTrainedModel:
+    """A dense model with the attention that is fast in training; its products may be made in bfloat16."""
+    if bf16:  # torch's fused attention is slow in bfloat16 for rows as short as these
+        model.set_attn_implementation("eager")
+    return model
+
+
 def encode(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerFast) -> Dataset:
     """Token ids of both sides; pairs longer than ``LONGEST`` tokens are left out."""
     sources = tokenizer([pair.source for pair in pairs]).input_ids

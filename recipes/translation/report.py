@@ -241,11 +241,11 @@ def _by_themselves(path: str) -> str:
 
 @block
 def translation_from_scratch() -> str:
-    """After two epochs."""
+    """After few steps."""
     return _by_themselves(FROM_SCRATCH)
 
 
 @block
 def translation_converged() -> str:
-    """After seven and a half epochs."""
+    """After more of them."""
     return _by_themselves(CONVERGED)

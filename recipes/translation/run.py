@@ -40,7 +40,7 @@ from ..lib.study import Study, main
 from ..lib.training import train
 from .data import Pair, name_of_test, read_named, words
 from .measures import bleu_of, coverage, most_repeated
-from .model import Task, as_read, build_model, prepared
+from .model import Task, as_read, build_model, for_training, prepared
 from .report import card, condensed, report
 from .systems import (
     SYSTEMS,
@@ -165,17 +165,10 @@ def trained(
     }
 
 
-def for_training(model: PreTrainedModel, settings: Translation) -> PreTrainedModel:
-    """The dense model with attention that is fast in the training of ``settings``."""
-    if settings.bf16:  # torch's fused attention is slow in bfloat16 for rows as short as these
-        model.set_attn_implementation("eager")
-    return model
-
-
 def base(settings: Translation, folder: Path) -> Figures:
     """Make the model that every system resumes from: trained with softmax, or untrained if ``base_steps`` is 0."""
     task, steps, figures = task_of(settings), settings.base_steps, {}
-    model = for_training(build_model(task.tokenizer, settings.seed), settings)
+    model = for_training(build_model(task.tokenizer, settings.seed), settings.bf16)
     if steps:
         # The learning rate does not fall to zero, because systems resume from here.
         figures = trained(model, task.rows, settings, folder, steps, settings.lr, schedule_steps=steps * 5 // 3)
@@ -221,7 +214,7 @@ def made(settings: Translation, folder: Path, system: System) -> Figures:
                 "predicted": FertilityPredictor.from_pretrained(shared / "predictor"),
             }
         start = AutoModelForSeq2SeqLM.from_pretrained(sibling(folder, "base", settings) / "model")
-        model = make_sparse(for_training(start, settings), system, bounds, settings.temperature)
+        model = make_sparse(for_training(start, settings.bf16), system, bounds, settings.temperature)
         rows = with_fertility(task_of(settings).rows, system, counts)
         lr = settings.tuning_lr if settings.base_steps else settings.lr
         figures = trained(model, rows, settings, folder, settings.steps, lr)

@@ -33,7 +33,7 @@ from ..lib.study import Study, main
 from ..lib.training import StepSeconds, annealing, train
 from ..translation.data import name_of_test
 from ..translation.measures import bleu_of
-from ..translation.model import Task, build_model, encode
+from ..translation.model import Task, build_model, encode, for_training
 from .data import read_task
 from .measures import (
     METRICS,
@@ -218,9 +218,7 @@ def tempered(head: str | Mapping[str, Any] | None, multiple: float, vocabulary: 
 def built(settings: Sweep) -> PreTrainedModel:
     """The untrained model of a run."""
     tokenizer = task_of(settings).tokenizer
-    model: PreTrainedModel = build_model(tokenizer, settings.seed, settings.dropout, settings.tied)
-    if settings.bf16:  # torch's fused attention is slow in bfloat16 for rows as short as these
-        model.set_attn_implementation("eager")
+    model = for_training(build_model(tokenizer, settings.seed, settings.dropout, settings.tied), settings.bf16)
     if settings.head or settings.attention:
         head = tempered(settings.head, settings.temperature, len(tokenizer))
         model = hf_sparse.sparsify(model, attn=settings.attention, head=head)

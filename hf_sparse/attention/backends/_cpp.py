@@ -31,7 +31,7 @@ def cpp_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
     """The reason why the kernel cannot serve a call of entmax, or None; a missing compiler is none."""
     if isinstance(call.mask, BlockMask):
         return "takes a matrix for a mask, was a BlockMask"
-    if in_graph() or any(map(is_transformed, (call.query, call.key, call.value))):
+    if in_graph() or is_transformed(call.query, call.key, call.value):
         return "cannot be traced, compiled or transformed"
     low, high = map(float, alpha.detach().aminmax()) if torch.is_tensor(alpha) else (alpha, alpha)
     if not LOWEST_ATTENTION_ALPHA <= low <= high <= HIGHEST_ALPHA:

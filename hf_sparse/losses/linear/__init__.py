@@ -127,7 +127,7 @@ def linear_fenchel_young_loss(
             f"alpha of a fused loss must be a number, was a tensor of shape {tuple(base_settings['alpha'].shape)}; "
             "use entmax_loss of the logits, which gives it a gradient"
         )
-    if is_transformed(hidden):
+    if is_transformed(hidden, weight):
         raise RuntimeError(
             "fused linear losses cannot be transformed by torch.func (grad, vmap, ...); use the loss of the logits: "
             "fenchel_young_loss, or a model without fused_loss=True"
