@@ -131,7 +131,7 @@ def runs() -> dict[str, Sweep]:
     made |= {f"output-{alpha:g}": Sweep(head=output(alpha), attention=within(1.5)) for alpha in (1, 1.33, 2)}
     made |= {f"attention-{alpha:g}": Sweep(head=output(1.5), attention=within(alpha)) for alpha in (1.33, 2)}
     made["en-de-output-1.33"] = dataclasses.replace(made["output-1.33"], reverse=True)
-    for name in ("softmax", "entmax15", "output-alpha_relu"):
+    for name in ("softmax", "entmax15", "output-1.33", "output-alpha_relu"):
         made[f"{name}-smoothed"] = dataclasses.replace(made[name], label_smoothing=0.1)
     for tau in (0.0, 1.0, 5.0):
         made[f"output-alpha_relu-tau-{tau:g}"] = Sweep(head=relu(tau=tau))
