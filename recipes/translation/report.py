@@ -74,13 +74,17 @@ def is_system(record: Record) -> bool:
 
 def comparison(records: Sequence[Record]) -> str:
     """Figures of all systems, one line per system; only systems with a model of their own have a training time."""
-    lines = ["system                 BLEU   chrF    REP   DROP   tokens/step   tokens attended   training   decoding"]
-    for record in records:
-        row, seed = record["figures"], record["settings"]["seed"]
-        name = f"{record['run']}, {seed}" if seed else record["run"]
+    names = [
+        f"{record['run']}, {record['settings']['seed']}" if record["settings"]["seed"] else record["run"]
+        for record in records
+    ]
+    width = max(map(len, ["system", *names]))
+    lines = [f"{'system':<{width}}   BLEU   chrF    REP   DROP   tokens/step   tokens attended   training   decoding"]
+    for name, record in zip(names, records):
+        row = record["figures"]
         training = f"{row['training_seconds']:.0f}s" if "training_seconds" in row else ""
         lines.append(
-            f"{name:<21}{row['bleu']:>6.2f} {row['chrf']:>6.2f} {row['rep']:>6.2f} {row['drop']:>6.2f} "
+            f"{name:<{width}} {row['bleu']:>6.2f} {row['chrf']:>6.2f} {row['rep']:>6.2f} {row['drop']:>6.2f} "
             f"{row['attended_at_a_step']:>13.2f} {row['attended_share']:>17.1%} {training:>10} "
             f"{row['decoding_seconds']:>9.0f}s"
         )
@@ -113,6 +117,7 @@ def card(record: Record, records: Sequence[Record]) -> Card | None:
     row, settings = record["figures"], record["settings"]
     bounds = {None: "", "guided": ", with guided fertilities", "predicted": ", with predicted fertilities"}
     extras = bounds.get(row["fertility"], f", with a fertility of {row['fertility']} for every token")
+    extras += " in training as at test" if row.get("throughout") else ""
     extras += ", with coverage vectors" if has_coverage(row) else ""
     swap = "" if row["attention"] == "softmax" else f", with {row['attention']} in place of softmax in cross-attention"
     source, target = sides(settings["data"], settings["source"], settings["target"])
@@ -152,6 +157,7 @@ def table(records: dict[str, list[Record]]) -> list[str]:
     for seeds in records.values():
         row = seeds[0]["figures"]
         fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
+        fertility = f"{fertility}, in training too" if row.get("throughout") else fertility
         search = _search([record["figures"]["penalty"] for record in seeds])
         attention = f"{row['attention']}{', coverage vector' if has_coverage(row) else ''}"
         figures = [

@@ -251,6 +251,7 @@ def translated(settings: Translation, folder: Path) -> Figures:
     return {
         "attention": system.attention,
         "fertility": system.fertility,
+        "throughout": system.throughout,
         "penalty": None if penalty is None else vars(penalty),
         "config": hf_sparse.sparse_config(model).to_dict(),
         "bleu": bleu_of(settings.target).corpus_score(found.texts, [targets]).score,

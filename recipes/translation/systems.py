@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,12 +45,15 @@ class System:
     Attributes:
         attention: map in cross-attention.
         fertility: a number for constant bounds, ``"guided"``, ``"predicted"``, or None for no bounds.
+        throughout: whether training has the predicted bounds, too, and not those of the aligner's counts in the very
+            sentence, as in the paper.
         penalty: whether beam search has a coverage penalty; the model is that of the system without.
         coverage: whether attention received at earlier steps enters the scores, through learned vectors.
     """
 
     attention: str
     fertility: float | str | None = None
+    throughout: bool = False
     penalty: bool = False
     coverage: bool = False
 
@@ -66,7 +69,7 @@ class System:
     @property
     def model_name(self) -> str:
         """Name of the system that trains this one's model."""
-        return next(name for name, other in SYSTEMS.items() if other.cross == self.cross)
+        return next(name for name, other in SYSTEMS.items() if other == replace(self, penalty=False))
 
 
 SYSTEMS = {
@@ -81,6 +84,8 @@ SYSTEMS = {
     "csparsemax-3": System("csparsemax", 3.0),
     "csparsemax-guided": System("csparsemax", "guided"),
     "csparsemax-predicted": System("csparsemax", "predicted"),
+    "csoftmax-predicted-throughout": System("csoftmax", "predicted", throughout=True),
+    "csparsemax-predicted-throughout": System("csparsemax", "predicted", throughout=True),
 }
 
 
@@ -126,8 +131,8 @@ def train_predictor(
 
 
 def with_fertility(rows: Dataset, system: System, counts: list[list[int]]) -> Dataset:
-    """Add the bounds under which a model that predicts them is trained: the counts plus one."""
-    if system.fertility != "predicted":
+    """Add the bounds under which a model that predicts them at test is trained: the counts plus one."""
+    if system.fertility != "predicted" or system.throughout:
         return rows
     return rows.add_column("fertility", [[count + 1.0 for count in row] for row in counts])
 
