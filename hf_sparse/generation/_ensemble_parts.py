@@ -10,6 +10,8 @@ from torch import nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..cache_name import CACHE
+
 
 class JoinedEncoders(nn.Module):
     """Several encoders that read the same input; ``last_hidden_state`` holds their states side by side.
@@ -89,7 +91,7 @@ def split_caches(cache: Cache) -> list[Cache]:
         parts = [cache.self_attention_cache, cache.cross_attention_cache]
     if not all(isinstance(part, JoinedCache) for part in parts):
         raise TypeError(
-            f"past_key_values must be a cache that the ensemble itself returned, was a {type(cache).__name__}; "
+            f"{CACHE} must be a cache that the ensemble itself returned, was a {type(cache).__name__}; "
             "pass None to start with an empty one"
         )
     members = [part.split() for part in parts]

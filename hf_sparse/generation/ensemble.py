@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
+from ..cache_name import CACHE
 from ..config import MapConfig, SparseConfig
 from ..functional.head_weight import num_classes
 from ..functional.rows import accumulation_dtype
@@ -115,9 +116,10 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         position_ids: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         logits_to_keep: int = 0,
         member_inputs: list[dict[str, object]] | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: object,
     ) -> CausalLMOutputWithPast | Seq2SeqLMOutput:
         """Log-probabilities of the averaged distribution.
@@ -128,14 +130,15 @@ class Ensemble(PreTrainedModel, GenerationMixin):
             position_ids: (B, T), for members that take them.
             decoder_input_ids: (B, T) of encoder-decoders.
             encoder_outputs: the output of ``get_encoder()``, in place of ``input_ids``.
-            past_key_values: a cache that an earlier call returned.
+            cache: a cache that an earlier call returned.
             logits_to_keep: number of last positions to compute; 0 for all.
             member_inputs: keyword arguments for each member, in place of all others, as ``generate`` makes them.
+            past_key_values: the name of ``cache`` before Transformers 5.24.
             **kwargs: for every member, such as ``use_cache``.
 
         Returns:
             A ``CausalLMOutputWithPast`` or ``Seq2SeqLMOutput`` with ``logits`` (B, T, V), float32 (float64 if a
-            member's are), and ``past_key_values``.
+            member's are), and the cache, under the name that Transformers has for it.
 
         Raises:
             TypeError: a cache that does not come from an ensemble.
@@ -150,7 +153,8 @@ class Ensemble(PreTrainedModel, GenerationMixin):
                 "decoder_input_ids": decoder_input_ids,
             }
             given = {name: value for name, value in given.items() if value is not None}
-            member_inputs = self._inputs_of_members(given | kwargs, encoder_outputs, past_key_values)
+            cache = past_key_values if cache is None else cache
+            member_inputs = self._inputs_of_members(given | kwargs, encoder_outputs, cache)
         outputs = [
             _member_output(number, member, inputs, logits_to_keep)
             for number, (member, inputs) in enumerate(zip(self.members, member_inputs))
@@ -158,21 +162,20 @@ class Ensemble(PreTrainedModel, GenerationMixin):
         log_mean = functools.reduce(torch.logaddexp, [log_p for log_p, _ in outputs]) - math.log(len(outputs))
         caches = [cache for _, cache in outputs if cache is not None]
         output_class = Seq2SeqLMOutput if self.config.is_encoder_decoder else CausalLMOutputWithPast
-        return output_class(
-            logits=log_mean, past_key_values=join_caches(caches) if len(caches) == len(outputs) else None
-        )
+        joined = join_caches(caches) if len(caches) == len(outputs) else None
+        return output_class(logits=log_mean, **{CACHE: joined})
 
     def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
-        past_key_values: Cache | None = None,
         encoder_outputs: BaseModelOutput | None = None,
         *,
         logits_to_keep: int = 0,
         **kwargs: object,
     ) -> dict[str, object]:
         """The inputs of one decoding step, prepared by each member."""
-        inputs = self._inputs_of_members(kwargs, encoder_outputs, past_key_values)
+        cache = cast("Cache | None", kwargs.pop(CACHE, None))
+        inputs = self._inputs_of_members(kwargs, encoder_outputs, cache)
         steps = [member.prepare_inputs_for_generation(input_ids, **own) for member, own in zip(self.members, inputs)]
         return {"member_inputs": steps, "logits_to_keep": logits_to_keep}
 
@@ -216,21 +219,21 @@ class Ensemble(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict[str, object], *args: object, **kwargs: object
     ) -> None:
-        if model_kwargs.get("past_key_values") is not None:
+        if model_kwargs.get(CACHE) is not None:
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
             return
         caches = []
         inputs = self._inputs_of_members(model_kwargs, model_kwargs.get("encoder_outputs"), None)
         for member, own in zip(self.members, inputs):
             member._prepare_cache_for_generation(generation_config, own, *args, **kwargs)
-            caches.append(own.get("past_key_values"))
+            caches.append(own.get(CACHE))
             if generation_config.use_cache and caches[-1] is None:
                 raise ValueError(
-                    f"{type(member).__name__} keeps its cache elsewhere than in past_key_values, where an ensemble "
-                    "needs it; pass use_cache=False"
+                    f"{type(member).__name__} keeps its cache elsewhere than in {CACHE}, where an ensemble needs it; "
+                    "pass use_cache=False"
                 )
         if generation_config.use_cache:
-            model_kwargs["past_key_values"] = join_caches(caches)
+            model_kwargs[CACHE] = join_caches(caches)
 
     def _inputs_of_members(
         self, inputs: dict[str, object], encoder_outputs: BaseModelOutput | None, cache: Cache | None
@@ -254,7 +257,7 @@ def _inputs_of_member(
     if states is not None:
         own["encoder_outputs"] = states
     if cache is not None:
-        own["past_key_values"] = cache
+        own[CACHE] = cache
     return own
 
 
@@ -271,4 +274,4 @@ def _member_output(
     logits = output.logits[:, -logits_to_keep:]
     if logits[:, -1].isnan().any():
         raise ValueError(f"member {number} of the ensemble ({type(member).__name__}) has NaN in its logits")
-    return logits.log_softmax(-1, dtype=accumulation_dtype(logits)), output.get("past_key_values")
+    return logits.log_softmax(-1, dtype=accumulation_dtype(logits)), output.get(CACHE)

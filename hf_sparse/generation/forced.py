@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from ..cache_name import CACHE, OLD_NAME
 from ..functional.arguments import check_tensor
 from ..model.distribution import distribution
 from ..model.state import is_sparse, prompt_adapter, raw_scores, transformers_model
@@ -216,7 +217,7 @@ def check_prompt(model: PreTrainedModel, inputs: Mapping[str, object]) -> None:
     if model.config.is_encoder_decoder:
         return
     name = type(model).__name__
-    for other in ("inputs_embeds", "past_key_values"):
+    for other in ("inputs_embeds", CACHE, OLD_NAME):
         if inputs.get(other) is not None:
             raise ValueError(
                 f"{name} decodes from {other} (given, or made by its own generate), which sequences do not show; give "

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..cache_name import CACHE
 from ..fertility.source import source_bounds
 from ..functional.arguments import check_count
 from ..model.state import probabilities
@@ -258,7 +259,7 @@ class Continuations:
 
     @torch.no_grad()
     def _step(self, tokens: Tensor, cache: Cache | None) -> tuple[Tensor, Cache]:
-        inputs: dict[str, object] = {"past_key_values": cache, "use_cache": True}
+        inputs: dict[str, object] = {CACHE: cache, "use_cache": True}
         if self.model.config.is_encoder_decoder:
             rows = len(tokens)
             inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=self.encoded.expand(rows, -1, -1))
@@ -270,4 +271,4 @@ class Continuations:
             inputs["input_ids"] = tokens
         output = self.model(**inputs)
         p = probabilities(self.model, check_logits(output.logits[:, -1]))
-        return p, output.past_key_values
+        return p, output[CACHE]

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ..attention import AttentionSite, attention_sites
 from ..attention.find import named_attention
+from ..cache_name import CACHE
 from .dry_run import DryRun, dry_run, input_device
 from .lazy_logits import LinearLogits
 from .state import sparse_config
@@ -66,7 +67,7 @@ def _missing_arguments(record: DryRun) -> Iterator[tuple[str, str]]:
         if not site.is_sequential or not record.counts[path].calls:
             continue
         wanted = ["fertility"] if site.is_constrained else ["target_mask"]
-        wanted += [] if record.output.get("past_key_values") is None else ["past_key_values"]
+        wanted += [] if record.output.get(CACHE) is None else [CACHE]
         yield from ((path, name) for name in wanted if name not in record.counts[path].received)
 
 

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..attention import attention_sites
+from ..cache_name import CACHE, OLD_NAME
 from ..config import MapConfig
 from .audit import CHECKS, with_arguments
 from .cold_start import cold_start
@@ -295,7 +296,7 @@ def causality(model: PreTrainedModel, inputs: Inputs) -> float | None:
 
 def _without_last_two(inputs: Inputs, key: str, length: int) -> dict[str, Any]:
     """The other arguments for a call on all but the last two tokens of ``key``."""
-    rest = {name: value for name, value in inputs.items() if name not in (key, "labels", "past_key_values")}
+    rest = {name: value for name, value in inputs.items() if name not in (key, "labels", CACHE, OLD_NAME)}
     if key != "input_ids":
         return rest
     rest.pop("attention_mask", None)
@@ -319,7 +320,7 @@ def cache_difference(model: PreTrainedModel, inputs: Inputs) -> float | None:
     """
     tokens = _tokens(model, inputs)
     takes = inspect.signature(type(model).forward).parameters
-    if tokens is None or not {"past_key_values", "use_cache"} <= set(takes):
+    if tokens is None or not {CACHE, "use_cache"} <= set(takes):
         return None
     key, length = tokens
     rest = _without_last_two(inputs, key, length)
@@ -331,8 +332,8 @@ def cache_difference(model: PreTrainedModel, inputs: Inputs) -> float | None:
         padding = {} if mask is None else {"attention_mask": mask[:, :seen]}
         torch.manual_seed(0)
         with torch.no_grad():
-            output = model(**rest, **padding, **{key: ids}, past_key_values=cache, use_cache=True)
-        cache = output.get("past_key_values")
+            output = model(**rest, **padding, **{key: ids, CACHE: cache}, use_cache=True)
+        cache = output.get(CACHE)
         if cache is None:
             return None
         steps.append(output.logits)

@@ -12,6 +12,7 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationCon
 
 from ..attention.screened_cache import ScreenedCache
 from ..attention.site import AttentionSite, attention_sites
+from ..cache_name import CACHE, cache_in
 
 SCREENED = "screened"
 _ENTMAX_ONLY = (
@@ -28,9 +29,9 @@ def check_screened(model: PreTrainedModel, kwargs: Mapping[str, object]) -> None
         ValueError: no sparse attention in the decoder that the kernel computes; a model on another device, or one
             whose ``generate`` is not that of Transformers; another cache, or none, was asked for.
     """
-    if kwargs.get("past_key_values") is not None or kwargs.get("use_cache") is False:
+    if cache_in(kwargs) is not None or kwargs.get("use_cache") is False:
         raise ValueError(
-            'cache_implementation="screened" makes a cache of its own: leave past_key_values and use_cache=False out'
+            f'cache_implementation="screened" makes a cache of its own: leave {CACHE} and use_cache=False out'
         )
     if "model_kwargs" not in signature(model._dense_class._prepare_cache_for_generation).parameters:
         raise ValueError(
@@ -75,7 +76,7 @@ def screen_cache(model: PreTrainedModel, generation_config: GenerationConfig, mo
     Raises:
         ValueError: the model has no cache of keys and values, or one of its own.
     """
-    made = model_kwargs.get("past_key_values")
+    made = model_kwargs.get(CACHE)
     if isinstance(made, EncoderDecoderCache):
         parts: tuple[Cache, ...] = (made.self_attention_cache, made.cross_attention_cache)
     else:
@@ -94,6 +95,6 @@ def screen_cache(model: PreTrainedModel, generation_config: GenerationConfig, mo
             f'cache_implementation="screened": every layer of {type(model).__name__} has a sliding window, or is no '
             "attention; leave it out"
         )
-    model_kwargs["past_key_values"] = EncoderDecoderCache(*screened) if len(parts) > 1 else screened[0]
+    model_kwargs[CACHE] = EncoderDecoderCache(*screened) if len(parts) > 1 else screened[0]
     if generation_config.is_assistant:
-        model_kwargs["past_key_values"].activate_past_recording()
+        model_kwargs[CACHE].activate_past_recording()

@@ -28,6 +28,7 @@ import hf_sparse.functional as F
 from hf_sparse import from_pretrained, is_sparse, sparsify, unsparsify
 from hf_sparse.attention.inline import InlineAttention, divert, restore
 from hf_sparse.attention.site import SITE, AttentionSite, attention_sites, observe
+from hf_sparse.cache_name import CACHE
 from hf_sparse.config import MapConfig
 from tests.tiny_inline_models import INLINE, INLINE_CAUSAL, inputs_of, tiny_inline_model
 from tests.tiny_models import DECODER, TOKENS, attentions, spread, tokens
@@ -111,8 +112,8 @@ def test_cached_decoding_equals_prefill(name):
     ids = tokens()
     cache, steps = None, []
     for position in range(ids.shape[1]):
-        output = model(ids[:, position : position + 1], past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(ids[:, position : position + 1], **{CACHE: cache}, use_cache=True)
+        cache = output[CACHE]
         steps.append(output.logits)
     torch.testing.assert_close(torch.cat(steps, dim=1), model(ids).logits, atol=1e-6, rtol=1e-6)
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from hf_sparse import SparseTrainer, compare, from_pretrained, sparse_config, sparsify
 from hf_sparse.attention import attention_sites, set_impl
+from hf_sparse.cache_name import CACHE
 from hf_sparse.config import MapConfig, SparseConfig
 from hf_sparse.functional.score_transforms import length_scale
 from tests.tiny_models import attentions, labelled, tiny_model, tokens
@@ -80,8 +81,8 @@ def test_decoding_with_a_cache_equals_one_call(name, choice):
     expected = model(tokens()).logits
     cache, steps = None, []
     for position in range(tokens().shape[1]):
-        output = model(tokens()[:, position : position + 1], past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(tokens()[:, position : position + 1], **{CACHE: cache}, use_cache=True)
+        cache = output[CACHE]
         steps.append(output.logits)
     torch.testing.assert_close(torch.cat(steps, 1), expected, atol=1e-5, rtol=1e-4)
     static = {"do_sample": False, "max_new_tokens": 4}

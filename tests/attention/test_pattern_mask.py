@@ -19,6 +19,7 @@ from hf_sparse.attention import mask as mask_module
 from hf_sparse.attention import set_impl
 from hf_sparse.attention.interface import NAME
 from hf_sparse.attention.mask import PatternMask
+from hf_sparse.cache_name import CACHE
 from tests.kernels.devices import DEVICE, needs_triton
 from tests.tiny_models import labelled, tiny_model
 
@@ -38,7 +39,7 @@ def asked_for(create, kind=NAME, *, queries=7, padding=None, cache=None, **other
     """The mask that a model would get under an attention implementation."""
     embeddings = torch.zeros(2, queries, HIDDEN)
     return create(
-        config(kind, sliding_window=3, attention_chunk_size=3), embeddings, padding, past_key_values=cache, **others
+        config(kind, sliding_window=3, attention_chunk_size=3), embeddings, padding, **{CACHE: cache}, **others
     )
 
 

@@ -13,6 +13,7 @@ from transformers import DynamicCache
 from hf_sparse import ScreenedCache, sparsify
 from hf_sparse.attention import observe
 from hf_sparse.attention.screened_cache import CacheReads, ScreenedLayer, layer_of
+from hf_sparse.cache_name import CACHE
 from hf_sparse.kernels import CodedKeys, RowsRead
 from tests.tiny_models import tiny_model, tokens
 from tests.tolerances import WEIGHT
@@ -185,9 +186,9 @@ def test_what_cannot_be_screened_is_refused():
 def stepped(model, cache, **options):
     """The last hidden state of seven tokens, the last two of them one at a time."""
     ids = tokens(2, 7)
-    model.model(input_ids=ids[:, :5], past_key_values=cache)
+    model.model(input_ids=ids[:, :5], **{CACHE: cache})
     for i in (5, 6):
-        output = model.model(input_ids=ids[:, i : i + 1], past_key_values=cache, **options)
+        output = model.model(input_ids=ids[:, i : i + 1], **{CACHE: cache}, **options)
     return output.last_hidden_state
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_sparse import Ensemble, enumerate_support, is_sparse, probabilities, sparsify, unsparsify
+from hf_sparse.cache_name import CACHE
 from hf_sparse.generation._ensemble_parts import JoinedEncoders
 from tests.model.test_generate import strings_of
 from tests.tiny_models import EOS, PAD, tiny_model
@@ -187,11 +188,11 @@ def test_a_batch_is_decoded_as_its_rows_are():
 def test_forward_with_its_own_cache_continues_the_text():
     members, ensemble, inputs = make("llama+gpt2")
     first = ensemble(inputs["input_ids"], use_cache=True)
-    second = ensemble(torch.tensor([[4]]), past_key_values=first.past_key_values, use_cache=True)
+    second = ensemble(torch.tensor([[4]]), **{CACHE: first[CACHE]}, use_cache=True)
     expected = mean_distribution(members, inputs, (4,))
     torch.testing.assert_close(probabilities(ensemble, second.logits[0, -1]).double(), expected, atol=1e-6, rtol=1e-5)
     with pytest.raises(TypeError, match="a cache that the ensemble itself returned, was a DynamicCache"):
-        ensemble(torch.tensor([[4]]), past_key_values=members[0](inputs["input_ids"]).past_key_values)
+        ensemble(torch.tensor([[4]]), **{CACHE: members[0](inputs["input_ids"])[CACHE]})
 
 
 @torch.no_grad()

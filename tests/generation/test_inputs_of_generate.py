@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from hf_sparse import certify, compare_with_empty, enumerate_support, score_sequences, sparsify, step_supports
+from hf_sparse.cache_name import CACHE
 from tests.enumeration import model_and_inputs
 from tests.tiny_models import BOS, DECODER, EOS, PAD, TOKENS, tiny_model, tokens
 
@@ -235,12 +236,12 @@ def test_a_prompt_of_peft_counts_in_the_scores_of_an_encoder_decoder(name, adapt
 def test_inputs_that_sequences_do_not_show_are_refused_by_name():
     model, inputs = model_and_inputs("gpt2", "entmax15")
     embedded = {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"]).detach()}
-    cached = {**inputs, "past_key_values": model(**inputs).past_key_values}
+    cached = {**inputs, CACHE: model(**inputs)[CACHE]}
     sequences = torch.cat([inputs["input_ids"], torch.tensor([[4, 5]])], dim=1)
     for given, message in (
         (embedded, "GPT2LMHeadModel decodes from inputs_embeds"),
         ({**inputs, **embedded}, "GPT2LMHeadModel decodes from inputs_embeds"),
-        (cached, "GPT2LMHeadModel decodes from past_key_values"),
+        (cached, f"GPT2LMHeadModel decodes from {CACHE}"),
         ({"attention_mask": inputs["attention_mask"]}, "must have input_ids, .*, had attention_mask"),
     ):
         for score in (

@@ -10,6 +10,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_sparse import SparseTrainer, sparsify
 from hf_sparse.attention import observe
+from hf_sparse.cache_name import CACHE
 from tests.tiny_models import labelled, tiny_model, tokens
 from tests.tolerances import GRADIENT
 from tests.training.test_trainer import arguments, rows_of_uneven_length
@@ -71,11 +72,11 @@ def test_inductor_trains_as_eager_mode_does(name):
 def test_inductor_decodes_from_a_static_cache():
     model = sparsify(tiny_model("llama", num_hidden_layers=1), attn="entmax15", head="sparsemax")
     ids, cache = tokens(length=9), StaticCache(model.config, max_cache_len=12)
-    model(ids[:, :7], past_key_values=cache, log_probs=True)
+    model(ids[:, :7], **{CACHE: cache}, log_probs=True)
     step = torch.compile(model, fullgraph=True)
     whole = model(ids, log_probs=True).logits
     for position in (7, 8):
-        logits = step(ids[:, position : position + 1], past_key_values=cache, log_probs=True).logits
+        logits = step(ids[:, position : position + 1], **{CACHE: cache}, log_probs=True).logits
         torch.testing.assert_close(logits[:, 0], whole[:, position], atol=1e-3, rtol=1e-4)
         assert torch.equal(logits[:, 0].exp() == 0, whole[:, position].exp() == 0)
 

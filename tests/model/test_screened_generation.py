@@ -16,6 +16,7 @@ from transformers import (
 from hf_sparse import ScreenedCache, is_sparse, sparsify
 from hf_sparse.attention import set_impl
 from hf_sparse.attention.backends import _screened
+from hf_sparse.cache_name import CACHE
 from tests.tiny_models import PAD, tiny_model, tokens
 from tests.tiny_whisper import FRAMES, tiny_whisper
 
@@ -39,21 +40,21 @@ MAPS = {
 }
 
 
-def generated(model, inputs, cache=None, steps=12, **options):
+def generated(model, inputs, implementation=None, steps=12, **options):
     torch.manual_seed(3)
     options = {"max_new_tokens": steps, "min_new_tokens": steps, "do_sample": False, "pad_token_id": PAD} | options
     return model.generate(
-        **inputs, **options, cache_implementation=cache, return_dict_in_generate=True, output_logits=True
+        **inputs, **options, cache_implementation=implementation, return_dict_in_generate=True, output_logits=True
     )
 
 
 def check_same(model, inputs, **options):
     """The same tokens and probabilities; returns the screened cache."""
-    usual, screened = (generated(model, inputs, cache, **options) for cache in (None, "screened"))
+    usual, screened = (generated(model, inputs, cached, **options) for cached in (None, "screened"))
     assert torch.equal(usual.sequences, screened.sequences)
     for own, other in zip(screened.logits, usual.logits):
         torch.testing.assert_close(own.exp(), other.exp(), atol=1e-5, rtol=1e-3)
-    return screened.past_key_values
+    return screened[CACHE]
 
 
 def padded(rows=2, length=30):
@@ -124,8 +125,8 @@ def test_whisper(monkeypatch):
 def test_a_cache_of_the_user_goes_on_where_it_was():
     model = sparsify(tiny_model("llama"), attn="entmax15")
     ids, cache = tokens(1, 20), ScreenedCache(config=model.config)
-    first = model.generate(ids, past_key_values=cache, max_new_tokens=5, min_new_tokens=5, do_sample=False)
-    second = model.generate(first, past_key_values=cache, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    first = model.generate(ids, **{CACHE: cache}, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    second = model.generate(first, **{CACHE: cache}, max_new_tokens=5, min_new_tokens=5, do_sample=False)
     at_once = model.generate(ids, max_new_tokens=10, min_new_tokens=10, do_sample=False)
     assert torch.equal(second, at_once)
     assert cache.get_seq_length() == 29
@@ -141,7 +142,7 @@ def test_it_does_not_depend_on_what_computes_other_attention():
 def test_the_next_call_has_the_usual_cache_again():
     model = sparsify(tiny_model("llama"), attn="entmax15")
     generated(model, padded(), "screened")
-    assert type(generated(model, padded()).past_key_values) is DynamicCache
+    assert type(generated(model, padded())[CACHE]) is DynamicCache
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_models_for_which_everything_would_be_read_are_refused(maps, message):
     assert is_sparse(model)
 
 
-@pytest.mark.parametrize("options", [{"use_cache": False}, {"past_key_values": DynamicCache()}], ids=str)
+@pytest.mark.parametrize("options", [{"use_cache": False}, {CACHE: DynamicCache()}], ids=str)
 def test_two_caches_are_refused(options):
     model = sparsify(tiny_model("llama"), attn="entmax15")
     with pytest.raises(ValueError, match="makes a cache of its own"):
@@ -201,5 +202,5 @@ def test_sources_longer_than_the_window_of_the_decoder_are_read_whole():
     expected = model.generate(**options)
     found = model.generate(**options, cache_implementation="screened", return_dict_in_generate=True)
     assert torch.equal(found.sequences, expected)
-    crossed = found.past_key_values.cross_attention_cache
+    crossed = found[CACHE].cross_attention_cache
     assert [step.keys for step in crossed.reads] == [9]

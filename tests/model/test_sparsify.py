@@ -23,6 +23,7 @@ import hf_sparse.functional as F
 from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.attention.interface import NAME
 from hf_sparse.attention.site import attention_sites, observe
+from hf_sparse.cache_name import CACHE
 from hf_sparse.config import SparseConfig
 from hf_sparse.model.attach import change_settings
 from tests.tiny_models import ARCHITECTURES, CAUSAL, PAD, SEQ2SEQS, attentions, labelled, tiny_model, tokens
@@ -160,8 +161,8 @@ def test_cached_decoding_equals_prefill(name):
     whole = model(**{key: ids}, **extra).logits
     cache, steps = None, []
     for position in range(ids.shape[1]):
-        output = model(**{key: ids[:, position : position + 1]}, **extra, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(**{key: ids[:, position : position + 1]}, **extra, **{CACHE: cache}, use_cache=True)
+        cache = output[CACHE]
         steps.append(output.logits)
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-5, rtol=1e-5)
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
+from ...cache_name import CACHE, cache_in
 from .._call import AttentionCall
 from ..site import SITE, AttentionSite
 from ._spent import SpentLayer
 
-# The name under which the cache reaches the attention function; modules keep ``past_key_values`` to themselves.
-CACHE = "key_cache"
+KEY_CACHE = "key_cache"  # name under which the cache reaches the attention function; modules keep theirs to themselves
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Steps:
         spending = None
         if target_mask is not None:
             spending = target_mask[:, -num_queries:].expand(len(call.query), num_queries) > 0
-        cache = call.others.get(CACHE)
+        cache = call.others.get(KEY_CACHE)
         if cache is None:
             return cls(0, spending, None)
         layer, num_seen = _followed(module, cache)
@@ -93,7 +93,7 @@ def pass_cache_on(
     module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Forward pre-hook that passes the cache on to the attention function."""
-    return args, {**kwargs, CACHE: kwargs.get("past_key_values")}
+    return args, {**kwargs, KEY_CACHE: cache_in(kwargs)}
 
 
 def follow_cache(module: nn.Module, site: AttentionSite) -> None:
@@ -104,5 +104,5 @@ def follow_cache(module: nn.Module, site: AttentionSite) -> None:
 
 def received_names(call: AttentionCall) -> set[str]:
     """Names, as the model's forward has them, of the optional arguments that reached the attention function."""
-    names = {"fertility": "fertility", "target_mask": "target_mask", CACHE: "past_key_values"}
+    names = {"fertility": "fertility", "target_mask": "target_mask", KEY_CACHE: CACHE}
     return {name for key, name in names.items() if call.others.get(key) is not None}

@@ -10,10 +10,11 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
+from ...cache_name import CACHE, OLD_NAME, cache_in
 from ...functional.rows import upcast
 from ._constraints import Constraints, check_sums
 from ._membership import Membership
-from ._prefix_tree import PrefixCache, PrefixTree
+from ._prefix_tree import PrefixCache, PrefixTree, check_shareable
 
 
 class Lattice:
@@ -66,17 +67,20 @@ class Lattice:
                 NaN; or a processor that makes probabilities sum to more than 1.
         """
         kwargs = self._kwargs[0]
-        cache = kwargs.get("past_key_values")
-        if isinstance(cache, Cache) and cache.get_seq_length() > 0:
-            raise ValueError("exact search starts from the prompt; pass past_key_values=None, not a filled cache")
+        cache = cache_in(kwargs)
+        if isinstance(cache, Cache):
+            check_shareable(cache)
+            if cache.get_seq_length() > 0:
+                raise ValueError(f"exact search starts from the prompt; pass {CACHE}=None, not a filled cache")
         inputs = self._model.prepare_inputs_for_generation(self._prompts, is_first_iteration=True, **kwargs)
         output = self._model(**inputs, return_dict=True)
-        kwargs.pop("past_key_values", None)
-        filled = output.get("past_key_values")  # as generate does: an adapter may have put in a cache of its own
+        for cache_name in (CACHE, OLD_NAME):
+            kwargs.pop(cache_name, None)
+        filled = output.get(CACHE)  # as generate does: an adapter may have put in a cache of its own
         if kwargs.get("use_cache"):
             if not isinstance(filled, Cache):
                 name = type(self._model).__name__
-                raise ValueError(f"{name} keeps its cache elsewhere than in past_key_values; pass use_cache=False")
+                raise ValueError(f"{name} keeps its cache elsewhere than in {CACHE}; pass use_cache=False")
             self._cache = PrefixCache(filled)
         return self._log_probabilities(output, self._prompts, torch.arange(self.num_sentences))
 
@@ -101,12 +105,12 @@ class Lattice:
         ids = torch.cat([self._prompts[rows], self._tree.strings(nodes, length).to(device)], dim=1)
         kwargs = _select(self._kwargs_at(length), rows, self.num_sentences, self._cache is not None)
         if self._cache is not None:
-            kwargs["past_key_values"] = self._cache.gather(sentences, self._tree.path(parents, length - 1))
+            kwargs[CACHE] = self._cache.gather(sentences, self._tree.path(parents, length - 1))
         new_tokens = None if self._cache is None else 1
         inputs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=new_tokens, **kwargs)
         output = self._model(**inputs, return_dict=True)
         if self._cache is not None:
-            self._cache.append(kwargs["past_key_values"])
+            self._cache.append(kwargs[CACHE])
         return nodes, self._log_probabilities(output, ids, rows)
 
     def _kwargs_at(self, length: int) -> dict[str, object]:

@@ -81,6 +81,22 @@ class PrefixTree:
         return self._tokens[self.path(nodes, length)] if length else self.path(nodes, 0)
 
 
+def check_shareable(cache: Cache) -> None:
+    """Refuse a cache that prefixes cannot share.
+
+    Raises:
+        ValueError: a layer that is no plain or sliding one of keys and values.
+    """
+    encoder_decoder = isinstance(cache, EncoderDecoderCache)
+    for part in (cache.self_attention_cache, cache.cross_attention_cache) if encoder_decoder else (cache,):
+        for layer in part.layers:
+            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
+                raise ValueError(
+                    f"exact search cannot share a cache with layers of type {type(layer).__name__} between prefixes; "
+                    "pass use_cache=False"
+                )
+
+
 class PrefixCache:
     """The key-value cache of a ``PrefixTree``.
 
@@ -95,14 +111,9 @@ class PrefixCache:
     """
 
     def __init__(self, prompts: Cache) -> None:
+        check_shareable(prompts)
         self._cross = prompts.cross_attention_cache if isinstance(prompts, EncoderDecoderCache) else None
         self._prompts = prompts.self_attention_cache if isinstance(prompts, EncoderDecoderCache) else prompts
-        for layer in [*self._prompts.layers, *(self._cross.layers if self._cross else ())]:
-            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
-                raise ValueError(
-                    f"exact search cannot share a cache with layers of type {type(layer).__name__} between prefixes; "
-                    "pass use_cache=False"
-                )
         self._keys = [GrowingRows() for _ in self._prompts.layers]
         self._values = [GrowingRows() for _ in self._prompts.layers]
 

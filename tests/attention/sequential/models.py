@@ -5,6 +5,7 @@ from torch import nn
 
 from hf_sparse import sparsify
 from hf_sparse.attention import attention_sites
+from hf_sparse.cache_name import CACHE
 from tests.tiny_models import EOS, SEQ2SEQS, tiny_model, tokens
 
 BOUNDED = {
@@ -84,8 +85,8 @@ def step_by_step(model, source, target, sizes, **arguments):
     """Logits of calls over ``sizes`` tokens at a time, with a cache."""
     cache, logits = None, []
     for ids in target.split(sizes, dim=1):
-        output = model(**inputs_of(model, source, ids), past_key_values=cache, use_cache=True, **arguments)
-        cache = output.past_key_values
+        output = model(**inputs_of(model, source, ids), **{CACHE: cache}, use_cache=True, **arguments)
+        cache = output[CACHE]
         logits.append(output.logits)
     return torch.cat(logits, 1), cache
 

@@ -5,6 +5,7 @@ import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_sparse.attention.sequential import SpentLayer
+from hf_sparse.cache_name import CACHE
 from tests.attention.sequential.models import (
     BOUNDED,
     COVERED,
@@ -55,8 +56,8 @@ def test_padding_before_the_target_gives_nothing_to_the_keys(make):
         # Masks cover all tokens so far, positions those of the call.
         given = {key: x[:, start if key == "position_ids" else 0 : end] for key, x in arguments.items()}
         inputs = inputs_of(model, SOURCE, padded[:, start:end])
-        output = model(**inputs, **given, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(**inputs, **given, **{CACHE: cache}, use_cache=True)
+        cache = output[CACHE]
         parts.append(output.logits)
     torch.testing.assert_close(torch.cat(parts, 1)[:, 3:], expected, atol=1e-9, rtol=0)
 
@@ -78,7 +79,7 @@ def test_a_cropped_cache_takes_back_what_its_keys_received(name, kind):
     _, cache = step_by_step(model, SOURCE, TARGET, [2, 1, 1, 1, 1, 3])
     cache.crop(-5)
     other = torch.cat([TARGET[:, :4], TARGET.flip(1)[:, :4]], 1)
-    logits = model(**inputs_of(model, SOURCE, other[:, 4:]), past_key_values=cache, use_cache=True).logits
+    logits = model(**inputs_of(model, SOURCE, other[:, 4:]), **{CACHE: cache}, use_cache=True).logits
     torch.testing.assert_close(logits, forced(model, SOURCE, other)[:, 4:], atol=1e-9, rtol=0)
 
 
@@ -91,7 +92,7 @@ def test_rows_of_the_cache_are_selected_and_repeated_with_what_their_keys_receiv
     cache.batch_select_indices(torch.tensor([3, 0, 1]))
     rows = [1, 0, 0]
     inputs = inputs_of(model, SOURCE[rows], TARGET[rows][:, 5:])
-    logits = model(**inputs, past_key_values=cache, use_cache=True).logits
+    logits = model(**inputs, **{CACHE: cache}, use_cache=True).logits
     torch.testing.assert_close(logits, forced(model, SOURCE, TARGET)[rows][:, 5:], atol=1e-9, rtol=0)
 
 
@@ -111,8 +112,8 @@ def test_a_cache_that_was_reset_is_an_empty_one(name):
 def test_a_plain_cache_of_the_callers_own_is_followed_too():
     model = bounded("gpt2")
     cache = DynamicCache()
-    model(TARGET[:, :5], past_key_values=cache, use_cache=True)
-    logits = model(TARGET[:, 5:], past_key_values=cache, use_cache=True).logits
+    model(TARGET[:, :5], **{CACHE: cache}, use_cache=True)
+    logits = model(TARGET[:, 5:], **{CACHE: cache}, use_cache=True).logits
     torch.testing.assert_close(logits, forced(model, None, TARGET)[:, 5:], atol=1e-9, rtol=0)
 
 
@@ -121,12 +122,12 @@ def test_a_cache_that_cannot_be_followed_is_refused():
     model, dense = bounded("bart"), tiny_model("bart").double()
     _, cache = step_by_step(dense, SOURCE, TARGET, [9])
     with pytest.raises(ValueError, match="the cache holds 9 target positions that this attention has not seen"):
-        model(input_ids=SOURCE, decoder_input_ids=TARGET[:, :1], past_key_values=cache, use_cache=True)
+        model(input_ids=SOURCE, decoder_input_ids=TARGET[:, :1], **{CACHE: cache}, use_cache=True)
     long = tokens(1, 70)
     _, cache = step_by_step(model, SOURCE[:1], long, [70])
     cache.crop(-66)
     with pytest.raises(ValueError, match=r"cropped by 66 target positions, .* only kept apart for the latest 64"):
-        model(input_ids=SOURCE[:1], decoder_input_ids=long[:, :1], past_key_values=cache, use_cache=True)
+        model(input_ids=SOURCE[:1], decoder_input_ids=long[:, :1], **{CACHE: cache}, use_cache=True)
     for other in (model, bounded("llama"), covered("bart")):
         with pytest.raises(ValueError, match=r"follows a dynamic cache, and .* was given one of StaticLayer"):
             other.generate(SOURCE, max_new_tokens=3, cache_implementation="static")

@@ -9,6 +9,7 @@ from hf_sparse import sparsify
 from hf_sparse.attention import AttentionSite, attention_sites
 from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE
+from hf_sparse.cache_name import CACHE
 from hf_sparse.config import MapConfig, SparseConfig
 from hf_sparse.settings import CoverageVectors
 from tests.attention.sequential.models import BOUNDED, SOURCE, TARGET, VECTOR, bounded, covered, forced
@@ -80,8 +81,8 @@ def test_models_that_do_not_hand_their_arguments_on_are_refused(attn, argument):
 
 def test_models_that_take_no_further_arguments_are_refused():
     class Narrow(BartForConditionalGeneration):
-        def forward(self, input_ids=None, decoder_input_ids=None, past_key_values=None, use_cache=None):
-            return super().forward(input_ids, decoder_input_ids=decoder_input_ids, past_key_values=past_key_values)
+        def forward(self, input_ids=None, decoder_input_ids=None, use_cache=None):
+            return super().forward(input_ids, decoder_input_ids=decoder_input_ids, use_cache=use_cache)
 
     with pytest.raises(ValueError, match="Narrow takes no arguments but its own, and so no fertility"):
         sparsify(Narrow(tiny_model("bart").config), attn={"cross": CSPARSEMAX})
@@ -91,7 +92,7 @@ def test_models_that_take_no_further_arguments_are_refused():
 def test_models_that_do_not_hand_their_cache_on_are_refused(monkeypatch):
     hand_on = "hf_sparse.attention.sequential._steps.pass_cache_on"
     monkeypatch.setattr(hand_on, lambda module, args, kwargs: (args, kwargs))
-    with pytest.raises(ValueError, match="BartForConditionalGeneration does not hand past_key_values on to BartAtt"):
+    with pytest.raises(ValueError, match=f"BartForConditionalGeneration does not hand {CACHE} on to BartAtt"):
         bounded("bart")
 
 
@@ -104,9 +105,9 @@ def test_modules_that_do_not_say_where_their_keys_are_are_refused():
 
 def test_attention_computed_inline_is_refused():
     with pytest.raises(ValueError, match="does not go through Transformers' attention interface"):
-        sparsify(tiny_inline_model("gptj"), attn=CSPARSEMAX)
+        sparsify(tiny_inline_model("bloom"), attn=CSPARSEMAX)
     with pytest.raises(ValueError, match="self-attention"):
-        sparsify(tiny_inline_model("gptj"), attn=COVERAGE)
+        sparsify(tiny_inline_model("bloom"), attn=COVERAGE)
 
 
 CALLS = [

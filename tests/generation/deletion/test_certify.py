@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hf_sparse import certify, sparsify
+from hf_sparse.cache_name import CACHE
 from hf_sparse.functional import MAPS
 from hf_sparse.generation.deletion import certify as certify_file
 from hf_sparse.generation.deletion._closure import closure
@@ -53,10 +54,10 @@ def decoder_logits(model, inputs, sequence, row, kept):
     length = inputs["input_ids"].shape[1]
     where = positions(inputs["attention_mask"][row])
     prompt = model(sequence[None, kept], position_ids=where[None, kept], use_cache=True)
-    logits, cache = [prompt.logits[0, -1]], prompt.past_key_values
+    logits, cache = [prompt.logits[0, -1]], prompt[CACHE]
     for step, token in enumerate(sequence[length:-1]):
         place = where[length - 1] + 1 + step
-        output = model(token.view(1, 1), position_ids=place.view(1, 1), past_key_values=cache, use_cache=True)
+        output = model(token.view(1, 1), position_ids=place.view(1, 1), **{CACHE: cache}, use_cache=True)
         logits.append(output.logits[0, -1])
     return torch.stack(logits)
 

@@ -26,6 +26,7 @@ from hf_sparse import (
     score_sequences,
     sparsify,
 )
+from hf_sparse.cache_name import CACHE
 from hf_sparse.generation.search._lattice import _select
 from hf_sparse.generation.search._prefix_tree import PrefixCache
 from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
@@ -468,9 +469,9 @@ def test_a_cache_without_keys_is_refused_by_name_and_can_be_done_without():
 
 def test_a_filled_cache_is_refused():
     model, inputs = model_and_inputs("gpt2", "sparsemax")
-    cache = model(inputs["input_ids"][:, :2]).past_key_values
+    cache = model(inputs["input_ids"][:, :2])[CACHE]
     with pytest.raises(ValueError, match="starts from the prompt"):
-        exact_search(model, inputs, past_key_values=cache)
+        exact_search(model, inputs, **{CACHE: cache})
 
 
 def test_peft_models_are_searched_too():
