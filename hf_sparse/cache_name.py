@@ -16,6 +16,16 @@ CACHE = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWit
 
 
 def cache_in(arguments: Mapping[str, Any]) -> Any:
-    """The cache among the arguments of a call, by whichever name; None for none."""
-    cache = arguments.get(CACHE)
-    return arguments.get(OLD_NAME) if cache is None else cache
+    """The cache among the arguments of a call, by whichever name; None for none.
+
+    Raises:
+        ValueError: two of them, one under each name; Transformers would read one and warn.
+    """
+    cache, by_old_name = arguments.get(CACHE), arguments.get(OLD_NAME)
+    if cache is not None and by_old_name is not None and cache is not by_old_name:
+        raise ValueError(
+            f"a call has both {CACHE} and {OLD_NAME}, of which only {CACHE} would be read; give one of them. PEFT "
+            "before 0.22 puts the prefix of PrefixTuningConfig into past_key_values beside the cache that Transformers "
+            "has made since 5.24: take a newer peft, or transformers 5.23"
+        )
+    return by_old_name if cache is None else cache

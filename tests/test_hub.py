@@ -43,6 +43,7 @@ from hf_sparse import (
 )
 from hf_sparse.hooks import install, uninstall
 from hf_sparse.model.sparse_model import SparseModel
+from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import (
     ARCHITECTURES,
     CAUSAL,
@@ -543,6 +544,7 @@ def test_everything_changed_in_other_libraries_is_in_the_table_and_undone(tmp_pa
     assert run.stdout.strip().splitlines()[-1:] == ["[]"], run.stdout + run.stderr
 
 
+@needs_fitting_peft
 @torch.no_grad()
 def test_an_adapter_added_to_a_sparse_model_is_not_loaded_into_another(tmp_path):
     tiny_model("llama").save_pretrained(tmp_path / "base")

@@ -18,6 +18,7 @@ from typing import Any, SupportsIndex, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..cache_name import cache_in
 from ..functional.arguments import check_flag, check_items, check_number
 from ..functional.rows import in_graph
 from .attention_arguments import check_packed, sequential_arguments
@@ -176,12 +177,13 @@ def sparse_forward(
     Raises:
         ValueError: ``label_smoothing`` for a model without a language-model head; ``num_items_in_batch`` without
             labels where the head is sparse; fertilities that are negative or NaN, or for a model without constrained
-            attention; packed sequences that are told by ``cu_seq_lens`` alone.
+            attention; packed sequences that are told by ``cu_seq_lens`` alone; two caches.
         TypeError: fertilities that are no numbers, or another argument of the wrong type.
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
         NotImplementedError: log-probabilities of a model whose output has logits under other names.
     """
     state = sparse_state(self)
+    cache_in(kwargs)  # refuses two
     if log_probs is not None:
         check_flag("log_probs", log_probs)
     check_packed(self, args, kwargs)

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 import hf_sparse
+from hf_sparse.cache_name import CACHE
 
 from ..lib.records import CannotRun, Figures, Record
 from .data import windows
@@ -53,7 +54,7 @@ def _check_screens(model: PreTrainedModel, ids: Tensor) -> None:
     if not cache.is_screened:
         raise CannotRun(f"{type(model).__name__}: every layer has a sliding window, or is no attention")
     for part in (ids[:, :-1], ids[:, -1:]):
-        model(input_ids=part, past_key_values=cache)
+        model(input_ids=part, **{CACHE: cache})
     try:
         list(cache.reads)
     except RuntimeError as error:
@@ -70,7 +71,7 @@ def _read(
         while start < context:
             part = text[:, start : min(start + _CHUNK, context)]
             for each, cache in ((model, screened), (dense, usual)):
-                each(input_ids=part, past_key_values=cache, logits_to_keep=1)
+                each(input_ids=part, **{CACHE: cache}, logits_to_keep=1)
             start += part.shape[1]
         yield context, copy.deepcopy(screened), copy.deepcopy(usual)
 
@@ -106,7 +107,7 @@ def _compared(
         p = {}
         for way, (each, cache) in ways.items():
             start = time.process_time()
-            logits = each(input_ids=text[:, i : i + 1], past_key_values=cache).logits[0, -1]
+            logits = each(input_ids=text[:, i : i + 1], **{CACHE: cache}).logits[0, -1]
             seconds[way] += time.process_time() - start
             p[way] = logits.double().softmax(-1)
         furthest = max(furthest, float((p["screened"] - p["sparse"]).abs().max()))

@@ -24,6 +24,7 @@ from transformers import (
 from hf_sparse import certify, compare_with_empty, enumerate_support, score_sequences, sparsify, step_supports
 from hf_sparse.cache_name import CACHE
 from tests.enumeration import model_and_inputs
+from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import BOS, DECODER, EOS, PAD, TOKENS, tiny_model, tokens
 
 IMAGE = 29
@@ -189,6 +190,7 @@ def test_what_one_pass_does_not_score_is_refused(build, message):
         score_sequences(model, inputs, sequences)
 
 
+@needs_fitting_peft
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_prefix_of_peft_is_read_once(name):
     model, inputs = model_and_inputs(name, "entmax15")
@@ -217,7 +219,7 @@ def test_a_prompt_of_peft_is_not_scored_by_one_pass():
         certify(model, inputs, sequences)
 
 
-@pytest.mark.parametrize("adapter", [PrefixTuningConfig, PromptTuningConfig])
+@pytest.mark.parametrize("adapter", [pytest.param(PrefixTuningConfig, marks=needs_fitting_peft), PromptTuningConfig])
 @pytest.mark.parametrize("name", ["t5", "bart"])
 @torch.no_grad()
 def test_a_prompt_of_peft_counts_in_the_scores_of_an_encoder_decoder(name, adapter):

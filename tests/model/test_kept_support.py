@@ -48,12 +48,13 @@ CONSTRAINTS = {
 REFUSED = {"guidance_scale": 1.5}
 # Read there too, but no processor's setting by themselves.
 OTHERS = {"do_sample", "max_length", "num_beams", "use_cache", "_eos_token_tensor"}
+OTHERS_SINCE_5_24 = {"num_return_sequences"}
 
 
 def test_the_tables_here_hold_every_setting_that_transformers_makes_a_processor_of():
     source = inspect.getsource(GenerationMixin._get_logits_processor)
     known = {*WITHIN, *CONSTRAINTS, *REFUSED} | OTHERS
-    assert set(re.findall(r"generation_config\.(\w+)", source)) == known
+    assert set(re.findall(r"generation_config\.(\w+)", source)) - OTHERS_SINCE_5_24 == known
 
 
 @pytest.mark.filterwarnings("ignore:Unfeasible length constraints", "ignore:Passing .encoder")

@@ -16,6 +16,7 @@ from peft import (
 from transformers import BertConfig, BertLMHeadModel, EncoderDecoderConfig, EncoderDecoderModel, LogitsProcessor
 
 from hf_sparse import exact_search, is_sparse, probabilities, sparsify, unsparsify
+from tests.peft_version import needs_fitting_peft
 from tests.sweep.architectures import build
 from tests.sweep.inputs import inputs_for
 from tests.tiny_models import DECODER, TOKENS, labelled, spread, tiny_model, tokens
@@ -91,7 +92,9 @@ PROMPTS = {
 }
 
 
-@pytest.mark.parametrize("method", PROMPTS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=needs_fitting_peft) if name == "prefix" else name for name in PROMPTS]
+)
 @pytest.mark.parametrize("name", ["llama", "bart"])
 @torch.no_grad()
 def test_prompt_learning_decodes_sparse_when_sparsify_comes_second_and_leaves_nothing(name, method):

@@ -23,6 +23,7 @@ from hf_sparse import (
 )
 from hf_sparse.model import lazy_logits
 from hf_sparse.model.lazy_logits import LinearLogits
+from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import tiny_model, tokens
 
 ROWS = 8
@@ -387,6 +388,7 @@ def test_the_stock_trainer_does_not_resume_a_sparse_run_with_a_dense_model(tmp_p
         dense.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 
+@needs_fitting_peft
 def test_the_stock_trainer_does_not_resume_an_adapter_under_other_settings(tmp_path):
     def trainer(**settings):
         model = sparsify(tiny_model("llama"), **settings)

@@ -30,6 +30,7 @@ from hf_sparse.cache_name import CACHE
 from hf_sparse.generation.search._lattice import _select
 from hf_sparse.generation.search._prefix_tree import PrefixCache
 from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
+from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import EOS, PAD, TOKENS, tiny_model
 
 STEPS = 4
@@ -83,6 +84,7 @@ def test_a_model_in_training_is_searched_in_evaluation_mode(settings):
         model.generate(**inputs, custom_generate=exact_decoding, max_new_tokens=STEPS)
 
 
+@needs_fitting_peft
 def test_prefixes_of_peft_are_in_the_shared_cache():
     torch.manual_seed(0)
     model, inputs = in_double("llama", "entmax15")
