@@ -25,7 +25,7 @@ def cache_in(arguments: Mapping[str, Any]) -> Any:
     if cache is not None and by_old_name is not None and cache is not by_old_name:
         raise ValueError(
             f"a call has both {CACHE} and {OLD_NAME}, of which only {CACHE} would be read; give one of them. PEFT "
-            "before 0.22 puts the prefix of PrefixTuningConfig into past_key_values beside the cache that Transformers "
-            "has made since 5.24: take a newer peft, or transformers 5.23"
+            "before 0.22 puts the prefix of PrefixTuningConfig into past_key_values, beside the cache of Transformers "
+            "5.24: take a newer peft, or transformers 5.23"
         )
     return by_old_name if cache is None else cache

@@ -93,7 +93,7 @@ PROMPTS = {
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=needs_fitting_peft) if name == "prefix" else name for name in PROMPTS]
+    "method", ["prompt", "p-tuning", pytest.param("prefix", marks=needs_fitting_peft), "multitask"]
 )
 @pytest.mark.parametrize("name", ["llama", "bart"])
 @torch.no_grad()

@@ -184,6 +184,7 @@ def _series(model: PreTrainedModel) -> dict[str, Tensor]:
 
 # By class or model type, what ``example_inputs`` cannot make up.
 INPUTS: dict[str, Any] = {
+    "omniasr_ctc": lambda model: {"input_values": noise(2, 1, 4000)},
     "bros": lambda model: {"input_ids": ids(2, LENGTH), "bbox": torch.rand(2, LENGTH, 4)},
     "BlipForQuestionAnswering": lambda model: {
         "input_ids": ids(2, LENGTH),
