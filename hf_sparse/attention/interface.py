@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ._call import Arguments, AttentionCall
 from ._scores import grouped, scores_of_call
 from .backends import output_without_weights
+from .find import mixes_layers, own_attention
 from .sequential import sequential_weights
 from .site import SITE, AttentionSite, weigh
 
@@ -33,6 +34,8 @@ def sparse_attention(
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the map that ``sparsify`` chose for ``module``; Transformers calls it.
+
+    Mixtures of layers (``mixes_layers``) keep the softmax of their own file.
 
     Args:
         module: the attention module; it carries its site.
@@ -61,6 +64,9 @@ def sparse_attention(
             or see ``sequential_weights``.
         NotImplementedError: the model passes an argument that would change the weights and is not supported here.
     """
+    if mixes_layers(type(module)):
+        own = own_attention(module)
+        return own(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
     site = _site_of(module, others)
     _check_sinks(module, site, s_aux, sinks)
     call = AttentionCall(

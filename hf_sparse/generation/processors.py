@@ -105,7 +105,7 @@ class TopHLogitsProcessor(LogitsProcessor):
     """Keep the largest set of likeliest tokens with ``H(q) <= alpha * H(p)``, and at least one token.
 
     ``q`` is ``p`` restricted to the tokens kept and divided by its sum. ``H(q)`` grows with every token added, so the
-    cut is where it first exceeds the bound. The ``top_h`` of Transformers 5.23 bounds the sum of ``-p log p`` over the
+    cut is where it first exceeds the bound. The ``top_h`` of Transformers 5.24 bounds the sum of ``-p log p`` over the
     tokens kept instead, without dividing by their mass, and reads the first 100 tokens only.
 
     Args:

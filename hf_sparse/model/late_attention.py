@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..attention.find import computes_inline, goes_through_interface
+from ..attention.find import is_attention
 from ..attention.site import SITE
 from ..fertility.source import SourceFertility
 
@@ -40,7 +40,7 @@ def _looked_through(model: nn.Module) -> Children:
             continue
         if SITE in module.__dict__:
             owners |= {id(owner): owner for owner in _on_the_way(model, path)}
-        elif computes_inline(type(module)) or goes_through_interface(type(module)):
+        elif is_attention(type(module)):
             raise RuntimeError(
                 f"{type(module).__name__} at {path!r} was put into this {type(model).__name__} after it was made "
                 "sparse and was never given a map, so that it would be dense: call unsparsify(model), put the module "

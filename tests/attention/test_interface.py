@@ -7,10 +7,11 @@ import types
 import pytest
 import torch
 from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import hf_sparse.functional as F
 from hf_sparse.attention._scores import attention_scores
-from hf_sparse.attention.find import named_arguments
+from hf_sparse.attention.find import is_attention, named_arguments
 from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
@@ -157,3 +158,25 @@ def test_models_may_pass_everything_by_keyword():
     q, k, v = qkv()
     by_name, _ = sparse_attention(module=module(), query=q, key=k, value=v, attention_mask=None)
     assert torch.equal(by_name, sparse_attention(module(), q, k, v)[0])
+
+
+class BlockAttentionResidual(nn.Module):  # as Inkling 2: it attends to outputs of earlier layers
+    config, num_key_value_groups, is_causal = None, 1, False
+
+    def forward(self, states):
+        interface = ALL_ATTENTION_FUNCTIONS.get_interface("hf_sparse", eager_attention_forward)
+        return interface(self, states, states, states, None, scaling=0.5)
+
+
+def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **others):
+    weights = nn.functional.dropout(scaling * query @ key.mT, p=dropout).softmax(-1)
+    return (weights @ value).transpose(1, 2), weights
+
+
+def test_a_mixture_of_layers_is_no_attention_and_keeps_the_softmax_of_its_file():
+    states = qkv()[0]
+    output, weights = BlockAttentionResidual()(states)
+    torch.testing.assert_close(weights, (0.5 * states @ states.mT).softmax(-1))
+    torch.testing.assert_close(output, (weights @ states).transpose(1, 2))
+    assert not is_attention(BlockAttentionResidual)
+    assert is_attention(type("BlockAttention", (BlockAttentionResidual,), {}))

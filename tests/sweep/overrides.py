@@ -86,7 +86,10 @@ OVERRIDES: dict[str, Any] = {
     "Wav2Vec2BertForCTC": {"vocab_size": 99},
     "Wav2Vec2ConformerForCTC": {"vocab_size": 99},
     "dory": {
-        **{"num_hidden_layers": 8, "n_input_layers": 2, "n_recurrent_layers": 4, "n_output_layers": 2},
+        "num_hidden_layers": 8,
+        "n_input_layers": 2,
+        "n_recurrent_layers": 4,
+        "n_output_layers": 2,
         "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp"] * 2,
     },
     "exaone4_5": {"vision_config": {"window_size": 32}},
