@@ -65,6 +65,14 @@ def sparse_attention(
         NotImplementedError: the model passes an argument that would change the weights and is not supported here.
     """
     if mixes_layers(type(module)):
+        further = {
+            "softcap": softcap,
+            "position_bias": position_bias,
+            "s_aux": s_aux,
+            "sinks": sinks,
+            "indices": indices,
+        }
+        others |= {name: value for name, value in further.items() if value is not None}
         own = own_attention(module)
         return own(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
     site = _site_of(module, others)

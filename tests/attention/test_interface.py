@@ -163,13 +163,16 @@ def test_models_may_pass_everything_by_keyword():
 class BlockAttentionResidual(nn.Module):  # as Inkling 2: it attends to outputs of earlier layers
     config, num_key_value_groups, is_causal = None, 1, False
 
-    def forward(self, states):
+    def forward(self, states, **options):
         interface = ALL_ATTENTION_FUNCTIONS.get_interface("hf_sparse", eager_attention_forward)
-        return interface(self, states, states, states, None, scaling=0.5)
+        return interface(self, states, states, states, None, scaling=0.5, **options)
 
 
-def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **others):
-    weights = nn.functional.dropout(scaling * query @ key.mT, p=dropout).softmax(-1)
+def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, softcap=None, **others):
+    scores = scaling * query @ key.mT
+    weights = nn.functional.dropout(
+        scores if softcap is None else softcap * (scores / softcap).tanh(), p=dropout
+    ).softmax(-1)
     return (weights @ value).transpose(1, 2), weights
 
 
@@ -178,5 +181,7 @@ def test_a_mixture_of_layers_is_no_attention_and_keeps_the_softmax_of_its_file()
     output, weights = BlockAttentionResidual()(states)
     torch.testing.assert_close(weights, (0.5 * states @ states.mT).softmax(-1))
     torch.testing.assert_close(output, (weights @ states).transpose(1, 2))
+    capped = (2.0 * (0.25 * states @ states.mT).tanh()).softmax(-1)
+    torch.testing.assert_close(BlockAttentionResidual()(states, softcap=2.0)[1], capped)
     assert not is_attention(BlockAttentionResidual)
     assert is_attention(type("BlockAttention", (BlockAttentionResidual,), {}))

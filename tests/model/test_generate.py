@@ -8,6 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_sparse import Ensemble, SparseLogitsProcessor, score_sequences, sparsify
+from hf_sparse.cache_name import CACHE, OLD_NAME
 from tests.enumeration import VOCAB, all_strings, model_and_inputs, next_distribution
 from tests.tiny_models import EOS, PAD, TOKENS, tiny_model
 
@@ -127,6 +128,15 @@ def test_assisted_decoding_and_prompt_lookup_agree_with_greedy():
     assert torch.equal(model.generate(**inputs, max_new_tokens=8, do_sample=False, assistant_model=assistant), greedy)
     lookup = model.generate(**inputs, max_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=2)
     assert torch.equal(lookup, greedy)
+
+
+@pytest.mark.skipif(CACHE == OLD_NAME, reason="assistants took no static cache before Transformers 5.24")
+def test_assisted_decoding_over_a_static_cache_agrees_with_greedy():
+    model, inputs = model_and_inputs("llama", "entmax15")
+    assistant, _ = model_and_inputs("llama", "sparsemax", seed=8)
+    options = {"max_new_tokens": 8, "do_sample": False}
+    static = model.generate(**inputs, **options, assistant_model=assistant, cache_implementation="static")
+    assert torch.equal(static, model.generate(**inputs, **options))
 
 
 @torch.no_grad()
