@@ -17,6 +17,7 @@ from hf_sparse import Ensemble, enumerate_support, html_report, sparsify
 from hf_sparse.viz import _page
 from hf_sparse.viz._attention_maps import attention_maps
 from tests.generation.spaced_tokenizer import spaced_tokenizer
+from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import tiny_model
 
 VOCAB = 7
@@ -136,6 +137,7 @@ def test_attention_is_that_of_the_last_sparse_layer(layers):
     assert "Attention of the encoder" not in html_report(model, tokenizer, " the cats", max_new_tokens=5)
 
 
+@needs_fitting_peft
 def test_keys_of_a_learned_prefix_are_not_shown_under_the_names_of_tokens():
     model, tokenizer = make("llama")
     model = get_peft_model(model, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)).eval()
