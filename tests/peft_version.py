@@ -5,6 +5,5 @@ import pytest
 from packaging.version import Version
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
-needs_fitting_peft = pytest.mark.skipif(
-    Version(peft.__version__) < Version(MIN_PEFT_VERSION), reason=f"this transformers wants peft {MIN_PEFT_VERSION}"
-)
+FITS = Version(peft.__version__) >= Version(MIN_PEFT_VERSION)
+needs_fitting_peft = pytest.mark.skipif(not FITS, reason=f"this transformers wants peft {MIN_PEFT_VERSION}")

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from peft import PrefixTuningConfig, get_peft_model
 from transformers import DynamicCache
 
 from hf_sparse import cache_name, sparsify
 from hf_sparse.cache_name import CACHE, OLD_NAME, cache_in
+from tests.peft_version import FITS
 from tests.tiny_models import tiny_model, tokens
 
 
@@ -31,6 +33,14 @@ def test_a_sparse_model_refuses_two_caches():
     model = sparsify(tiny_model("llama"), head="entmax15")
     with pytest.raises(ValueError, match="of which only cache would be read"):
         model(tokens(), cache=DynamicCache(), past_key_values=DynamicCache())
+
+
+@pytest.mark.skipif(FITS, reason="this PEFT knows what Transformers calls the cache")
+def test_a_prefix_of_peft_that_generate_would_lose_is_refused():
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    model = get_peft_model(model, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    with pytest.raises(ValueError, match="puts the prefix of PrefixTuningConfig into past_key_values"):
+        model.generate(input_ids=tokens(), max_new_tokens=2)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from typing import Any, SupportsIndex, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..cache_name import cache_in
+from ..cache_name import check_one_cache
 from ..functional.arguments import check_flag, check_items, check_number
 from ..functional.rows import in_graph
 from .attention_arguments import check_packed, sequential_arguments
@@ -183,7 +183,7 @@ def sparse_forward(
         NotImplementedError: log-probabilities of a model whose output has logits under other names.
     """
     state = sparse_state(self)
-    cache_in(kwargs)  # refuses two
+    check_one_cache(kwargs)
     if log_probs is not None:
         check_flag("log_probs", log_probs)
     check_packed(self, args, kwargs)

@@ -70,6 +70,11 @@ def test_all_architectures_behave_as_the_table_says(entry):
     fails_nothing(entry)
 
 
+def test_the_sweep_was_made_with_the_transformers_that_ci_runs():
+    pins = (JSON.parents[1] / "constraints.txt").read_text().split()
+    assert f"transformers=={json.loads(JSON.read_text())['transformers']}" in pins
+
+
 def test_the_table_is_made_from_the_sweep():
     assert TABLE.read_text() == table()
 
