@@ -136,6 +136,7 @@ def runs() -> dict[str, Sweep]:
     for tau in (0.0, 1.0, 5.0):
         made[f"output-alpha_relu-tau-{tau:g}"] = Sweep(head=relu(tau=tau))
     made["sparsemax-from-entmax15"] = Sweep(head=entmax_map(2.0, 4.0), attention=within(2), head_from={"alpha": 1.5})
+    made["en-de-sparsemax-from-entmax15"] = dataclasses.replace(made["sparsemax-from-entmax15"], reverse=True)
     learned = {"name": "entmax", "alpha": "learned", "temperature": balanced_temperature(1.5, KEYS)}
     made["attention-learned"] = Sweep(attention=learned)
     made |= {
