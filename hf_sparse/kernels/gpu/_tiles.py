@@ -16,7 +16,7 @@ from triton import knobs
 
 # The score of a hidden key: below every other, and finite, so that no difference of two of them is NaN.
 HIDDEN = tl.constexpr(-1.0e30)
-# The interpreter runs custom reductions entry by entry, far too slowly; its own maxima keep a NaN.
+# The interpreter runs custom reductions entry by entry, far too slowly.
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
@@ -77,8 +77,10 @@ def larger(a, b):
 
 @triton.jit
 def peaks(x):
-    """The largest entry of each row, NaN where there is one: ``tl.max`` ignores NaN on a GPU."""
-    return tl.max(x, 1) if _INTERPRETED else tl.reduce(x, 1, larger)
+    """The largest entry of each row, NaN where there is one, which ``tl.max`` ignores."""
+    if _INTERPRETED:
+        return tl.where(tl.max((x != x).to(tl.int32), 1) > 0, float("nan"), tl.max(x, 1))
+    return tl.reduce(x, 1, larger)
 
 
 @triton.jit

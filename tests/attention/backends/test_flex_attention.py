@@ -95,6 +95,16 @@ def test_the_compiled_form_is_whole_graphs_that_no_length_adds_to(monkeypatch):
 
 
 @torch.no_grad()
+def test_models_of_several_softcaps_are_served_in_one_process():
+    """Torch compiles a second number as a symbol, which FlexAttention refuses in a score function."""
+    q, k, v = drawn(*[(1, 2, 6, 8)] * 3)
+    for softcap in (2.0, 3.0, 5.0):
+        ours, _ = sparse_attention(module(), q, k, v, None, softcap=softcap)
+        expected, _ = sparse_attention(module(impl="torch"), q, k, v, None, softcap=softcap)
+        torch.testing.assert_close(ours, expected, atol=1e-10, rtol=0)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("size", [1e-3, 1.0, 100.0])
 def test_supports_of_all_several_and_one(size):
     q, k, v = drawn((1, 1, 6, 4), (1, 1, 30, 4), (1, 1, 30, 3))
