@@ -43,7 +43,7 @@ def test_the_oldest_versions_are_those_that_the_pages_name():
         assert (pinned[name] + ".").startswith(version + ".")
 
 
-def test_the_newest_versions_tested_are_those_of_ci():
+def test_the_versions_of_ci_are_those_that_the_page_says():
     pinned = dict(re.findall(r"^(\w+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     page = (ROOT / "docs" / "releasing.md").read_text()
     for name in INSTALLED:
