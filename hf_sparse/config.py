@@ -279,6 +279,13 @@ class AttentionRule:
         return [*learned, *(["coverage"] if self.coverage else [])]
 
     @property
+    def uncounted(self) -> list[str]:
+        """Settings that are learned for each head, of which it is not known how many there are."""
+        learned = {} if self.map is None else self.map.learned
+        several = [name for name, value in learned.items() if len(value.initial) == 1]
+        return [*several, *(["coverage"] if self.coverage and not self.coverage.heads else [])]
+
+    @property
     def is_sequential(self) -> bool:
         """Whether the weights of a query depend on what the queries before it gave their keys."""
         return self.coverage is not None or (self.map is not None and self.map.is_constrained)

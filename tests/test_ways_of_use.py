@@ -124,6 +124,35 @@ def test_a_model_made_sparse_on_the_meta_device_takes_weights_later():
     assert torch.equal(model(**inputs).loss, expected(**inputs).loss)
 
 
+@pytest.mark.parametrize(
+    ("settings", "left_open"),
+    [
+        ({"head": "alpha_relu"}, "tau of head"),
+        ({"attn": {"name": "entmax", "alpha": "learned"}}, "alpha of attn"),
+        (
+            {"attn": {"cross": {"name": "entmax15", "temperature": {"learned": 2.0}}}},
+            r"temperature of attn\['cross'\]",
+        ),
+        ({"attn": {"cross": {"name": "softmax", "coverage": "vector"}}}, r"coverage of attn\['cross'\]"),
+    ],
+    ids=["tau", "alpha", "temperature", "coverage"],
+)
+def test_what_a_run_works_out_is_refused_on_the_meta_device(settings, left_open):
+    model = tiny_model("bart").to("meta")
+    with pytest.raises(ValueError, match=rf"its device is meta, .* work out {left_open}; load the weights first"):
+        sparsify(model, **settings)
+    assert not is_sparse(model)
+
+
+def test_what_a_saved_model_says_of_its_heads_is_taken_on_the_meta_device():
+    learned = {"name": "entmax", "alpha": "learned", "coverage": "vector"}
+    expected = sparsify(tiny_model("bart"), attn={"cross": learned})
+    model = sparsify(tiny_model("bart").to("meta"), attn=sparse_config(expected).to_dict()["attn"])
+    shapes, those = ({n: p.shape for n, p in m.named_parameters() if "sparse" in n} for m in (model, expected))
+    assert shapes == those
+    assert len(shapes) == 4
+
+
 def test_pipeline_and_streamer(capsys):
     model, tokenizer = sparsify(tiny_model("llama"), **BOTH), word_tokenizer()
     generator = pipeline("text-generation", model=model, tokenizer=tokenizer)

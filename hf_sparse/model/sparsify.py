@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from torch import nn
@@ -67,7 +68,8 @@ def sparsify(
             saves it; it is not trained there.
         training_fertility: one of the two, in its place while the model trains.
         example: keyword arguments for one forward call, for models whose input cannot be made up. They are only
-            used to check that every attention module is reached.
+            used to check that every attention module is reached. On the device ``meta`` nothing runs: that is not
+            checked, and settings that a run works out are refused.
 
     Returns:
         The same object. Without labels softmax of ``output.logits`` is the sparse distribution, which ``generate``
@@ -185,7 +187,8 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
     Raises:
         ValueError: the reason, with what to pass instead.
     """
-    for problem in (*_head_problems(model, config), *_attention_problems(model, config)):
+    problems = (_head_problems, _attention_problems, _weightless_problems)
+    for problem in chain.from_iterable(problems_of(model, config) for problems_of in problems):
         raise ValueError(problem)
 
 
@@ -233,6 +236,19 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
     yield from _saving_problems(model)
     yield from kind_problems(model, config)
     yield from layer_problems(model, config)
+
+
+def _weightless_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
+    """What a run of the model would work out, where it has no weights to run with."""
+    if input_device(model).type != "meta":
+        return
+    settings = {"head": [] if config.head is None else config.head.open_settings}
+    settings |= {rule.role: rule.uncounted for rule in config.attn}
+    if left_open := [f"{name} of {role}" for role, names in settings.items() for name in names]:
+        yield (
+            f"this {type(model).__name__} has no weights, its device is meta, and a run of it has to work out "
+            f"{', '.join(left_open)}; load the weights first, or give numbers"
+        )
 
 
 def _saving_problems(model: PreTrainedModel) -> Iterator[str]:

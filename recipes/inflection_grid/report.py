@@ -9,7 +9,7 @@ from typing import Any
 
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
-from ..lib.environment import short_commit
+from ..lib.environment import short_commit, versions_of
 from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
@@ -148,7 +148,7 @@ def languages(result: str) -> str:
 def origin(result: str) -> str:
     """Data, training, hardware and versions of a summary."""
     record = next(iter(trained(result).values()))[0]
-    settings, rows, versions = record["settings"], record["figures"]["rows"], record["versions"]
+    settings, rows = record["settings"], record["figures"]["rows"]
     everything = read(result)["runs"]
     commits = sorted(set(map(short_commit, everything)))
     return (
@@ -158,8 +158,7 @@ def origin(result: str) -> str:
         f"{record['figures']['parameters']:,} parameters, {settings['steps']} steps of {settings['batch_size']} rows, "
         f"peak learning rate {settings['lr']:g}, {settings['beams']} beams. {len(everything)} runs, "
         f"{sum(record['cpu_seconds'] for record in everything) / 60:.0f} CPU minutes on one thread "
-        f"({record['hardware']['device']}), torch {versions['torch']}, transformers {versions['transformers']}, "
-        f"commits {', '.join(commits)}."
+        f"({record['hardware']['device']}), {versions_of(everything)}, commits {', '.join(commits)}."
     )
 
 

@@ -44,12 +44,18 @@ def short_commit(record: dict[str, Any]) -> str:
     return (record["commit"] or "unknown")[:10]
 
 
+def versions_of(records: list[dict[str, Any]]) -> str:
+    """The versions of torch and Transformers that records were made with, all of them where they differ."""
+    found = {name: dict.fromkeys(record["versions"][name] for record in records) for name in ("torch", "transformers")}
+    return ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items())
+
+
 def origin(records: list[dict[str, Any]]) -> str:
     """A sentence on the origin of figures: number of runs, CPU time, hardware, versions, commits.
 
     The CPU time leaves out the part of a run before an interruption; where a run has none, nothing is said of it.
     """
-    hardware, versions = records[0]["hardware"], records[0]["versions"]
+    hardware = records[0]["hardware"]
     commits = ", ".join(dict.fromkeys(map(short_commit, records)))
     threads = f"{hardware['torch_threads']} thread{'s' if hardware['torch_threads'] > 1 else ''}"
     seconds = [record.get("cpu_seconds") for record in records]
@@ -58,6 +64,5 @@ def origin(records: list[dict[str, Any]]) -> str:
         spent = f", {sum(seconds) / 60:.0f} minutes of CPU together without what was read or resumed"
     return (
         f"{len(records)} runs{spent} "
-        f"({hardware['device']}, {threads}), torch {versions['torch']}, transformers "
-        f"{versions['transformers']}, commit {commits}."
+        f"({hardware['device']}, {threads}), {versions_of(records)}, commit {commits}."
     )

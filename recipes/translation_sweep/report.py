@@ -11,7 +11,7 @@ from typing import Any
 from ..lib import environment
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
-from ..lib.environment import short_commit
+from ..lib.environment import short_commit, versions_of
 from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, mean_of, over_seeds
 from ..translation.data import sides
@@ -165,7 +165,7 @@ def origin(result: str = RESULT) -> str:
     """Data, training, hardware and versions of a summary."""
     everything = selected("*", result=result)
     first, minutes = everything[0], sum(record["cpu_seconds"] for record in everything) / 60
-    settings, rows, versions = first["settings"], first["figures"]["rows"], first["versions"]
+    settings, rows = first["settings"], first["figures"]["rows"]
     commits = sorted(set(map(short_commit, everything)))
     seeds = sorted({record["settings"]["seed"] for record in everything})
     several, spread = ("s", "mean ± standard deviation over the seeds; ") if len(seeds) > 1 else ("", "")
@@ -177,7 +177,7 @@ def origin(result: str = RESULT) -> str:
         f"{rows['test']} test sentences, {settings['beams']} beams, no length penalty; {spread}"
         f"BLEU of one run ± {interval:.1f} (95 %, sentences drawn again). "
         f"{len(everything)} runs, {minutes:.0f} CPU minutes on one thread ({first['hardware']['device']}), "
-        f"torch {versions['torch']}, transformers {versions['transformers']}, commits {', '.join(commits)}."
+        f"{versions_of(everything)}, commits {', '.join(commits)}."
     )
 
 
