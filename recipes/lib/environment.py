@@ -62,7 +62,4 @@ def origin(records: list[dict[str, Any]]) -> str:
     spent = ""
     if None not in seconds:
         spent = f", {sum(seconds) / 60:.0f} minutes of CPU together without what was read or resumed"
-    return (
-        f"{len(records)} runs{spent} "
-        f"({hardware['device']}, {threads}), {versions_of(records)}, commit {commits}."
-    )
+    return f"{len(records)} runs{spent} ({hardware['device']}, {threads}), {versions_of(records)}, commit {commits}."

@@ -35,7 +35,7 @@ def predicted_fertility_is_best() -> Outcome:
 
 
 def coverage_vector_helps() -> Outcome:
-    """Compare softmax with and without a coverage vector, trained from scratch; what counts is the longest training."""
+    """Compare softmax with and without a coverage vector, trained from scratch; the longest training counts."""
     texts, helps = [], []
     for study, path in {"3,400 steps": CONVERGED, "1,000 steps": FROM_SCRATCH}.items():
         systems = figures_of(path)
