@@ -280,10 +280,10 @@ class AttentionRule:
 
     @property
     def uncounted(self) -> list[str]:
-        """Settings that are learned for each head, of which it is not known how many there are."""
+        """Settings that are learned for each head, where the number of heads is not known yet."""
         learned = {} if self.map is None else self.map.learned
-        several = [name for name, value in learned.items() if len(value.initial) == 1]
-        return [*several, *(["coverage"] if self.coverage and not self.coverage.heads else [])]
+        names = [name for name, value in learned.items() if len(value.initial) == 1]
+        return [*names, "coverage"] if self.coverage and not self.coverage.heads else names
 
     @property
     def is_sequential(self) -> bool:

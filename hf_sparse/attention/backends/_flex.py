@@ -175,7 +175,7 @@ def flex_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     batch, heads, queries, _ = call.query.shape
     shape = (batch, heads, queries, call.key.shape[2])
     added = [] if call.position_bias is None else [call.position_bias.expand(shape)]
-    # A tensor, not a number: torch makes a second softcap a symbol, which FlexAttention refuses (seen in 2.15).
+    # A tensor, not a number: torch makes a second softcap a symbol, which FlexAttention refuses (torch 2.15).
     softcap = (
         None if call.softcap is None else call.query.new_tensor(call.softcap, dtype=accumulation_dtype(call.query))
     )
