@@ -283,7 +283,7 @@ class AttentionRule:
         """Settings that are learned for each head, where the number of heads is not known yet."""
         learned = {} if self.map is None else self.map.learned
         names = [name for name, value in learned.items() if len(value.initial) == 1]
-        return [*names, "coverage"] if self.coverage and not self.coverage.heads else names
+        return [*names, "coverage"] if self.coverage == CoverageVectors() else names
 
     @property
     def is_sequential(self) -> bool:

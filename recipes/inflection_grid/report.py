@@ -189,7 +189,7 @@ def inflection_languages_eight() -> str:
 
 @block
 def inflection_grid_eight_high() -> str:
-    """The diagonal of the grid with ten thousand words in each of eight languages, as far as there are so many."""
+    """The grid with ten thousand words in each of eight languages, as far as there are so many, in part."""
     return grid(EIGHT_HIGH)
 
 
