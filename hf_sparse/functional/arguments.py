@@ -143,6 +143,23 @@ def check_tensor(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a tensor, was {value!r}")
 
 
+def require(holds: torch.Tensor, error: Callable[[], Exception]) -> None:
+    """Raise ``error()`` where an entry of ``holds`` is False.
+
+    A host that reads a GPU's memory waits for all that was launched before. On an NVIDIA GPU it therefore goes on, and
+    the GPU stops ("device-side assert triggered"), as it does where ``cross_entropy`` gets no class.
+
+    >>> require(torch.tensor([True, False]), lambda: ValueError("both must hold"))
+    Traceback (most recent call last):
+    ...
+    ValueError: both must hold
+    """
+    if holds.is_cuda:
+        torch._assert_async(holds.all())
+    elif not bool(holds.all()):
+        raise error()
+
+
 def class_indices(target: torch.Tensor, num_classes: int, ignore_index: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Class targets (...) as int64, 0 where they are ignored, and a mask (...), bool, of those that count.
 
@@ -153,7 +170,7 @@ def class_indices(target: torch.Tensor, num_classes: int, ignore_index: int) -> 
 
     Raises:
         TypeError: targets that are not integers, or an ``ignore_index`` that is no whole number.
-        IndexError: a target outside [0, V), where values can be read.
+        IndexError: a target outside [0, V), where values can be read; see ``require``.
 
     >>> class_indices(torch.tensor([3, -100]), 4, -100)
     (tensor([3, 0]), tensor([ True, False]))
@@ -166,8 +183,10 @@ def class_indices(target: torch.Tensor, num_classes: int, ignore_index: int) -> 
     counted = target != ignore_index
     if is_readable(target):
         valid = ~counted | ((target >= 0) & (target < num_classes))
-        if not bool(valid.all()):
-            raise IndexError(
+        require(
+            valid,
+            lambda: IndexError(
                 f"target must be in [0, {num_classes}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
-            )
+            ),
+        )
     return target.masked_fill(~counted, 0), counted

@@ -35,13 +35,11 @@ def on_floor(scores: Tensor) -> Tensor:
     return (scores < LOG_ZERO / 2) & (scores > 2.5 * LOG_ZERO)
 
 
-def sums_to_one(scores: Tensor) -> bool:
-    """Whether every row of ``scores`` (..., V) holds logarithms of a distribution.
+def sum_to_one(scores: Tensor) -> Tensor:
+    """Whether rows of ``scores`` (..., V) hold logarithms of distributions: (...), bool.
 
     Half precision cannot hold them so well that their exponentials sum to one; a row is then told by its floor.
     """
     is_half = torch.finfo(scores.dtype).eps > _SUM_TO_ONE / 10
     total = upcast(scores).logsumexp(-1).abs()
-    if is_half:
-        return bool(((total < 0.1) & on_floor(scores).any(-1)).all())
-    return bool((total < _SUM_TO_ONE).all())
+    return (total < 0.1) & on_floor(scores).any(-1) if is_half else total < _SUM_TO_ONE

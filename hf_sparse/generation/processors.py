@@ -10,7 +10,7 @@ from transformers import LogitsProcessor
 
 from ..config import MapConfig
 from ..functional.arguments import check_number
-from ..functional.log_zero import on_floor, sums_to_one
+from ..functional.log_zero import on_floor, sum_to_one
 from ..functional.registry import NO_DISTRIBUTION
 from ..model.distribution import log_distribution
 
@@ -63,7 +63,7 @@ class SparseLogitsProcessor(LogitsProcessor):
         """
         if scores.isnan().any():
             raise ValueError("the scores hold NaN; look at the model's weights and inputs")
-        if sums_to_one(scores):
+        if bool(sum_to_one(scores).all()):
             if not self._map_config.map.shift_invariant:
                 raise ValueError(
                     f"{self._map_config.name} needs the logits themselves and got log-probabilities, which have lost "

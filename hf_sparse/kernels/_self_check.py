@@ -74,7 +74,7 @@ def self_check(kernels: str, device: torch.device) -> str | None:
 
     Rows: maps, losses and lists of supports at alpha 1.5, by its own code path and by that of any alpha; sparsemax;
     alpha-ReLU. Attention: causal at alpha 1.5, each dtype, heads sharing keys, with one query over a cache; and with
-    an alpha per head, not causal, with padding on the left and more keys than queries.
+    an alpha per head, not causal, with padding on the left and more keys than queries, and with no key to see.
 
     Args:
         kernels: ``"rows"`` or ``"attention"``.
@@ -182,7 +182,10 @@ def _attention_errors(device: torch.device) -> dict[str, float]:
         causal = _attention_pairs(80, dtype, future, _ALPHA, causal=True)
         excess |= {f"{what}, {dtype}": _excess(*pair, tolerance) for what, pair in causal.items()}
     others = _attention_pairs(50, torch.float16, padded, alphas, mask=~padded)
-    return excess | {f"{what} with padding": _excess(*pair, _PADDED_TOLERANCE) for what, pair in others.items()}
+    excess |= {f"{what} with padding": _excess(*pair, _PADDED_TOLERANCE) for what, pair in others.items()}
+    q, k = (_random(1, 4, length, 32, seed=length, device=device).half() for length in (50, 80))
+    nothing = triton_attention(q, k, k, 0.8 * alphas, 0.0, scaling=1 / 6, mask=padded.new_zeros(padded.shape))
+    return excess | {"queries that see no key": _excess(nothing + 1, torch.ones_like(q).double(), _PADDED_TOLERANCE)}
 
 
 def _attention_pairs(

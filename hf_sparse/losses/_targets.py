@@ -8,8 +8,15 @@ from typing import TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
-from ..functional.arguments import check_items, check_number, check_tensor, class_indices, items_divisor
-from ..functional.log_zero import on_floor, sums_to_one
+from ..functional.arguments import (
+    check_items,
+    check_number,
+    check_tensor,
+    class_indices,
+    items_divisor,
+    require,
+)
+from ..functional.log_zero import on_floor, sum_to_one
 from ..functional.rows import accumulation_dtype, is_readable
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.
@@ -71,12 +78,16 @@ def check_logits(logits: Tensor, weight: Tensor | None = None) -> None:
             f"weight must be of shape ({logits.shape[-1]},), one entry per class, was {tuple(weight.shape)}"
         )
     if is_readable(logits) and logits.numel() > 0:
-        row = logits.detach().reshape(-1, logits.shape[-1])[:1]
-        if bool(on_floor(row).any()) and sums_to_one(row):
-            raise ValueError(
-                "logits are log-probabilities of a sparse distribution, from a call of a sparse model without labels; "
-                "pass labels to the model, which computes this loss, or take raw scores inside "
-                "hf_sparse.raw_scores(model)"
+        row = logits.detach().reshape(-1, logits.shape[-1])[0]
+        has_zeros = on_floor(row).any()
+        if row.is_cuda or bool(has_zeros):
+            require(
+                ~(has_zeros & sum_to_one(row)),
+                lambda: ValueError(
+                    "logits are log-probabilities of a sparse distribution, from a call of a sparse model without "
+                    "labels; pass labels to the model, which computes this loss, or take raw scores inside "
+                    "hf_sparse.raw_scores(model)"
+                ),
             )
 
 
@@ -132,11 +143,13 @@ def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if is_readable(y):
         # A sum of V probabilities rounded to half precision may be off by that precision.
         slack = max(1e-3, torch.finfo(target.dtype).eps)
-        if bool((y < 0).any()) or not bool((~counted | ((total - 1).abs() <= slack)).all()):
-            raise ValueError(
+        require(
+            (y >= 0).all() & (~counted | ((total - 1).abs() <= slack)),
+            lambda: ValueError(
                 "target probabilities must be >= 0 and sum to one in each row (or all be zero: ignored); the lowest "
                 f"was {float(y.min())}, sums went from {float(total.min())} to {float(total.max())}"
-            )
+            ),
+        )
     return y, counted
 
 

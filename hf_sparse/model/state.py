@@ -13,7 +13,7 @@ from transformers.utils import ModelOutput
 
 from ..attention.inline import divert, restore
 from ..config import MapConfig, SparseConfig
-from ..functional.log_zero import sums_to_one
+from ..functional.log_zero import sum_to_one
 from ..functional.rows import check_scores, upcast
 from .distribution import distribution
 from .late_attention import Children, check_late_attention
@@ -314,7 +314,7 @@ def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
     """
     state = sparse_state(model)
     check_scores(logits, -1)
-    if sums_to_one(logits):
+    if bool(sum_to_one(logits).all()):
         return upcast(logits).softmax(-1)
     return distribution(state.head, logits)
 

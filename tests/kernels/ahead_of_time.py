@@ -217,7 +217,7 @@ def compile_case(case: Case, architecture: int) -> list[str]:
         )
         if shared > allowed:
             problems.append(f"{kernel} takes {shared} bytes of shared memory, over {allowed}")
-        if kernel == "attend" and "max.NaN.f32" not in compiled.asm["ptx"]:
+        if kernel == "find_thresholds" and "max.NaN.f32" not in compiled.asm["ptx"]:
             problems.append(f"{kernel} passes over a NaN")
         products = narrow_products(compiled.asm["ttir"])
         problems.extend(f"{kernel} computes {product} in 32 bits" for product in products)

@@ -99,7 +99,19 @@ BIASED, MASKED = "bias of query and key", "boolean mask, hidden rows"
 # By name: the file, what stands there, what it is made, and the check. Where it stands more than once, as in the two
 # backward kernels, each place is a mistake of its own.
 MUTATIONS = {
-    "candidate test too strict": (FORWARD, "(peak > tau)", "(peak > tau + 0.5)", "support of every key"),
+    "candidate test too strict": (
+        FORWARD,
+        "+= tl.max((peak > tau)",
+        "+= tl.max((peak > tau + 0.5)",
+        "support of every key",
+    ),
+    "tangent above the norm": (
+        FORWARD,
+        "tl.minimum(norm, 1.0) *",
+        "3 * tl.minimum(norm, 1.0) *",
+        "support of every key",
+    ),
+    "tangent not moved": (FORWARD, "norm - fall * step", "norm + fall * step", "support of every key"),
     "list emptied as it is refined": (FORWARD, "num_kept += found", "num_kept += 0", "causal"),
     "output not normalized": (FORWARD, "out / tl.where(mass > 0, mass, 1.0)[:, None]", "out * 1.001", "causal"),
     "threshold of a query that sees nothing": (FORWARD, "tl.where(mass > 0, tau, -HIDDEN)", "tau - 2", MASKED),

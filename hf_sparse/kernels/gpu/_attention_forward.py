@@ -1,8 +1,10 @@
 """Flash entmax, forward: no score leaves the chip, and tiles without support are skipped.
 
-A program holds one tile of queries of one head. It reads all keys once and lists the tiles that can hold support:
-those with a score above a lower bound of its query's threshold. Newton's method runs on the listed tiles and strikes
-out more of them as the bound rises. Values are read only for the tiles that remain.
+A program holds one tile of queries of one head. The first kernel reads all keys once and lists the tiles that can hold
+support: those with a score above a lower bound of its query's threshold, which rises with every such tile. Newton's
+method runs on the listed tiles and strikes out more of them as the bound rises. The second kernel reads keys and
+values of the tiles that remain. They are two because the first, without values, leaves room for twice as many programs
+at a time.
 """
 
 from __future__ import annotations
@@ -10,17 +12,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._newton import rise, slope_power
-from ._tiles import HIDDEN, key_tiles, larger, peaks, store_rows, tile_rows, tile_scores
+from ._newton import joined, norm_rise, rise, slope_power
+from ._tiles import HIDDEN, LOWEST, key_tiles, larger, peaks, store_rows, tile_rows, tile_scores
 
 
 @triton.jit
-def attend(
-    Q, K, V, OUT, TAU, LIVE, LIST, ALPHA, SINKS, rules, BIAS, MASK, group, tolerance, max_steps,
-    CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr, value_dim: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
+def find_thresholds(
+    Q, K, TAU, LIST, COUNT, ALPHA, SINKS, rules, BIAS, MASK, group, tolerance, max_steps,
+    CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
-    """Writes OUT, the threshold TAU of each query in units of ``(alpha - 1) z``, and which tiles are LIVE."""
+    """Writes the threshold TAU of each query in units of ``(alpha - 1) z``, and a LIST of the COUNT tiles with support.
+
+    tau is a lower bound of the threshold throughout.
+    """
     tile = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
@@ -34,16 +39,21 @@ def attend(
     num_tiles = tl.cdiv(num_keys, KEYS)
     program = (batch * num_heads + head) * tl.num_programs(0) + tile
     LIST += program * num_tiles
-    LIVE += program * num_tiles
 
     query = tile * QUERIES + tl.arange(0, QUERIES)
     q = tile_rows(Q, batch, head, query, num_queries, head_dim, HEAD)
     first, end = key_tiles(tile, rules, CAUSAL, QUERIES, KEYS)
 
-    tau = tl.full((QUERIES,), HIDDEN, tl.float32)
+    # At tau + d the P-norm of the excesses seen so far is at least norm - fall d, its tangent: it is convex. Hidden
+    # scores stay far below every tau, since compilers may compute an excess of theirs to other digits than tau.
+    tau = tl.full((QUERIES,), LOWEST, tl.float32)
+    norm = tl.zeros((QUERIES,), tl.float32)
+    fall = tl.zeros((QUERIES,), tl.float32)
     if SINKS is not None:
         sink = tl.load(SINKS + head).to(tl.float32) * scale
         tau = larger(tau, sink - 1)
+        norm += 1
+        fall += 1
     num_listed = 0
     for i in range(end - first):
         # Attention goes to a query's own tile and to the first of all: their threshold is a tight bound already.
@@ -53,12 +63,17 @@ def attend(
         scores, _ = tile_scores(q, k, query, key, batch, head, rules, BIAS, MASK, CAUSAL, QUERIES, KEYS)
         x = scores * scale
         peak = peaks(x)
-        tau = larger(tau, peak - 1)
-        if i < 2:
-            for _step in range(4):
-                u = tl.maximum(x - tau[:, None], 0.0)
-                slopes = slope_power(u, exponent, EXPONENT)
-                tau += rise(tl.sum(slopes * u, 1), tl.sum(slopes, 1), alpha, EXPONENT)
+        raised = larger(tau, peak - 1)
+        norm = tl.maximum(norm - fall * (raised - tau), 0.0)
+        tau = raised
+        if tl.max((peak > tau).to(tl.int32), 0) > 0:
+            joint, steepness = joined(norm, fall, x, tau, alpha, exponent, EXPONENT)
+            step = norm_rise(joint, steepness)
+            norm = tl.maximum(norm - fall * step, 0.0)
+            tau += step
+            norm, fall = joined(norm, fall, x, tau, alpha, exponent, EXPONENT)
+            tau += norm_rise(norm, fall)
+            norm = tl.minimum(norm, 1.0) * (1 - 4e-7)  # less than it is, by more than rounding errors
         tl.store(LIST + num_listed, j)
         num_listed += tl.max((peak > tau).to(tl.int32), 0)
 
@@ -94,7 +109,36 @@ def attend(
         num_steps += 1
         going = (tl.max(unsolved.to(tl.int32), 0) > 0) & (num_steps < max_steps)
 
-    tl.debug_barrier()
+    tl.store(COUNT + program, num_listed)
+    tl.store(TAU + (batch * num_heads + head) * num_queries + query, tau, mask=query < num_queries)
+
+
+@triton.jit
+def attend(
+    Q, K, V, OUT, TAU, LIVE, LIST, COUNT, ALPHA, SINKS, rules, BIAS, MASK, group,
+    CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr, value_dim: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
+):  # fmt: skip
+    """Writes OUT and which tiles are LIVE; raises TAU above every score of a query that sees no key."""
+    tile = tl.program_id(0)
+    head = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(2).to(tl.int64)
+    num_heads = tl.num_programs(1)
+    scale = tl.load(ALPHA + head) - 1
+    exponent = 1 / scale
+    key_head = head // group
+    num_queries = rules.num_queries
+    num_keys = rules.num_keys
+    num_tiles = tl.cdiv(num_keys, KEYS)
+    program = (batch * num_heads + head) * tl.num_programs(0) + tile
+    LIST += program * num_tiles
+    LIVE += program * num_tiles
+    num_listed = tl.load(COUNT + program)
+    TAU += (batch * num_heads + head) * num_queries
+
+    query = tile * QUERIES + tl.arange(0, QUERIES)
+    q = tile_rows(Q, batch, head, query, num_queries, head_dim, HEAD)
+    tau = tl.load(TAU + query, mask=query < num_queries, other=-HIDDEN)
     out = tl.zeros((QUERIES, VALUE), tl.float32)
     mass = tl.zeros((QUERIES,), tl.float32)
     for i in range(num_listed):
@@ -109,12 +153,11 @@ def attend(
         out += tl.dot(p.to(v.dtype), v, input_precision="ieee")
         tl.store(LIVE + j, tl.max((tl.max(u, 1) > 0).to(tl.int8), 0))
     if SINKS is not None:
-        u_sink = tl.maximum(sink - tau, 0.0)
+        u_sink = tl.maximum(tl.load(SINKS + head).to(tl.float32) * scale - tau, 0.0)
         mass += slope_power(u_sink, exponent, EXPONENT) * u_sink
     out = out / tl.where(mass > 0, mass, 1.0)[:, None]
     # A NaN or infinite score turns its row, and no other, into NaN.
     out = tl.where((tau < float("inf"))[:, None], out, float("nan"))
     store_rows(OUT, out, batch, head, query, num_queries, value_dim, VALUE)
-    TAU += (batch * num_heads + head) * num_queries
     # Above every score where no key is visible: the backward finds no support there.
     tl.store(TAU + query, tl.where(mass > 0, tau, -HIDDEN), mask=query < num_queries)

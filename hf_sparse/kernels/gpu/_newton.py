@@ -40,3 +40,29 @@ def rise(mass, slope, alpha, EXPONENT: tl.constexpr):
     else:
         excess = mass - tl.exp2((2 - alpha) * tl.log2(tl.maximum(mass, 1.0)))
     return tl.maximum(excess, 0.0) / tl.maximum(slope, 1e-30)
+
+
+@triton.jit
+def joined(norm, fall, x, tau, alpha, exponent, EXPONENT: tl.constexpr):
+    """The P-norm of each row's excesses, at tau: of ``x`` (rows, entries), and of others that have norm ``norm``.
+
+    Returns it with its fall, which is minus its derivative in tau; ``fall`` is that of ``norm``.
+    """
+    u = tl.maximum(x - tau[:, None], 0.0)
+    slopes = slope_power(u, exponent, EXPONENT)
+    powers = slope_power(norm, exponent, EXPONENT)
+    total = powers * norm + tl.sum(slopes * u, 1)
+    positive = tl.where(total > 0, total, 1.0)
+    if EXPONENT == 1:
+        root = positive
+    elif EXPONENT == 2:
+        root = tl.sqrt(positive)
+    else:
+        root = tl.exp2((alpha - 1) * tl.log2(positive))
+    return tl.where(total > 0, root, 0.0), (powers * fall + tl.sum(slopes, 1)) * (root / positive)
+
+
+@triton.jit
+def norm_rise(norm, fall):
+    """The step of tau at which a norm with slope ``-fall`` reaches 1; 0 where it is below."""
+    return tl.maximum(norm - 1, 0.0) / tl.maximum(fall, 1e-30)

@@ -16,6 +16,8 @@ from triton import knobs
 
 # The score of a hidden key: below every other, and finite, so that no difference of two of them is NaN.
 HIDDEN = tl.constexpr(-1.0e30)
+# The lowest threshold: above a hidden score times alpha - 1, and below every other score.
+LOWEST = tl.constexpr(-1.0e27)
 # The interpreter runs custom reductions entry by entry, far too slowly.
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 

@@ -9,12 +9,13 @@ import triton
 from torch import Tensor
 
 from ._attention_backward import differentiate_keys, differentiate_queries
-from ._attention_forward import attend
+from ._attention_forward import attend, find_thresholds
 from ._launch import on_device_of, padded, unit, whole
 from ._tiles import Rules, pair_tensor, row_tensor
 from .scores import Scores
 
 _MAX_STEPS = 30
+_OF_VALUES = {"V", "value_dim", "VALUE"}  # arguments of the kernels that read values
 
 
 class Tiles(NamedTuple):
@@ -45,7 +46,7 @@ def tiles_for(head_dim: int, value_dim: int, dtype: torch.dtype) -> Tiles:
     if dtype.itemsize == 2:
         if width <= 128:
             return Tiles(64, 64, num_stages=3, num_key_stages=3)
-        return Tiles(64, 64, num_warps=8) if width <= 256 else Tiles(64, 32, num_warps=8, num_key_stages=1)
+        return Tiles(64, 64) if width <= 256 else Tiles(64, 32, num_key_stages=1)
     if width <= 128:
         return Tiles(32, 32)
     return Tiles(32, 32, num_warps=8) if width <= 256 else Tiles(16, 16, num_warps=8)
@@ -57,8 +58,20 @@ def num_tiles(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> tu
     return triton.cdiv(q.shape[2], tiles.queries), triton.cdiv(k.shape[2], tiles.keys)
 
 
+def _tolerance(exponent: float, dtype: torch.dtype) -> float:
+    """By how much the weights of a query may exceed 1 before the last step of Newton's method.
+
+    From an exponent of two on that step squares the error, to less than half precision rounds; below, it converges on
+    the support.
+    """
+    half = dtype.itemsize == 2
+    if whole(exponent) >= 2:
+        return 3e-2 if half else 1e-4
+    return 1e-4 if half else 2e-6
+
+
 def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> dict[str, object]:
-    """The arguments all three kernels share, by name."""
+    """The arguments that all kernels with values share, by name."""
     mask, lowest = scores.mask, 0.0
     if mask is not None and mask.dtype == torch.bool:
         mask = mask.view(torch.int8)
@@ -101,12 +114,16 @@ def attention_forward(
     tau = torch.empty((batch, heads, num_queries), dtype=torch.float32, device=q.device)
     live = torch.zeros((batch, heads, *shape), dtype=torch.int8, device=q.device)
     listed = torch.empty(live.shape, dtype=torch.int32, device=q.device)
+    common = _common(q, k, v, scores, tiles) | {
+        "TAU": tau, "LIST": listed, "COUNT": live.new_empty(live.shape[:3], dtype=torch.int32), "SINKS": scores.sinks,
+    }  # fmt: skip
     with on_device_of(q):
+        find_thresholds[(shape[0], heads, batch)](
+            tolerance=_tolerance(scores.exponent, q.dtype), max_steps=_MAX_STEPS, num_stages=tiles.num_stages,
+            **{name: given for name, given in common.items() if name not in _OF_VALUES},
+        )  # fmt: skip
         attend[(shape[0], heads, batch)](
-            OUT=row_tensor(out), TAU=tau, LIVE=live, LIST=listed, SINKS=scores.sinks,
-            # From an exponent of two on Newton's method squares the error; below, it converges on the support.
-            tolerance=1e-4 if whole(scores.exponent) >= 2 else 2e-6, max_steps=_MAX_STEPS,
-            num_stages=tiles.num_stages, **_common(q, k, v, scores, tiles),
+            OUT=row_tensor(out), LIVE=live, num_stages=tiles.num_stages, **common
         )  # fmt: skip
     return out, tau, live
 

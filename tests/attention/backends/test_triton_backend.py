@@ -13,7 +13,7 @@ from hf_sparse.attention import keep_thresholds, observe, set_impl
 from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
-from tests.kernels.devices import DEVICE, needs_triton
+from tests.kernels.devices import DEVICE, INTERPRETED, needs_triton
 from tests.kernels.served import served
 from tests.tiny_models import labelled, tiny_model
 from tests.tolerances import GRADIENT
@@ -157,7 +157,8 @@ def test_under_autocast_attention_is_computed_and_returned_in_its_dtype(dtype):
         expected, _ = sparse_attention(module(impl="torch"), q, k, v.to(dtype), is_causal=True)
     assert ours.dtype == expected.dtype == dtype
     if dtype == torch.float16 or DEVICE == "cuda":  # tl.dot of bfloat16 is wrong in the interpreter
-        torch.testing.assert_close(ours, expected, atol=2e-2, rtol=0)
+        # Each rounds its weights, and then its output, once.
+        torch.testing.assert_close(ours, expected, atol=2e-2, rtol=2 * torch.finfo(dtype).eps)
 
 
 def test_the_operators_pass_torchs_own_checks():
@@ -193,6 +194,7 @@ def test_what_the_flash_kernels_cannot_serve_raises_and_auto_goes_to_torch(site,
     assert sparse_attention(site, *qkv(), **arguments)[1] is not None
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="the calls are made on the CPU")
 def test_the_documented_backends_are_those_that_serve():
     documented = json.loads((Path(__file__).parents[3] / "docs" / "gpu.json").read_text())
     assert documented["backends"] == served()
