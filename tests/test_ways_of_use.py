@@ -7,6 +7,8 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
+from textwrap import dedent
 
 import pytest
 import torch
@@ -34,7 +36,7 @@ from hf_sparse import (
     sparse_config,
     sparsify,
 )
-from hf_sparse.attention import attention_sites
+from hf_sparse.attention import attention_sites, observe
 from tests.tiny_models import BUILD, attentions, labelled, tiny_model, tokens
 from tests.training.test_trainer import arguments
 
@@ -57,23 +59,64 @@ def loss_and_gradients(model, inputs):
     return loss.detach(), gradients
 
 
-@pytest.mark.parametrize("name", ["llama", "t5", "bart", "gpt2"])
-def test_gradient_checkpointing_changes_nothing(name):
-    model = sparsify(tiny_model(name), **BOTH)
-    inputs = labelled(model)
-    expected, gradients = loss_and_gradients(model, inputs)
+def checkpointed(model):
+    """The model in training, without dropout, with activation checkpointing."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         if isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.0
-    model.train()
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-    loss, again = loss_and_gradients(model, inputs)
+    return model.train()
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "bart", "gpt2"])
+def test_gradient_checkpointing_changes_nothing(name):
+    model = sparsify(tiny_model(name), **BOTH)
+    inputs = labelled(model)
+    expected, gradients = loss_and_gradients(model, inputs)
+    loss, again = loss_and_gradients(checkpointed(model), inputs)
     torch.testing.assert_close(loss, expected)
     for one, other in zip(gradients, again, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "bart", "bert"])
+def test_what_a_checkpoint_computes_again_is_computed_as_before_though_nobody_counts_any_more(name):
+    """Sentences long enough for the C++ kernel; supports are counted in the forward pass alone."""
+    model = sparsify(tiny_model(name), **BOTH)
+    ids, padding = tokens(16, 48), torch.arange(48) < torch.arange(16)[:, None]
+    inputs = {"input_ids": ids, "labels": ids, "attention_mask": (~padding).long()}
+    with torch.no_grad(), observe(model) as by_torch:
+        model(**inputs)
+    expected, gradients = loss_and_gradients(model, inputs)
+    with observe(checkpointed(model)) as counts:
+        loss = model(**inputs).loss
+    loss.backward()
+    torch.testing.assert_close(loss.detach(), expected)
+    for p, gradient in zip((p for p in model.parameters() if p.grad is not None), gradients, strict=True):
+        torch.testing.assert_close(p.grad, gradient, atol=1e-5, rtol=1e-4)
+    for path, count in counts.items():  # of scores that are rounded otherwise from the second layer on
+        assert count.rows == by_torch[path].rows
+        assert count.nonzero == pytest.approx(by_torch[path].nonzero, rel=1e-3)
+
+
+@pytest.mark.skipif(not (which("g++") or which("clang++")), reason="without a compiler torch computes everything")
+def test_a_checkpoint_is_computed_again_as_before_though_the_loss_built_the_kernel(tmp_path):
+    program = """
+        from hf_sparse import sparsify
+        from tests.tiny_models import tiny_model, tokens
+        model = sparsify(tiny_model("llama", vocab_size=10_000), attn="entmax15", head="entmax15").train()
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+        ids = tokens(8, 32, 10_000)
+        model(input_ids=ids, labels=ids).loss.backward()
+    """
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    found = subprocess.run([sys.executable, "-c", dedent(program)], env=environment, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert list((tmp_path / "hf_sparse").iterdir())
 
 
 @pytest.mark.parametrize("name", ["llama", "t5", "bert"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ._call import Arguments, AttentionCall
@@ -95,15 +96,25 @@ def sparse_attention(
     )
     output = output_without_weights(module, call)
     if output is not None:
+        if site.observers:
+            with torch.no_grad():
+                _weights(module, call)
         return output, None
+    weights, value = _weights(module, call)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def _weights(module: nn.Module, call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """The weights (batch, heads, queries, keys) of a call, which observers see, and a value for each of its heads."""
+    site: AttentionSite = module.__dict__[SITE]
     key, value = grouped(call)
     scores = scores_of_call(call.with_matrix(), key)
     weights = sequential_weights(module, call, scores) if site.is_sequential else weigh(module, scores)
     weights = weights[..., : key.shape[2]]
     for observer in site.observers:
         observer.add(module, scores[..., : key.shape[2]], weights)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
+    return weights, value
 
 
 def _site_of(module: nn.Module, others: Arguments) -> AttentionSite:

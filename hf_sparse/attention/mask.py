@@ -67,18 +67,19 @@ class PatternMask(Tensor):
         self.causal, self.window, self.padding = causal, window, padding
         self._materialize = materialize
         self._matrix: Tensor | None = None
+        self._handed_out = False
 
     @property
     def is_materialized(self) -> bool:
-        """Whether an operation has asked for the matrix."""
-        return self._matrix is not None
+        """Whether an operation has had the matrix; ``materialized`` alone only reads it."""
+        return self._handed_out
 
     def is_known_for(self, query: Tensor, key: Tensor) -> bool:
         """Whether the attributes describe attention of these (batch, heads, length, head_dim) completely."""
         return not self.is_materialized and self.shape[2] == query.shape[2] and self.shape[3] == key.shape[2]
 
     def materialized(self) -> Tensor:
-        """The mask as a plain tensor."""
+        """The mask as a plain tensor, to be read only."""
         if self._matrix is None:
             self._matrix = self._materialize()
         return self._matrix
@@ -95,8 +96,12 @@ class PatternMask(Tensor):
         kwargs = kwargs or {}
         if func is _aten._to_copy.default and not args[0].is_materialized:
             return args[0]._copied(**kwargs)
-        args, kwargs = tree_map_only(PatternMask, PatternMask.materialized, (args, kwargs))
+        args, kwargs = tree_map_only(PatternMask, PatternMask._hand_out, (args, kwargs))
         return func(*args, **kwargs)
+
+    def _hand_out(self) -> Tensor:
+        self._handed_out = True
+        return self.materialized()
 
     def _copied(
         self, dtype: torch.dtype | None = None, device: torch.device | None = None, **others: object

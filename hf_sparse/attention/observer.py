@@ -6,7 +6,13 @@ from torch import Tensor, nn
 
 
 class AttentionObserver:
-    """Sees the calls of the attention sites that it is shown (``hf_sparse.attention.site.observing``)."""
+    """Sees the calls of the attention sites that it is shown (``hf_sparse.attention.site.observing``).
+
+    Attributes:
+        differentiates: whether a gradient flows through what it makes of the weights.
+    """
+
+    differentiates = False
 
     def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """See a call.
@@ -14,7 +20,7 @@ class AttentionObserver:
         Args:
             module: the attention module.
             scores: (..., keys), ``-inf`` where a key is masked.
-            weights: their weights, before dropout, with the gradient that they have.
+            weights: their weights, before dropout; with a gradient for an observer that differentiates.
         """
         raise NotImplementedError
 

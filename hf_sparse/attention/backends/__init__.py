@@ -169,11 +169,20 @@ def _map_problem(name: str, map_config: MapConfig) -> str | None:
     return None
 
 
+def _may_watch_beside(site: AttentionSite) -> bool:
+    """Whether observers may be shown weights that are computed for them alone, beside an output that is not of them.
+
+    Activation checkpointing computes a call again when nobody looks any more: it must be the same computation. Without
+    gradients nothing is computed again, and the output is that of the weights shown.
+    """
+    return torch.is_grad_enabled() and not any(observer.differentiates for observer in site.observers)
+
+
 def _call_problem(site: AttentionSite, call: AttentionCall) -> str | None:
     """The reason why no backend without weights can serve a call, whatever the map, or None."""
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
-    if call.wants_weights or site.observers or site.watch is not None:
+    if call.wants_weights or site.watch is not None or (site.observers and not _may_watch_beside(site)):
         return "does not return weights, which were asked for (output_attentions, observe, training or calibration)"
     if call.query_sinks is not None:
         return "takes a sink for each head, and a sink for each query was given"

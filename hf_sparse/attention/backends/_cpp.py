@@ -46,8 +46,12 @@ def fills_tiles(call: AttentionCall) -> bool:
 
 
 def cpp_is_automatic(call: AttentionCall) -> bool:
-    """Whether the kernel is built, or worth building for a call that it can serve."""
-    return cpp_available(build=_num_scores(call) >= BUILD_FROM)
+    """Whether the kernel is built, or worth building for a call that it can serve.
+
+    Activation checkpointing computes a call with gradients again, when the loss may have built the kernel: it must be
+    the same computation.
+    """
+    return cpp_available(build=torch.is_grad_enabled() or _num_scores(call) >= BUILD_FROM)
 
 
 def _num_scores(call: AttentionCall) -> int:

@@ -22,7 +22,7 @@ def find_thresholds(
     CAUSAL: tl.constexpr, EXPONENT: tl.constexpr, head_dim: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
-    """Writes the threshold TAU of each query in units of ``(alpha - 1) z``, and a LIST of the COUNT tiles with support.
+    """Writes TAU, the threshold of each query in units of ``(alpha - 1) z``, and a LIST of COUNT tiles with support.
 
     tau is a lower bound of the threshold throughout.
     """

@@ -208,11 +208,16 @@ def test_dtypes_and_sizes_that_the_kernels_do_not_take_are_refused():
         sparse_attention(module(), *large)
 
 
-def test_observing_needs_the_weights():
+def test_observing_needs_the_weights_and_in_training_gets_some_of_its_own():
     model = sparsify(tiny_model("llama").to(DEVICE), attn="entmax15")
+    ids = torch.tensor([[3, 4]], device=DEVICE)
+    expected = model(ids).logits
     set_impl(model, "triton")
-    with observe(model), pytest.raises(ValueError, match="does not return weights"):
-        model(torch.tensor([[3, 4]], device=DEVICE))
+    with torch.no_grad(), observe(model), pytest.raises(ValueError, match="does not return weights"):
+        model(ids)
+    with observe(model) as counts:
+        torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=1e-5)
+    assert {count.rows for count in counts.values()} == {4 * 2}
 
 
 def test_set_impl_refuses_what_it_cannot_do():
