@@ -32,6 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask
 from triton.testing import do_bench
 
+from hf_sparse import sparsify
 from hf_sparse.attention import flex_entmax_attention
 from hf_sparse.functional import entmax15
 from hf_sparse.kernels import triton_attention, triton_decode_scores, triton_decode_values
@@ -374,6 +375,47 @@ def liger(hidden: Tensor, weight: Tensor, y: Tensor) -> Tensor:
 DENSITIES = (1.0, 0.5, 0.25)
 
 
+def models(report: Report) -> None:
+    """A training step of a model whose attention is as random weights leave it: nearly every key has weight."""
+    sizes = (16, 1, 300) if SMOKE else (128, 4, 32_000)
+    for length in (48,) if SMOKE else (2048, 8192):
+        runs = {
+            name: training_step(length, *sizes, maps)
+            for name, maps in {
+                "softmax, cross_entropy": {},
+                "entmax15 attention": {"attn": "entmax15"},
+                "entmax15 head": {"head": "entmax15"},
+                "entmax15 attention and head, fused": {"attn": "entmax15", "head": "entmax15", "fused_loss": True},
+            }.items()
+        }
+        report.compare("training step", f"T = {length}", runs, length=length, tokens=length * batch_of(length))
+
+
+def training_step(
+    length: int, head_dim: int, num_layers: int, vocabulary: int, maps: dict[str, Any]
+) -> Callable[[], None]:
+    """Forward and backward of a Llama with 16 heads, 4 of them with keys of their own."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=16 * head_dim, intermediate_size=44 * head_dim,
+        num_hidden_layers=num_layers, num_attention_heads=16, num_key_value_heads=4, use_cache=False,
+        max_position_embeddings=length,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        model = LlamaForCausalLM(config).to(DTYPE)
+    if maps:
+        model = sparsify(model, **maps)
+    ids = torch.randint(vocabulary, (batch_of(length), length), device=DEVICE)
+
+    def run() -> None:
+        model(input_ids=ids, labels=ids).loss.backward()
+        model.zero_grad()
+
+    return run
+
+
 def width_for(density: float, length: int, dim: int) -> float | None:
     """The width of ``local_inputs`` that leaves a density, by halving: longer rows have narrower supports."""
     if density == 1:
@@ -444,7 +486,15 @@ def decode(report: Report) -> None:
 # By when each is over, in seconds from the start; what one leaves is the next one's. The interpreter is in no hurry.
 SECTIONS = {
     section: seconds * (10 if SMOKE else 1)
-    for section, seconds in {check: 90, rows: 150, fused: 210, decode: 240, attention: 420, others: 510}.items()
+    for section, seconds in {
+        check: 90,
+        rows: 140,
+        fused: 190,
+        decode: 215,
+        models: 250,
+        attention: 420,
+        others: 510,
+    }.items()
 }
 
 

@@ -151,6 +151,20 @@ def test_torch_compile_keeps_maps_and_losses_in_one_graph():
     assert torch.equal(*slopes)
 
 
+@pytest.mark.skipif(INTERPRETED, reason="nothing has to wait for a CPU")
+def test_no_loss_waits_for_the_gpu():
+    z, y = scores(4, 300, 2.0).requires_grad_(), torch.tensor([0, 299, -100, 7], device=DEVICE)
+    for loss in (entmax15_loss, lambda z, y, **options: alpha_relu_loss(z, y, 1.5, 1.0, **options)):
+        expected = loss(z, y, impl="triton")  # compiles the kernels
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            (slope,) = torch.autograd.grad(loss(z, y, impl="triton"), z)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.equal(slope[2], torch.zeros_like(slope[2]))
+        close(expected, loss(z.double(), y, impl="torch"), GRADIENT[torch.float32])
+
+
 def test_what_the_kernels_do_not_take_is_refused_by_name():
     z, y = torch.zeros(2, 3, device=DEVICE), torch.tensor([0, 1], device=DEVICE)
     for z_bad, alpha, message in (
