@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._limits import DTYPES
-from ._triton_device import triton_problem
+from ._triton_device import shared_memory, triton_problem
 from .gpu.scores import Scores
 
 LARGEST_HEAD = 256
@@ -59,8 +59,7 @@ def _memory_problem(query: Tensor, value: Tensor) -> str | None:
     if not query.is_cuda:
         return None
     needed = shared_memory_needed(query.shape[-1], value.shape[-1], query.dtype)
-    # torch's annotations leave the property out.
-    found = getattr(torch.cuda.get_device_properties(query.device), "shared_memory_per_block_optin")  # noqa: B009
+    found = shared_memory(query.device)
     if found >= needed:
         return None
     return f"needs {needed} bytes of shared memory for heads of this size and {query.dtype}, here are {found}"

@@ -14,8 +14,9 @@ from ._cache import KernelUnavailable
 _OLDEST = (8, 0)
 
 
+@torch.compiler.assume_constant_result
 def triton_problem(device: torch.device) -> str | None:
-    """Why Triton kernels cannot run on ``device``, or None.
+    """Why Triton kernels cannot run on ``device``, or None; a constant to a compiler, which cannot ask a device.
 
     On the CPU they run in Triton's interpreter, where ``TRITON_INTERPRET=1`` asks for it: for tests.
     """
@@ -34,6 +35,13 @@ def triton_problem(device: torch.device) -> str | None:
         has = ".".join(map(str, capability))
         return f"Triton kernels need a GPU of compute capability 8.0 or more, this one has {has}"
     return None
+
+
+@torch.compiler.assume_constant_result
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block may have on a GPU; a constant to a compiler."""
+    # torch's annotations leave the property out.
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin")  # noqa: B009
 
 
 @cache
