@@ -1,4 +1,4 @@
-"""Tables of docs/gpu.md: checks of the Triton kernels, the backends of attention, the smoke run of the benchmark."""
+"""Tables of docs/gpu.md: checks of the Triton kernels, the backends of attention, the benchmark."""
 
 from __future__ import annotations
 
@@ -43,16 +43,43 @@ def _errors(title: str, columns: dict[str, str], cases: dict[str, dict[str, floa
 
 
 @block
-def gpu_benchmark() -> str:
-    """Outcomes of the benchmark's smoke run on a CPU, case by case."""
-    result = read("docs/gpu_benchmark.json")
-    lines = ["| section | case | candidate | outcome |", "|---|---|---|---|"]
-    for row in result["rows"]:
-        if "errors" in row:
-            outcome = f"{row['verdict']}: {max(row['errors']):.0e}"
-        else:
-            outcome = row.get("missing") or row.get("failed") or row.get("skipped") or "ran"
-        lines.append(f"| {row['section']} | {row['case']} | {row['candidate']} | {outcome} |")
-    machine = result["machine"]
-    lines += ["", f"GPU: {machine['gpu']}; torch {machine['torch']}, triton {machine['triton']}."]
+def gpu_targets() -> str:
+    """What the benchmark was to reach, and what it did in its worst case."""
+    lines = ["| target | at most | reached, worst case | |", "|---|---|---|---|"]
+    for target in read("benchmarks/results/gpu.json")["targets"]:
+        reached = f"{target['reached']:.2f}, {target['worst case']}" if "reached" in target else ""
+        lines.append(f"| {target['target']} | {target['at most']} | {reached} | {target['verdict']} |")
     return "\n".join(lines)
+
+
+@block
+def gpu_benchmark() -> str:
+    """Times of the benchmark, a table per section; first what its checks found, last where it ran."""
+    result = read("benchmarks/results/gpu.json")
+    checks = [row for row in result["rows"] if row["section"] == "check"]
+    wrong = sum(row["verdict"] != "right" for row in checks)
+    error = max(error for row in checks for error in row["errors"])
+    lines = [f"{len(checks)} comparisons with float64, {wrong} of them wrong; largest relative error {error:.1e}."]
+    for section in dict.fromkeys(row["section"] for row in result["rows"] if "ms" in row):
+        lines += ["", *_times(section, [row for row in result["rows"] if row["section"] == section])]
+    machine = result["machine"]
+    where = f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}, commit {machine['commit'][:10]}"
+    return "\n".join([*lines, "", f"Milliseconds, the ratio to the first column, and peak memory. {where}."])
+
+
+def _times(section: str, rows: list[dict[str, Any]]) -> list[str]:
+    """A row per case and a column per candidate that ran in some case."""
+    names = list(dict.fromkeys(row["candidate"] for row in rows if "ms" in row))
+    lines = [f"| {section} | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    for case in dict.fromkeys(row["case"] for row in sorted(rows, key=lambda row: row.get("length", 0))):
+        found = {row["candidate"]: row for row in rows if row["case"] == case and "ms" in row}
+        lines.append(f"| {case} | {' | '.join(_time(found.get(name)) for name in names)} |")
+    return lines
+
+
+def _time(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    ratio = f" ({row['ratio']:.2f})" if "ratio" in row else ""
+    memory = f", {row['peak_mb'] / 1024:.1f} GB" if row["peak_mb"] >= 1000 else f", {row['peak_mb']:.0f} MB"
+    return f"{row['ms']:.3g}{ratio}{memory}"

@@ -1,6 +1,6 @@
 """Flash entmax attention by Triton, and the two products of decoding, as operators of torch.
 
-Experimental: no GPU has run them. Defining them imports no Triton; the first call does.
+Experimental: one GPU has run them. Defining them imports no Triton; the first call does.
 """
 
 from __future__ import annotations

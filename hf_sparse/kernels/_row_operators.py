@@ -1,6 +1,6 @@
 """The Triton row kernels as operators of torch, which ``torch.compile`` keeps whole. No gradient flows through them.
 
-Experimental: no GPU has run them. Defining them imports no Triton; the first call does.
+Experimental: one GPU has run them. Defining them imports no Triton; the first call does.
 """
 
 from __future__ import annotations

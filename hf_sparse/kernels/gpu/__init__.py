@@ -1,4 +1,4 @@
-"""Triton kernels for NVIDIA GPUs and their launches. Experimental: no GPU has run them.
+"""Triton kernels for NVIDIA GPUs and their launches. Experimental: one GPU has run them.
 
 All but ``scores`` and ``listing`` import triton; the operators of ``kernels`` import them when they are first called.
 """
