@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
@@ -58,3 +59,46 @@ class AttentionCall(NamedTuple):
     def with_matrix(self) -> AttentionCall:
         """The same call with a ``PatternMask`` materialized."""
         return self._replace(mask=self.mask.materialized()) if isinstance(self.mask, PatternMask) else self
+
+    def parts(self, num_scores: int) -> Iterator[AttentionCall]:
+        """The call in parts of at most ``num_scores`` scores, or of one query: some queries of one sequence each.
+
+        For calls that a backend without weights serves: without selected keys, or a sink for each query.
+        """
+        batch, heads, queries, _ = self.query.shape
+        keys = self.key.shape[2]
+        if batch * heads * queries * keys <= num_scores:
+            yield self
+            return
+        call = self.with_pattern()
+        assert not isinstance(call.mask, BlockMask)
+        height = max(1, num_scores // (heads * keys))
+        for sequence in range(batch):
+            for start in range(0, queries, height):
+                place = slice(sequence, sequence + 1), slice(start, min(start + height, queries))
+                mask = _part(call.mask, *place)
+                if call.causal:
+                    visible = _visible(call, place[1])
+                    mask = visible if mask is None else visible & mask
+                query = call.query[place[0], :, place[1]]
+                key, value, bias = call.key[place[0]], call.value[place[0]], _part(call.position_bias, *place)
+                yield call._replace(
+                    query=query, key=key, value=value, mask=mask, causal=False, window=None, position_bias=bias
+                )
+
+
+def _part(x: Tensor | None, sequence: slice, queries: slice) -> Tensor | None:
+    """The part of what broadcasts to (batch, heads, queries, keys)."""
+    if x is None:
+        return None
+    x = x[(None,) * (4 - x.dim())]
+    return x[sequence if x.shape[0] > 1 else slice(None), :, queries if x.shape[2] > 1 else slice(None)]
+
+
+def _visible(call: AttentionCall, queries: slice) -> Tensor:
+    """(queries, keys), True where a query of a causal call sees a key."""
+    num_queries, num_keys = call.query.shape[2], call.key.shape[2]
+    key = torch.arange(num_keys, device=call.key.device)
+    own = torch.arange(queries.start, queries.stop, device=call.key.device)[:, None] + (num_keys - num_queries)
+    visible = key <= own
+    return visible if call.window is None else visible & (own - key < call.window)

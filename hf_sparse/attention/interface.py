@@ -15,6 +15,8 @@ from .sequential import sequential_weights
 from .site import SITE, AttentionSite, weigh
 
 NAME = "hf_sparse"
+# Scores that are computed at a time where only observers want weights: half a gigabyte in float32.
+_SHOWN_AT_ONCE = 1 << 27
 
 
 def sparse_attention(
@@ -97,12 +99,22 @@ def sparse_attention(
     output = output_without_weights(module, call)
     if output is not None:
         if site.observers:
-            with torch.no_grad():
-                _weights(module, call)
+            _show_weights(module, call)
         return output, None
     weights, value = _weights(module, call)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+@torch.no_grad()
+def _show_weights(module: nn.Module, call: AttentionCall) -> None:
+    """Show observers the weights of a call whose output a backend computed without them.
+
+    The output stays the backend's, so that activation checkpointing, which calls again when nobody looks any more,
+    computes the same.
+    """
+    for part in call.parts(_SHOWN_AT_ONCE):
+        _weights(module, part)
 
 
 def _weights(module: nn.Module, call: AttentionCall) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 
@@ -9,18 +11,19 @@ class AttentionObserver:
     """Sees the calls of the attention sites that it is shown (``hf_sparse.attention.site.observing``).
 
     Attributes:
-        differentiates: whether a gradient flows through what it makes of the weights.
+        beside: whether it will do to see weights that torch computes for it, without a gradient and some queries at a
+            time, beside an output that another backend computes.
     """
 
-    differentiates = False
+    beside: ClassVar[bool] = False
 
     def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
-        """See a call.
+        """See a call, or some queries of one.
 
         Args:
             module: the attention module.
             scores: (..., keys), ``-inf`` where a key is masked.
-            weights: their weights, before dropout; with a gradient for an observer that differentiates.
+            weights: their weights, before dropout, with the gradient that they have.
         """
         raise NotImplementedError
 

@@ -21,8 +21,6 @@ class SoftEdges(AttentionObserver):
     Sums stay tensors until they are read, so that nothing waits for a GPU.
     """
 
-    differentiates = True
-
     _kept: list[Tensor] = field(default_factory=list)
     _visible: list[Tensor] = field(default_factory=list)
     _soft: list[Tensor] = field(default_factory=list)

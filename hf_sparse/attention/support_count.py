@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,11 @@ class SupportCount(AttentionObserver):
     graph does not break.
 
     Attributes:
-        calls: number of attention calls.
+        calls: number of attention calls; long ones are seen in parts, and each part counts.
         received: names of the optional arguments that reached sequential attention.
     """
+
+    beside: ClassVar[bool] = True
 
     calls: int = 0
     received: set[str] = field(default_factory=set)

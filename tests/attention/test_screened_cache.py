@@ -200,13 +200,21 @@ def test_calls_that_the_kernel_cannot_serve_read_everything_and_say_why():
         cache = ScreenedCache()
         torch.testing.assert_close(stepped(model, cache, **options), expected, atol=20 * WEIGHT[torch.float32], rtol=0)
         reasons[name] = cache.reads[-1].whole
-    with observe(model):
-        cache = ScreenedCache()
-        stepped(model, cache)
     (reason,) = reasons["weights"]
     assert reason.startswith("the kernel does not return weights, which were asked for")
     assert reasons["none"] == {}
-    assert cache.reads[-1].whole.total() == cache.reads[-1].calls
+
+
+def test_supports_are_counted_beside_what_is_read():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    found = []
+    for cache in (ScreenedCache(), DynamicCache()):
+        with observe(model) as counts:
+            stepped(model, cache)
+        found.append({path: (count.calls, count.nonzero, count.rows) for path, count in counts.items()})
+        if isinstance(cache, ScreenedCache):
+            assert cache.reads[-1].whole == {}
+    assert found[0] == found[1]
 
 
 def test_maps_of_other_families_read_everything():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -75,6 +76,18 @@ def set_impl(model: nn.Module, impl: str) -> None:
         )
     for site in sites:
         site.impl = impl
+
+
+@contextmanager
+def computed_by(model: nn.Module, impl: str) -> Iterator[None]:
+    """Set the implementation of a sparse model's attention (``set_impl``) for the time of the block."""
+    before = [(site, site.impl) for _, site in attention_sites(model)]
+    set_impl(model, impl)
+    try:
+        yield
+    finally:
+        for site, own in before:
+            site.impl = own
 
 
 def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | None:
@@ -169,21 +182,12 @@ def _map_problem(name: str, map_config: MapConfig) -> str | None:
     return None
 
 
-def _may_watch_beside(site: AttentionSite) -> bool:
-    """Whether observers may be shown weights that are computed for them alone, beside an output that is not of them.
-
-    Activation checkpointing computes a call again when nobody looks any more: it must be the same computation. Without
-    gradients nothing is computed again, and the output is that of the weights shown.
-    """
-    return torch.is_grad_enabled() and not any(observer.differentiates for observer in site.observers)
-
-
 def _call_problem(site: AttentionSite, call: AttentionCall) -> str | None:
     """The reason why no backend without weights can serve a call, whatever the map, or None."""
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
-    if call.wants_weights or site.watch is not None or (site.observers and not _may_watch_beside(site)):
-        return "does not return weights, which were asked for (output_attentions, observe, training or calibration)"
+    if call.wants_weights or site.watch is not None or not all(observer.beside for observer in site.observers):
+        return "does not return weights, which were asked for (output_attentions, a price of edges, calibration)"
     if call.query_sinks is not None:
         return "takes a sink for each head, and a sink for each query was given"
     if call.indices is not None:

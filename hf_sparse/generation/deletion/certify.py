@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...attention import observe
+from ...attention.backends import computed_by
 from ...functional.arguments import check_number
 from ...model.dry_run import quiet_evaluation, watch
 from ..forced import every_logit, forced_call, run_forced
@@ -138,7 +138,7 @@ def certify(
     real = _tokens(model, call)
     check_calls(model, calls, real)
     needed = needed_inputs(calls, length - 1, sequences.shape[1] - length, model.config.is_encoder_decoder)
-    with quiet_evaluation(model), observe(model):  # observed attention is computed by torch, as it was above
+    with quiet_evaluation(model), computed_by(model, "torch"):  # as recorded attention is, above
         check_confined(model, call)
         deletion = Deletion(model, call, needed, wanted, length - 1, logits)
         changes = deletion.changes_when_masked()

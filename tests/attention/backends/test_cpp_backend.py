@@ -202,7 +202,7 @@ def test_auto_takes_the_kernel_for_many_queries_and_returns_weights_where_they_a
 
 
 @needs_compiler
-def test_a_model_under_auto_trains_through_the_kernel_and_observing_it_sees_the_weights(monkeypatch):
+def test_a_model_under_auto_trains_through_the_kernel_and_supports_are_counted_beside_it(monkeypatch):
     monkeypatch.setattr(_cpp, "_FEWEST_QUERIES", 1)
     monkeypatch.setattr(_cpp, "_FEWEST_SCORES", 1)
     model = sparsify(tiny_model("llama"), attn="entmax15")
@@ -215,6 +215,7 @@ def test_a_model_under_auto_trains_through_the_kernel_and_observing_it_sees_the_
     set_impl(model, "torch")
     assert_same(found, results(model, inputs))
     set_impl(model, "auto")
+    calls.clear()
     with observe(model) as counts, torch.no_grad():
         model(**inputs)
     assert all(count.support_size > 0 for count in counts.values())
