@@ -14,6 +14,7 @@ from hf_sparse.attention._call import AttentionCall
 from hf_sparse.attention.backends import _flex
 from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE, AttentionSite
+from hf_sparse.attention.support_count import SupportCount
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax
 from tests.tiny_models import labelled, tiny_model
@@ -170,3 +171,7 @@ def test_what_flex_attention_cannot_serve_is_refused_by_name():
     blocks = torch_flex.create_block_mask(visible, None, None, 6, 6, device="cpu")
     with pytest.raises(ValueError, match=r'attention_mask was a BlockMask, .* use set_impl\(model, "flex"\)'):
         sparse_attention(module(impl="torch"), q, k, v, blocks)
+    watched = module()
+    watched.__dict__[SITE].observers = (SupportCount(),)
+    with pytest.raises(ValueError, match=r'impl="flex" does not count supports \(observe\) under a BlockMask'):
+        sparse_attention(watched, q, k, v, blocks)
