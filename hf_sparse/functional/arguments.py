@@ -147,14 +147,15 @@ def require(holds: torch.Tensor, error: Callable[[], Exception]) -> None:
     """Raise ``error()`` where an entry of ``holds`` is False.
 
     A host that reads a GPU's memory waits for all that was launched before. On an NVIDIA GPU it therefore goes on, and
-    the GPU stops ("device-side assert triggered"), as it does where ``cross_entropy`` gets no class.
+    the GPU stops ("device-side assert triggered"), as it does where ``cross_entropy`` gets no class. AMD's does not
+    stop, and is waited for.
 
     >>> require(torch.tensor([True, False]), lambda: ValueError("both must hold"))
     Traceback (most recent call last):
     ...
     ValueError: both must hold
     """
-    if holds.is_cuda:
+    if holds.is_cuda and torch.version.hip is None:
         torch._assert_async(holds.all())
     elif not bool(holds.all()):
         raise error()
