@@ -18,6 +18,12 @@ from tests.training.test_trainer import arguments, largest_change, rows_of_uneve
 BOTH = {"attn": "entmax15", "head": "entmax15"}
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    """A trainer makes the folder that its arguments name."""
+    monkeypatch.chdir(tmp_path)
+
+
 def entmax15_by_bisection(z):
     low, high = z.amax(-1, keepdim=True) / 2 - 1, z.amax(-1, keepdim=True) / 2
     for _ in range(100):
