@@ -62,6 +62,9 @@ def gpu_benchmark() -> str:
     lines = [f"{len(checks)} comparisons with float64, {wrong} of them wrong; largest relative error {error:.1e}."]
     for section in dict.fromkeys(row["section"] for row in result["rows"] if "ms" in row):
         lines += ["", *_times(section, [row for row in result["rows"] if row["section"] == section])]
+    for row in result["rows"]:
+        if why := row.get("failed") or row.get("missing") or row.get("skipped"):
+            lines += ["", f"Not measured: {row['section']}, {row['candidate']} ({why})."]
     machine = result["machine"]
     where = f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}, commit {machine['commit'][:10]}"
     return "\n".join([*lines, "", f"Milliseconds, the ratio to the first column, and peak memory. {where}."])

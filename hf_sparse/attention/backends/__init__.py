@@ -187,7 +187,7 @@ def _call_problem(site: AttentionSite, call: AttentionCall) -> str | None:
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
     if call.wants_weights or site.watch is not None or not all(observer.beside for observer in site.observers):
-        return "does not return weights, which were asked for (output_attentions, a price of edges, calibration)"
+        return "does not return weights, which were asked for (output_attentions, calibration, a price or penalty)"
     if site.observers and isinstance(call.mask, BlockMask):
         return "does not count supports (observe) under a BlockMask, which gives torch no matrix to count them by"
     if call.query_sinks is not None:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ._newton import slope_power
-from ._tiles import store_rows, tile_rows, tile_scores
+from ._tiles import query_tile, store_rows, tile_rows, tile_scores
 
 
 @triton.jit
@@ -30,19 +30,16 @@ def differentiate_queries(
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries per program: DELTA, DQ and, where alpha is learned, DALPHA of each query."""
-    tile = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
-    batch = tl.program_id(2).to(tl.int64)
-    num_heads = tl.num_programs(1)
+    tile, head, batch, of_all = query_tile()
     scale = tl.load(ALPHA + head) - 1
     exponent = 1 / scale
     key_head = head // group
     num_queries = rules.num_queries
     num_keys = rules.num_keys
-    program = (batch * num_heads + head) * tl.num_programs(0) + tile
+    program = of_all * tl.num_programs(0) + tile
     LIST += program * tl.cdiv(num_keys, KEYS)
     num_listed = tl.load(COUNT + program)
-    of_rows = (batch * num_heads + head) * num_queries
+    of_rows = of_all * num_queries
 
     query = tile * QUERIES + tl.arange(0, QUERIES)
     q = tile_rows(Q, batch, head, query, num_queries, head_dim, HEAD)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ._newton import joined, norm_rise, rise, slope_power
-from ._tiles import HIDDEN, LOWEST, key_tiles, larger, peaks, store_rows, tile_rows, tile_scores
+from ._tiles import HIDDEN, LOWEST, key_tiles, larger, peaks, query_tile, store_rows, tile_rows, tile_scores
 
 
 @triton.jit
@@ -26,10 +26,7 @@ def find_thresholds(
 
     tau is a lower bound of the threshold throughout.
     """
-    tile = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
-    batch = tl.program_id(2).to(tl.int64)
-    num_heads = tl.num_programs(1)
+    tile, head, batch, of_all = query_tile()
     scale = tl.load(ALPHA + head) - 1
     alpha = scale + 1
     exponent = 1 / scale
@@ -37,7 +34,7 @@ def find_thresholds(
     num_queries = rules.num_queries
     num_keys = rules.num_keys
     num_tiles = tl.cdiv(num_keys, KEYS)
-    program = (batch * num_heads + head) * tl.num_programs(0) + tile
+    program = of_all * tl.num_programs(0) + tile
     LIST += program * num_tiles
 
     query = tile * QUERIES + tl.arange(0, QUERIES)
@@ -110,7 +107,7 @@ def find_thresholds(
         going = (tl.max(unsolved.to(tl.int32), 0) > 0) & (num_steps < max_steps)
 
     tl.store(COUNT + program, num_listed)
-    tl.store(TAU + (batch * num_heads + head) * num_queries + query, tau, mask=query < num_queries)
+    tl.store(TAU + of_all * num_queries + query, tau, mask=query < num_queries)
 
 
 @triton.jit
@@ -120,21 +117,18 @@ def attend(
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
 ):  # fmt: skip
     """Writes OUT and which tiles are LIVE; raises TAU above every score of a query that sees no key."""
-    tile = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
-    batch = tl.program_id(2).to(tl.int64)
-    num_heads = tl.num_programs(1)
+    tile, head, batch, of_all = query_tile()
     scale = tl.load(ALPHA + head) - 1
     exponent = 1 / scale
     key_head = head // group
     num_queries = rules.num_queries
     num_keys = rules.num_keys
     num_tiles = tl.cdiv(num_keys, KEYS)
-    program = (batch * num_heads + head) * tl.num_programs(0) + tile
+    program = of_all * tl.num_programs(0) + tile
     LIST += program * num_tiles
     LIVE += program * num_tiles
     num_listed = tl.load(COUNT + program)
-    TAU += (batch * num_heads + head) * num_queries
+    TAU += of_all * num_queries
 
     query = tile * QUERIES + tl.arange(0, QUERIES)
     q = tile_rows(Q, batch, head, query, num_queries, head_dim, HEAD)

@@ -72,6 +72,14 @@ def pair_tensor(x: Tensor | None) -> PairTensor | None:
 
 
 @triton.jit
+def query_tile():
+    """The tile of queries, the head and the sequence of this program, and its head counted over all sequences."""
+    head = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(2).to(tl.int64)
+    return tl.program_id(0), head, batch, batch * tl.num_programs(1) + head
+
+
+@triton.jit
 def larger(a, b):
     """The larger of two, NaN where one of them is."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)

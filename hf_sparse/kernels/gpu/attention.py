@@ -15,7 +15,6 @@ from ._tiles import Rules, pair_tensor, row_tensor
 from .scores import Scores
 
 _MAX_STEPS = 30
-_OF_VALUES = {"V", "value_dim", "VALUE"}  # arguments of the kernels that read values
 
 
 class Tiles(NamedTuple):
@@ -70,21 +69,26 @@ def _tolerance(exponent: float, dtype: torch.dtype) -> float:
     return 1e-4 if half else 2e-6
 
 
-def _common(q: Tensor, k: Tensor, v: Tensor, scores: Scores, tiles: Tiles) -> dict[str, object]:
-    """The arguments that all kernels with values share, by name."""
+def _of_scores(q: Tensor, k: Tensor, scores: Scores, tiles: Tiles) -> dict[str, object]:
+    """The arguments that all kernels share, by name."""
     mask, lowest = scores.mask, 0.0
     if mask is not None and mask.dtype == torch.bool:
         mask = mask.view(torch.int8)
     elif mask is not None:
         lowest = torch.finfo(mask.dtype).min / 2
     return {
-        "Q": row_tensor(q), "K": row_tensor(k), "V": row_tensor(v), "ALPHA": scores.alpha,
+        "Q": row_tensor(q), "K": row_tensor(k), "ALPHA": scores.alpha,
         "rules": Rules(q.shape[2], k.shape[2], scores.scaling, scores.softcap, scores.window, lowest),
         "BIAS": pair_tensor(scores.bias), "MASK": pair_tensor(mask), "group": q.shape[1] // k.shape[1],
         "CAUSAL": scores.causal, "EXPONENT": whole(scores.exponent),
-        "head_dim": q.shape[3], "value_dim": v.shape[3], "QUERIES": tiles.queries, "KEYS": tiles.keys,
-        "HEAD": padded(q.shape[3]), "VALUE": padded(v.shape[3]), "num_warps": tiles.num_warps,
+        "head_dim": q.shape[3], "HEAD": padded(q.shape[3]), "QUERIES": tiles.queries, "KEYS": tiles.keys,
+        "num_warps": tiles.num_warps,
     }  # fmt: skip
+
+
+def _of_values(v: Tensor) -> dict[str, object]:
+    """The arguments of the kernels that read values, besides."""
+    return {"V": row_tensor(v), "value_dim": v.shape[3], "VALUE": padded(v.shape[3])}
 
 
 def attention_forward(
@@ -114,17 +118,15 @@ def attention_forward(
     tau = torch.empty((batch, heads, num_queries), dtype=torch.float32, device=q.device)
     live = torch.zeros((batch, heads, *shape), dtype=torch.int8, device=q.device)
     listed = torch.empty(live.shape, dtype=torch.int32, device=q.device)
-    common = _common(q, k, v, scores, tiles) | {
-        "TAU": tau, "LIST": listed, "COUNT": live.new_empty(live.shape[:3], dtype=torch.int32), "SINKS": scores.sinks,
+    count = torch.empty(live.shape[:3], dtype=torch.int32, device=q.device)
+    common = _of_scores(q, k, scores, tiles) | {
+        "TAU": tau, "LIST": listed, "COUNT": count, "SINKS": scores.sinks, "num_stages": tiles.num_stages,
     }  # fmt: skip
     with on_device_of(q):
         find_thresholds[(shape[0], heads, batch)](
-            tolerance=_tolerance(scores.exponent, q.dtype), max_steps=_MAX_STEPS, num_stages=tiles.num_stages,
-            **{name: given for name, given in common.items() if name not in _OF_VALUES},
-        )  # fmt: skip
-        attend[(shape[0], heads, batch)](
-            OUT=row_tensor(out), LIVE=live, num_stages=tiles.num_stages, **common
-        )  # fmt: skip
+            tolerance=_tolerance(scores.exponent, q.dtype), max_steps=_MAX_STEPS, **common
+        )
+        attend[(shape[0], heads, batch)](OUT=row_tensor(out), LIVE=live, **_of_values(v), **common)
     return out, tau, live
 
 
@@ -159,7 +161,7 @@ def attention_backward(
     """
     dout, q, k, v = unit(dout), unit(q), unit(k), unit(v)
     tiles = tiles or tiles_for(q.shape[3], v.shape[3], q.dtype)
-    common = _common(q, k, v, scores, tiles) | {"TAU": tau, "DOUT": row_tensor(dout)}
+    common = _of_scores(q, k, scores, tiles) | _of_values(v) | {"TAU": tau, "DOUT": row_tensor(dout)}
     dq, dk, dv = empty_gradients(q, k, v)
     delta, dalpha = torch.empty_like(tau), torch.empty_like(tau) if learned else None
     batch, heads, num_query_tiles, num_key_tiles = live.shape

@@ -157,8 +157,9 @@ def test_under_autocast_attention_is_computed_and_returned_in_its_dtype(dtype):
         expected, _ = sparse_attention(module(impl="torch"), q, k, v.to(dtype), is_causal=True)
     assert ours.dtype == expected.dtype == dtype
     if dtype == torch.float16 or DEVICE == "cuda":  # tl.dot of bfloat16 is wrong in the interpreter
-        # Each rounds its weights, and then its output, once.
-        torch.testing.assert_close(ours, expected, atol=2e-2, rtol=2 * torch.finfo(dtype).eps)
+        # In bfloat16 2e-2 is less than one rounding of an output above 2.
+        rtol = 2 * torch.finfo(dtype).eps if dtype == torch.bfloat16 else 0
+        torch.testing.assert_close(ours, expected, atol=2e-2, rtol=rtol)
 
 
 def test_the_operators_pass_torchs_own_checks():
