@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
 from .records import Record
 
 
-def over_seeds(values: Sequence[float], form: str) -> str:
-    """Mean and standard deviation over seeds as text; of one seed its value alone.
+class Mean(float):
+    """The mean of a figure over seeds; formatted, it is followed by their standard deviation.
 
-    >>> over_seeds([1.0, 2.0, 3.0], ".1f"), over_seeds([1.0], ".1f")
+    >>> f"{Mean([1.0, 2.0, 3.0]):.1f}", f"{Mean([1.0]):.1f}"
     ('2.0 ± 1.0', '1.0')
     """
-    return f"{fmean(values):{form}}" + (f" ± {stdev(values):{form}}" if len(values) > 1 else "")
+
+    values: tuple[float, ...]
+
+    def __new__(cls, values: Sequence[float]) -> Mean:
+        """Take the mean of the figures of some seeds, at least one."""
+        mean = super().__new__(cls, fmean(values))
+        mean.values = tuple(values)
+        return mean
+
+    def __format__(self, form: str) -> str:
+        """The mean, and ± the standard deviation where there are several seeds."""
+        alone = format(float(self), form)
+        return f"{alone} ± {stdev(self.values):{form}}" if len(self.values) > 1 else alone
+
+
+def over_seeds(values: Sequence[float], form: str) -> str:
+    """Mean and standard deviation over seeds as text; of one seed its value alone."""
+    return format(Mean(values), form)
 
 
 def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -26,7 +43,7 @@ def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
     return runs
 
 
-def mean_of(figures: Sequence[Any]) -> Any:
+def mean_of(figures: Sequence[Any], mean: Callable[[Sequence[float]], float] = fmean) -> Any:
     """Mean of figures that several seeds share, inside lists and dictionaries too; of other values the first.
 
     >>> mean_of([{"bleu": 30, "curve": [1.0]}, {"bleu": 32, "curve": [2.0]}])
@@ -34,7 +51,7 @@ def mean_of(figures: Sequence[Any]) -> Any:
     """
     first = figures[0]
     if isinstance(first, dict):
-        return {key: mean_of([each[key] for each in figures]) for key in first}
+        return {key: mean_of([each[key] for each in figures], mean) for key in first}
     if isinstance(first, list):
-        return [mean_of(entries) for entries in zip(*figures)]
-    return fmean(figures) if isinstance(first, (int, float)) and not isinstance(first, bool) else first
+        return [mean_of(entries, mean) for entries in zip(*figures)]
+    return mean(figures) if isinstance(first, (int, float)) and not isinstance(first, bool) else first

@@ -76,16 +76,17 @@ def test_every_measure_belongs_to_a_claim(claims):
 )
 def test_sparse_outputs_must_both_be_ahead_on_average(claims, monkeypatch, softmax, entmax15, sparsemax, holds):
     inflection = importlib.import_module("blocks.claims.inflection")
-    rows = zip(inflection.OUTPUTS, (softmax, entmax15, sparsemax))
-    cells = {(head, within): v for head, row in rows for within, v in zip(inflection.OUTPUTS, row)}
-    monkeypatch.setattr(inflection, "grid_means", lambda key, grid: cells)
+    rows = zip(inflection.ALPHAS, (softmax, entmax15, sparsemax))
+    cells = {(head, within): {0: v, 1: v} for head, row in rows for within, v in zip(inflection.ALPHAS, row)}
+    monkeypatch.setattr(inflection, "grid_of", lambda key, grid: cells)
     assert inflection.sparse_output_is_more_accurate("medium").holds is holds
 
 
 def test_an_output_map_without_runs_is_named(claims, monkeypatch):
     inflection = importlib.import_module("blocks.claims.inflection")
-    monkeypatch.setattr(inflection, "grid_means", lambda key, grid: {("softmax", "softmax"): 0.5})
-    with pytest.raises(claims.NotRun, match=r"output-1\.5-\*"):
+    row = {("softmax", within): {0: 0.5} for within in inflection.ALPHAS}
+    monkeypatch.setattr(inflection, "grid_of", lambda key, grid: row)
+    with pytest.raises(claims.NotRun, match=r"output-1\.5-attention-1"):
         inflection.sparse_output_is_more_accurate("medium")
 
 
@@ -136,7 +137,8 @@ def outputs(softmax, sparsemax, entmax15, alpha_relu):
         (
             outputs([33], [27], [32, 30], [30.4, 30]),
             outputs([9], [6], [7], [8]),
-            "Multi30k (means of 1 to 2 seeds): softmax 33.0, sparsemax 27.0, entmax15 31.0, alpha_relu 30.2",
+            "Multi30k (means of 1 to 2 seeds): softmax 33.0, sparsemax 27.0, entmax15 31.0 ± 1.4, "
+            "alpha_relu 30.2 ± 0.3",
             False,
         ),
         (

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from recipes.lib.blocks import read
-from recipes.lib.seeds import by_run, mean_of
+from recipes.lib.seeds import Mean, by_run, mean_of
 
 Figures = dict[str, Any]
 
@@ -33,8 +33,9 @@ def runs(path: str) -> list[dict[str, Any]]:
 
 
 def figures_of(path: str) -> dict[str, Figures]:
-    """The figures of every run of a study by name: means over its seeds."""
-    return {name: mean_of([record["figures"] for record in records]) for name, records in by_run(runs(path)).items()}
+    """The figures of every run of a study by name: means over its seeds, which know their deviation."""
+    seeds = {name: [record["figures"] for record in records] for name, records in by_run(runs(path)).items()}
+    return {name: mean_of(figures, Mean) for name, figures in seeds.items()}
 
 
 def seeds_of(path: str, names: Collection[str]) -> str:

@@ -2,64 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from itertools import product
 from statistics import fmean
 
 from recipes.inflection_grid.report import name_of, start_name
+from recipes.lib.seeds import Mean
 
 from ._outcome import NotRun, Outcome, runs
 
 GRIDS = {name: f"recipes/inflection_grid/results/{name}.json" for name in ("eight_languages", "eight_languages_high")}
-OUTPUTS = {"softmax": "1", "entmax15": "1.5", "sparsemax": "2"}  # alpha by map
+ALPHAS = {"softmax": "1", "entmax15": "1.5", "sparsemax": "2"}  # by map
+
+Grid = dict[tuple[str, str], dict[int, float]]
 
 
-def grid_means(key: str, grid: str) -> dict[tuple[str, str], float]:
-    """A figure by (output map, attention map), averaged over seeds; ensembles are left out.
+def grid_of(key: str, grid: str) -> Grid:
+    """A figure by (output map, attention map), then seed; ensembles are left out.
 
     A head that starts elsewhere counts by itself.
     """
-    cells: dict[tuple[str, str], list[float]] = {}
+    cells: Grid = {}
     for record in runs(GRIDS[grid]):
         settings = record["settings"]
         if not settings["members"]:
             cell = name_of(settings["head"]) + start_name(settings), name_of(settings["attention"])
-            cells.setdefault(cell, []).append(record["figures"][key])
-    return {cell: fmean(values) for cell, values in cells.items()}
+            cells.setdefault(cell, {})[settings["seed"]] = record["figures"][key]
+    return cells
 
 
-def accuracies(grid: str) -> dict[str, list[float]]:
-    """Accuracy by output map, one value per attention map.
+def accuracies(grid: str) -> list[dict[str, list[float]]]:
+    """Accuracy by output map, one value per attention map, for each seed with which every cell was trained.
 
     Raises:
-        NotRun: an output map has no run.
+        NotRun: a cell has no run, or no seed is common to all.
     """
-    cells = grid_means("accuracy", grid)
-    found = {output: [value for (head, _), value in cells.items() if head == output] for output in OUTPUTS}
-    for output, values in found.items():
-        if not values:
-            raise NotRun(f"output-{OUTPUTS[output]}-*")
-    return found
+    cells = grid_of("accuracy", grid)
+    for output, attention in product(ALPHAS, ALPHAS):
+        if (output, attention) not in cells:
+            raise NotRun(f"output-{ALPHAS[output]}-attention-{ALPHAS[attention]}")
+    seeds = set.intersection(*(set(cells[cell]) for cell in product(ALPHAS, ALPHAS)))
+    if not seeds:
+        raise NotRun("output-*-attention-*")
+    return [
+        {output: [cells[output, attention][seed] for attention in ALPHAS] for output in ALPHAS}
+        for seed in sorted(seeds)
+    ]
 
 
 def sparse_output_is_more_accurate(grid: str) -> Outcome:
-    """Compare mean accuracy at output alpha 1, 1.5 and 2."""
+    """Compare accuracy at output alpha 1, 1.5 and 2, averaged over the maps in attention."""
     found = accuracies(grid)
-    means = {output: fmean(values) for output, values in found.items()}
-    parts = []
-    for output, alpha in OUTPUTS.items():
-        cells = len(found[output])
-        parts.append(f"{alpha}: {means[output]:.1%}" + (f" (mean of {cells})" if cells > 1 else ""))
-    return Outcome(", ".join(parts), min(means["entmax15"], means["sparsemax"]) > means["softmax"])
+    means = {output: Mean([fmean(seed[output]) for seed in found]) for output in ALPHAS}
+    text = ", ".join(f"{alpha}: {means[output]:.1%}" for output, alpha in ALPHAS.items())
+    return Outcome(text + counted(found), min(means["entmax15"], means["sparsemax"]) > means["softmax"])
 
 
 def attention_matters_less(grid: str) -> Outcome:
     """Compare the spread of accuracy over attention maps with that over output maps."""
     found = accuracies(grid)
-    spreads = [max(values) - min(values) for values in found.values() if len(values) > 1]
-    if not spreads:
-        raise NotRun("output-*-attention-*")
-    means = [fmean(values) for values in found.values()]
-    within, between = fmean(spreads), max(means) - min(means)
-    return Outcome(f"attention: {100 * within:.1f} points, output: {100 * between:.1f}", within < between)
+    within = Mean([100 * fmean(map(spread, seed.values())) for seed in found])
+    between = Mean([100 * spread([fmean(values) for values in seed.values()]) for seed in found])
+    return Outcome(f"attention: {within:.1f} points, output: {between:.1f}{counted(found)}", within < between)
+
+
+def spread(values: Collection[float]) -> float:
+    """The largest value less the smallest."""
+    return max(values) - min(values)
+
+
+def counted(seeds: Sequence[object]) -> str:
+    """How many seeds and attention maps figures are means of, in brackets."""
+    return f" (means of {len(ALPHAS)} maps in attention, {len(seeds)} seed{'s' if len(seeds) > 1 else ''})"
 
 
 def ensembles_help() -> Outcome:
@@ -67,7 +81,7 @@ def ensembles_help() -> Outcome:
     records, pairs = runs(GRIDS["eight_languages"]), {}
     for record in records:
         if members := record["settings"]["members"]:
-            single = fmean(other["figures"]["accuracy"] for other in records if other["run"] == members)
+            single = Mean([other["figures"]["accuracy"] for other in records if other["run"] == members])
             pairs[members] = (single, record["figures"]["accuracy"])
     if not pairs:
         raise NotRun("ensemble-*")
@@ -82,9 +96,15 @@ def most_words(share: str) -> Outcome:
 
 def more_words_than_at_medium(share: str) -> Outcome:
     """Compare the largest share with ten thousand words a language with the largest with a thousand."""
-    return _largest(share, "eight_languages_high", above=max(grid_means(share, "eight_languages").values()))
+    return _largest(share, "eight_languages_high", above=max(_means(share, "eight_languages").values()))
 
 
 def _largest(share: str, grid: str, above: float) -> Outcome:
-    (head, attention), value = max(grid_means(share, grid).items(), key=lambda item: item[1])
+    means = _means(share, grid)
+    head, attention = max(means, key=means.__getitem__)
+    value = means[head, attention]
     return Outcome(f"{value:.0%} ({head} at the output, {attention} in attention)", value > above)
+
+
+def _means(key: str, grid: str) -> dict[tuple[str, str], Mean]:
+    return {cell: Mean(list(seeds.values())) for cell, seeds in grid_of(key, grid).items()}

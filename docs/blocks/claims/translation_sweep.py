@@ -191,7 +191,7 @@ def threshold_grows() -> Outcome:
 def tau_hardly_matters() -> Outcome:
     """Compare BLEU over tau."""
     found = [figures for name, figures in figures_of(EMBEDDED).items() if _is_tau_run(name)]
-    bleu = {figures["config"]["head"]["tau"]: figures["bleu"] for figures in found}
+    bleu = {float(figures["config"]["head"]["tau"]): figures["bleu"] for figures in found}
     if len(bleu) < 3:
         raise NotRun("output-alpha_relu-tau-*")
     text = listed({f"tau {tau:.2g}:": value for tau, value in sorted(bleu.items())}, ".1f")
@@ -219,7 +219,7 @@ def tau_without_data() -> Outcome:
 def sums_concentrate() -> Outcome:
     """Measure the mean and the deviation of the sums of alpha-ReLU's weights."""
     study, (run,) = sweeps("output-alpha_relu")
-    mean, deviation = run["head_sum"]["mean"], run["head_sum"]["std"]
+    mean, deviation = (float(run["head_sum"][key]) for key in ("mean", "std"))
     return Outcome(f"{study}: {mean:.2f} ± {deviation:.2f}", abs(mean - 1) < 0.3 and deviation < 0.3)
 
 
