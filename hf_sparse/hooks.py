@@ -13,6 +13,7 @@ from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
 from .hub import attach_as_saved
 from .model.beam_record import end_possible_strings, recorded_beam_search
+from .model.continuous import OF_BATCHING
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
 from .model.patch import ON_IMPORT, Patch, Registration, install_where_imported
 from .model.peft_guard import OF_PEFT
@@ -127,6 +128,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
         reason="With early_stopping=True a beam search over sparse distributions would stop at strings of probability "
         "zero.",
     ),
+    *OF_BATCHING,
     *LATE,
     *OF_PEFT,
     *OF_TRL,

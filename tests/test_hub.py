@@ -502,6 +502,7 @@ def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
 
 EVERY_CHANGE = """
 import copy, sys, torch, transformers
+from types import FunctionType
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, FillMaskPipeline
 
 LIBRARIES = ("transformers", "accelerate", "peft", "torch")
@@ -510,6 +511,8 @@ def snapshot():
     found = {}
     modules = {name: module for name, module in sys.modules.items() if name.split(".")[0] in LIBRARIES}
     for name, module in modules.items():
+        functions = {key: id(value) for key, value in vars(module).items() if isinstance(value, FunctionType)}
+        found |= {(name, key): value for key, value in functions.items()}
         for cls in vars(module).values():
             if isinstance(cls, type) and cls.__module__ == name:
                 methods = {key: id(value) for key, value in vars(cls).items() if not isinstance(value, int | dict)}
@@ -526,7 +529,7 @@ def changes():
 shape = dict(vocab_size=23, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
 model = copy.deepcopy(LlamaForCausalLM(LlamaConfig(**shape)))  # building and copying leave traces of their own
 before = snapshot()
-owners = {key[:-1] for key in before}
+owners = {key[:-1] for key in before} - {(module,) for module in sys.modules}  # modules find functions late
 import hf_sparse
 from hf_sparse.hooks import PATCHES, uninstall
 hf_sparse.sparsify(model, attn="entmax15", head="sparsemax")

@@ -464,4 +464,8 @@ def test_packed_sequences_that_would_mix_are_refused():
     for batch in (told, {**told, "position_ids": None, "use_cache": False}):
         with pytest.raises(ValueError, match=r"does not read cu_seq_lens, .* position_ids .* and use_cache=False"):
             model(**batch)
+    first = torch.arange(9) < 5
+    apart = (first[:, None] == first) & torch.ones(9, 9, dtype=torch.bool).tril()
+    masked = model(**told, attention_mask=torch.where(apart, 0.0, torch.finfo().min)[None, None])
+    torch.testing.assert_close(masked.logits, torch.cat(alone, 1), atol=1e-4, rtol=1e-4)
     sparsify(tiny_model("llama"), head="sparsemax")(**told)  # its attention is the dense model's

@@ -25,7 +25,8 @@ from ..cache_name import CACHE
 from ..config import MapConfig, SparseConfig
 from ..functional.head_weight import num_classes
 from ..functional.rows import accumulation_dtype
-from ..model.decoding import KeptSupport, check_verified, init_continuous_batching
+from ..model.decoding import check_verified
+from ..model.kept_support import KeptSupport
 from ..model.screened_generation import SCREENED
 from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
 from ._ensemble_checks import check_members, check_tokenizers
@@ -79,7 +80,6 @@ class Ensemble(PreTrainedModel, GenerationMixin):
     """
 
     config_class = EnsembleConfig
-    init_continuous_batching = init_continuous_batching
 
     members: Iterable[PreTrainedModel]  # a ModuleList
 
@@ -191,6 +191,14 @@ class Ensemble(PreTrainedModel, GenerationMixin):
                 "leave it out, or call generate of one of ensemble.members"
             )
         return super().generate(*args, **kwargs)
+
+    def init_continuous_batching(self, *args: object, **kwargs: object) -> None:
+        """Refused: each member has a cache of its own.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("continuous batching is not supported for ensembles; use generate")
 
     def _get_logits_processor(self, *args: object, **kwargs: object) -> KeptSupport:
         return KeptSupport(super()._get_logits_processor(*args, **kwargs))

@@ -20,11 +20,14 @@ def check_packed(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) ->
     if not sparse_config(model).attn or all(kwargs.get(name) is None for name in _PACKED):
         return
     call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
-    use_cache = call.get("use_cache")
+    mask, use_cache = call.get("attention_mask"), call.get("use_cache")
+    if isinstance(mask, dict) or getattr(mask, "ndim", 0) == 4:  # it says of each query what it sees
+        return
     if call.get("position_ids") is None or (model.config.use_cache if use_cache is None else use_cache):
         raise ValueError(
             "sparse attention does not read cu_seq_lens, so that packed sequences would attend to each other: give "
-            "position_ids that begin anew with every sequence, no attention_mask, and use_cache=False"
+            "position_ids that begin anew with every sequence, no attention_mask, and use_cache=False; or a mask "
+            "(1, 1, queries, keys)"
         )
 
 

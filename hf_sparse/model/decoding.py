@@ -5,77 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
-from transformers.generation import logits_process
+from transformers import GenerationConfig, PreTrainedModel
 
 from ..fertility.source import source_bounds
-from ..functional.log_zero import LOG_ZERO
 from .beam_record import _postprocess_outputs, _stack_split_outputs
+from .continuous import init_continuous_batching
+from .kept_support import KeptSupport
 from .screened_generation import SCREENED, asked_for_screened, check_screened, screen_cache, screened_caches
 from .state import dense_head, sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
-
-_GUIDANCE = tuple(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name)
-
-
-class KeptSupport(LogitsProcessorList):
-    """Processors in order, after which no token is likelier for having had probability zero before.
-
-    What they add or multiply acts on probabilities, and zero stays zero. The ``-10,000`` in the place of its logarithm
-    would not, under a penalty that grows with the length or a bias that is meant to be large. Only where constraints
-    leave no other token do scores of such tokens stand as the processors made them.
-
-    Args:
-        processors: of scores that are ``log_distribution``.
-        complete: a function of a number of rows, which gives the scores of all tokens where those of probability zero
-            were approximate, or None where they are complete. The processors then see them too, in the steps in which
-            they leave no other token.
-
-    Raises:
-        ValueError: one for guidance, which needs the ratio of two distributions.
-    """
-
-    has_floor = True  # beam search reads it; see end_possible_strings
-
-    def __init__(
-        self, processors: LogitsProcessorList, complete: Callable[[int], Tensor | None] = lambda num_rows: None
-    ) -> None:
-        for processor in processors:
-            if isinstance(processor, _GUIDANCE):
-                raise ValueError(
-                    "guidance_scale weighs ratios of probabilities, with and without the prompt, which zeros do not "
-                    "have; leave it out, or pass head=None"
-                )
-        super().__init__(processors)
-        self.complete = complete
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-        """The processed scores (rows, V); see above for those of probability zero."""
-        if not self:
-            return scores
-        zero = scores < LOG_ZERO / 2
-        processed = self._processed(input_ids, scores, zero, **kwargs)
-        complete = None if bool(_any_left(processed, zero).all()) else self.complete(len(scores))
-        if complete is None:
-            return processed
-        return self._processed(input_ids, complete.to(scores.dtype), zero, **kwargs)
-
-    def _processed(self, input_ids: Tensor, scores: Tensor, zero: Tensor, **kwargs: Any) -> Tensor:
-        for processor in self:
-            processed = LogitsProcessorList([processor])(input_ids, scores.clone(), **kwargs)
-            # On a GPU it would cost more to look whether there is anything to undo.
-            if processed.device.type != "cpu" or bool((processed > scores).logical_and_(zero).any()):
-                kept = zero & _any_left(processed, zero)
-                processed = torch.where(kept, processed.minimum(scores), processed)
-            scores = processed
-        return scores
-
-
-def _any_left(scores: Tensor, zero: Tensor) -> Tensor:
-    """Whether each row (rows, 1) has a token of nonzero probability that is not forbidden."""
-    return (scores > -torch.inf).logical_and_(~zero).any(-1, keepdim=True)
 
 
 def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
@@ -168,11 +107,6 @@ def heal_tokens(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
     """
     with dense_head(self):
         return self._dense_class.heal_tokens(self, *args, **kwargs)
-
-
-def init_continuous_batching(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
-    """Refused: continuous batching takes paths around attention and head that would decode from softmax."""
-    raise NotImplementedError("continuous batching is not supported for sparse models; use model.generate")
 
 
 # What sparse classes of models that can generate define in the place of their own; some models lack some of them.

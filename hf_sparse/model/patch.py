@@ -16,10 +16,10 @@ ON_IMPORT = "import of hf_sparse"
 
 @dataclass(frozen=True)
 class Patch:
-    """One method of another library that this package wraps, a class method too.
+    """One method of another library that this package wraps, a class method too, or one function of a module.
 
     Attributes:
-        owner: its class, as ``"module:Class"``; imported when the patch is installed.
+        owner: its class, as ``"module:Class"``, or the module; imported when the patch is installed.
         name: the method's name.
         replacement: called as the method is, with the original (a plain function) before the other arguments.
         reason: a sentence for readers of ``hf_sparse.hooks``.
@@ -100,4 +100,5 @@ def install_where_imported(patches: Iterable[Patch]) -> None:
 
 def _found(place: str) -> Any:
     module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    found = import_module(module)
+    return getattr(found, name) if name else found

@@ -120,9 +120,11 @@ class SparseState:
                 raise RuntimeError(DENSE_AGAIN.format(part.config._attn_implementation))
         self.children = check_late_attention(model, self.children)
 
-    @contextmanager
-    def generating(self, model: nn.Module) -> Iterator[None]:
-        """Run the block as a call of ``generate`` of its model; configurations then name the same attention again.
+    def check_decoding(self, model: nn.Module) -> None:
+        """Refuse to decode from another distribution than that of the head, or with other attention.
+
+        Args:
+            model: the model of this state.
 
         Raises:
             RuntimeError: inside ``raw_scores``, or sparse attention was taken out by way of the configuration.
@@ -130,6 +132,15 @@ class SparseState:
         if self.config.head is not None and self.readings and not self.readings[-1]:
             raise RuntimeError(_RAW_DECODING)
         self.check_attention(model)
+
+    @contextmanager
+    def generating(self, model: nn.Module) -> Iterator[None]:
+        """Run the block as a call of ``generate`` of its model; configurations then name the same attention again.
+
+        Raises:
+            RuntimeError: see ``check_decoding``.
+        """
+        self.check_decoding(model)
         names = [(part, part.config._attn_implementation) for part in self.attention]
         self.decoding += 1
         self.searches.clear()

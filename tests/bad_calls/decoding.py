@@ -126,10 +126,8 @@ def certificates(rng: random.Random, world: World) -> BadCall:
 @family(1)
 def guided_generation(rng: random.Random, world: World) -> BadCall:
     scale = rng.choice((1.5, 2.0, 7))
-    call = BadCall(
+    return BadCall(
         "generate(guidance_scale)",
         lambda: world.sparse.generate(**world.inputs, max_new_tokens=2, guidance_scale=scale),
         ("guidance_scale",),
     )
-    other = BadCall("continuous batching", lambda: world.sparse.init_continuous_batching(), ("continuous batching",))
-    return rng.choice((call, other))

@@ -161,12 +161,6 @@ def test_a_dense_head_keeps_its_raw_scores():
     torch.testing.assert_close(probabilities(model, raw), torch.softmax(raw, -1))
 
 
-def test_continuous_batching_is_refused():
-    model = sparsify(tiny_model("llama"), head="entmax15")
-    with pytest.raises(NotImplementedError, match="continuous batching is not supported"):
-        model.generate_batch([[3, 4]], max_new_tokens=1)
-
-
 def test_log_probs_of_a_dense_head_are_those_of_softmax():
     model = sparsify(tiny_model("llama"), attn="entmax15")
     ids = tokens()

@@ -9,7 +9,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, SynthIDTextWaterm
 from transformers.generation import GenerationMixin, logits_process
 
 from hf_sparse import Ensemble, sparsify
-from hf_sparse.model.decoding import KeptSupport
+from hf_sparse.model.kept_support import KeptSupport
 from tests.enumeration import VOCAB, model_and_inputs, next_distribution
 from tests.model.test_generate import strings_of
 from tests.tiny_models import EOS

@@ -1,0 +1,164 @@
+"""Continuous batching: requests of any length in one batch are decoded as one by one."""
+
+import pytest
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, SequenceBiasLogitsProcessor
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
+
+from hf_sparse import log_probabilities, raw_scores, sparsify, unsparsify
+from hf_sparse.functional.log_zero import LOG_ZERO
+from hf_sparse.hooks import install, uninstall
+from hf_sparse.model.continuous import KeptInBatches
+from tests.tiny_inline_models import tiny_inline_model
+from tests.tiny_models import BOS, CAUSAL, EOS, PAD, tiny_model
+from tests.tolerances import WEIGHT
+
+STEPS = 6
+PROMPTS = [[3, 4, 5], [7, 8, 9, 10, 11, 12], [20], [3, 4, 5, 6, 7, 8, 9, 10, 11]]
+SMALL = {"page_size": 4, "num_blocks": 32, "max_batch_tokens": 12}  # prompts are split, and span pages
+MAPS = {
+    "head": {"head": "entmax15"},
+    "attention": {"attn": "entmax15"},
+    "both": {"attn": "sparsemax", "head": {"name": "entmax", "alpha": 1.3}},
+    "by the number of keys": {"attn": {"name": "entmax15", "beta": 0.5}, "head": "alpha_relu"},
+    "sums other than one": {"attn": "softpick"},
+}
+
+
+def settings(**options):
+    ids = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+    return GenerationConfig(max_new_tokens=STEPS, **{"do_sample": False, **ids, **options})
+
+
+def one_by_one(model, **options):
+    return [
+        model.generate(torch.tensor([prompt]), generation_config=settings(**options))[0, len(prompt) :].tolist()
+        for prompt in PROMPTS
+    ]
+
+
+def batched(model, prompts=PROMPTS, batching=SMALL, persistent_manager=False, **options):
+    """What ``generate_batch`` returns for each prompt."""
+    found = model.generate_batch(
+        prompts,
+        generation_config=settings(**options),
+        continuous_batching_config=ContinuousBatchingConfig(**batching),
+        persistent_manager=persistent_manager,
+        progress_bar=False,
+    )
+    assert [output.error for output in found.values()] == [None] * len(found)
+    return list(found.values())
+
+
+def strings(outputs):
+    return [output.generated_tokens for output in outputs]
+
+
+@pytest.mark.parametrize("maps", MAPS)
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_batch_is_decoded_as_one_by_one(name, maps):
+    model = sparsify(tiny_model(name).double(), **MAPS[maps])
+    assert strings(batched(model)) == one_by_one(model)
+
+
+@pytest.mark.parametrize(("name", "implementation"), [("gemma2", "eager"), ("llama", "eager"), ("llama", "sdpa")])
+def test_dense_attention_is_switched_and_comes_back(name, implementation):
+    model = tiny_model(name).double()
+    model.set_attn_implementation(implementation)
+    sparsify(model, head="entmax15")
+    assert strings(batched(model)) == one_by_one(model)
+    assert model.config._attn_implementation == implementation
+
+
+def test_settings_by_head_and_layer_are_kept():
+    attn = [{"name": "entmax", "alpha": [1.2, 1.5, 1.8, 2.0]}, None]
+    model = sparsify(tiny_model("llama").double(), attn={"decoder": attn})
+    assert strings(batched(model)) == one_by_one(model)
+
+
+@pytest.mark.parametrize("head", ["entmax15", "alpha_relu", None])
+def test_log_probabilities_are_those_of_the_sparse_distribution(head):
+    model = sparsify(tiny_model("llama").double(), attn="entmax15", head=head)
+    outputs = batched(model, batching=SMALL | {"return_logprobs": True, "seed": 1}, do_sample=True)
+    for prompt, output in zip(PROMPTS, outputs):
+        ids = torch.tensor([prompt + output.generated_tokens])
+        log_p = model(ids).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
+        expected = log_p.gather(-1, ids[0, len(prompt) :, None])[:, 0]
+        found = torch.tensor(output.logprobs)
+        torch.testing.assert_close(found.exp(), expected.float().exp(), atol=WEIGHT[torch.float32], rtol=0)
+
+
+@pytest.mark.parametrize("per_request", [False, True])
+def test_a_temperature_brings_no_token_back(per_request):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    batching = SMALL | {"per_request_processors": per_request, "seed": 0}
+    outputs = batched(model, PROMPTS * 8, batching, do_sample=True, temperature=1e6)
+    assert len({tuple(output.generated_tokens) for output in outputs}) > len(PROMPTS)
+    for prompt, output in zip(PROMPTS * 8, outputs):
+        ids = torch.tensor([prompt + output.generated_tokens])
+        log_p = model(ids).logits[0, len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None])
+        assert (log_p > LOG_ZERO / 2).all()
+
+
+def test_requests_have_temperatures_of_their_own():
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    cold = one_by_one(model)[0]
+    batching = ContinuousBatchingConfig(**SMALL, per_request_processors=True, seed=0)
+    with model.continuous_batching_context_manager(
+        generation_config=settings(do_sample=True, temperature=0.5), continuous_batching_config=batching
+    ) as manager:
+        names = {manager.add_request(PROMPTS[0], temperature=heat): heat for heat in (1e-4, 1e4) for _ in range(8)}
+        found = [manager.get_result(timeout=60) for _ in names]
+    by_heat = {1e-4: [], 1e4: []}
+    for output in found:
+        by_heat[names[output.request_id]].append(output.generated_tokens)
+    assert by_heat[1e-4] == [cold] * 8
+    assert len(set(map(tuple, by_heat[1e4]))) > 4
+
+
+def test_a_bias_brings_no_token_back():
+    scores = torch.tensor([[0.0, -1.0, LOG_ZERO], [LOG_ZERO, LOG_ZERO, 0.0]])
+    biases = LogitsProcessorList([SequenceBiasLogitsProcessor([[[2], 2e4], [[0], 1.0]])])
+    kept = KeptInBatches(ContinuousBatchingLogitsProcessorList(biases))
+    found = kept(torch.zeros(2, 1, dtype=torch.long), scores, torch.zeros(0, 2))
+    assert torch.equal(found, torch.tensor([[1.0, -1.0, LOG_ZERO], [LOG_ZERO, LOG_ZERO, 2e4]]))
+
+
+def test_a_manager_of_the_dense_model_is_not_used_again():
+    model = tiny_model("llama").double()
+    dense = strings(batched(model, persistent_manager=True))
+    sparsify(model, attn="entmax15", head="entmax15")
+    sparse, again = (strings(batched(model, persistent_manager=True)) for _ in range(2))
+    model.destroy_cached_continuous_batching_manager()
+    assert sparse == again == one_by_one(model) != dense
+    unsparsify(model)
+    assert strings(batched(model)) == one_by_one(model) == dense
+
+
+def test_without_the_changes_to_transformers_sparse_attention_is_refused():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    uninstall()
+    try:
+        with pytest.raises(ValueError, match="hf_sparse is not supported for continuous batching"):
+            batched(model)
+    finally:
+        install()
+    assert strings(batched(model))
+
+
+def test_attention_that_a_batch_would_mix_is_refused():
+    model = sparsify(tiny_inline_model("bloom"), attn="entmax15")
+    with pytest.raises(NotImplementedError, match=r"computes its own softmax.*\(transformer.h.0.self_attention\)"):
+        batched(model)
+    model = sparsify(tiny_model("bart"), attn={"cross": {"name": "entmax15", "coverage": "vector"}})
+    with pytest.raises(NotImplementedError, match="carries credit or coverage from query to query"):
+        batched(model)
+
+
+def test_blocks_that_read_the_logits_otherwise_are_told():
+    model = sparsify(tiny_model("llama").double(), head="entmax15")
+    with raw_scores(model), pytest.raises(RuntimeError, match=r"generate inside raw_scores\(model\)"):
+        batched(model)
+    with log_probabilities(model):
+        found = strings(batched(model))
+    assert found == one_by_one(model)
