@@ -186,11 +186,19 @@ class Recorded(GRPOTrainer):
         return found
 
 
+BATCHED = {
+    "use_transformers_continuous_batching": True,
+    "transformers_continuous_batching_config": {"num_blocks": 16, "page_size": 16, "max_batch_tokens": 32},
+}
+
+
+@pytest.mark.parametrize("batching", [{}, BATCHED], ids=["generate", "continuous batching"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_grpo_has_ratio_one_at_its_first_step_and_scores_what_it_sampled(temperature, tmp_path):
+def test_grpo_has_ratio_one_at_its_first_step_and_scores_what_it_sampled(temperature, batching, tmp_path):
     torch.manual_seed(0)
     model = sparse()
-    trainer = policy_trainer(Recorded, GRPOConfig, model, tmp_path, num_iterations=2, temperature=temperature)
+    settings = {"num_iterations": 2, "temperature": temperature, **batching}
+    trainer = policy_trainer(Recorded, GRPOConfig, model, tmp_path, **settings)
     trainer.train()
     (ids, mask, kept, old), (shuffled, _, _, new) = trainer.calls
     assert not old.requires_grad
