@@ -73,7 +73,9 @@ def test_a_pretrained_language_model_decodes_a_batch_of_requests_as_each_alone()
     hf_sparse.sparsify(model, attn="entmax15", head={"name": "entmax15", "temperature": 6.5})
     prompts = [tokenizer(text).input_ids for text in ("The capital of France is", "She", " ".join(SENTENCES))]
     settings = GenerationConfig(max_new_tokens=8, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    alone = [model.generate(torch.tensor([ids]), generation_config=settings)[0, len(ids) :].tolist() for ids in prompts]
+    alone = [
+        model.generate(torch.tensor([ids]), generation_config=settings)[0, len(ids) :].tolist() for ids in prompts
+    ]
     small = ContinuousBatchingConfig(num_blocks=16, page_size=32, max_batch_tokens=32)
     found = model.generate_batch(prompts, settings, small, progress_bar=False)
     assert [output.generated_tokens for output in found.values()] == alone
