@@ -196,6 +196,27 @@ def test_what_a_saved_model_says_of_its_heads_is_taken_on_the_meta_device():
     assert len(shapes) == 4
 
 
+@pytest.mark.parametrize("head", ["entmax15", "alpha_relu", {"name": "entmax", "alpha": 1.3, "temperature": "auto"}])
+@pytest.mark.parametrize("fused_loss", [False, True])
+@pytest.mark.parametrize("vocab_size", [31, 20])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bart", "t5"])
+def test_a_vocabulary_that_grows_or_shrinks_keeps_the_maps(name, vocab_size, fused_loss, head, tmp_path):
+    model = sparsify(tiny_model(name), attn="entmax15", head=head, fused_loss=fused_loss)
+    config = sparse_config(model)
+    model.resize_token_embeddings(vocab_size)
+    assert sparse_config(model) == config
+    ids = tokens(vocab_size=20)
+    inputs = {"input_ids": ids, **({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})}
+    logits = model(**inputs).logits
+    torch.testing.assert_close(logits.exp().sum(-1), torch.ones(logits.shape[:-1]))
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert model.get_output_embeddings().weight.grad.shape[0] == vocab_size
+    model.save_pretrained(tmp_path)
+    again = model._dense_class.from_pretrained(tmp_path)
+    assert sparse_config(again) == config
+    assert torch.equal(again(**inputs).logits, logits)
+
+
 def test_pipeline_and_streamer(capsys):
     model, tokenizer = sparsify(tiny_model("llama"), **BOTH), word_tokenizer()
     generator = pipeline("text-generation", model=model, tokenizer=tokenizer)

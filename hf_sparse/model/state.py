@@ -335,7 +335,7 @@ def raw_scores(model: nn.Module) -> Iterator[None]:
     """Run the block with raw scores in ``output.logits`` of a sparse head, also in calls without labels.
 
     For losses and measures that take scores: softmax of them is not the distribution of the model. With a dense head
-    nothing changes. ``generate`` is refused inside.
+    nothing changes. ``generate`` is refused inside. Every thread that calls the model meanwhile gets raw scores.
 
     Args:
         model: a sparse model, perhaps wrapped by PEFT.
@@ -363,7 +363,8 @@ def raw_scores(model: nn.Module) -> Iterator[None]:
 def log_probabilities(model: nn.Module) -> Iterator[None]:
     """Run the block with log-probabilities in ``output.logits`` of a sparse head, also in calls with labels.
 
-    For code that passes labels and reads the logits beside the loss. With a dense head nothing changes.
+    For code that passes labels and reads the logits beside the loss. With a dense head nothing changes. As in
+    ``raw_scores`` the model is changed for all threads.
 
     Args:
         model: a sparse model, perhaps wrapped by PEFT.
@@ -405,7 +406,7 @@ def dense_attention(model: nn.Module) -> Iterator[None]:
     """Run the block with the softmax attention a sparse model had before, on the same weights and modules.
 
     Hidden states and raw scores inside are bit-equal to those of ``unsparsify(model)``. The head's map stays; see
-    ``dense_head`` for it.
+    ``dense_head`` for it. As in ``raw_scores`` the model is changed for all threads.
 
     Args:
         model: a sparse model. It is sparse again afterwards.
