@@ -1,4 +1,4 @@
-"""The command line: ``python -m hf_sparse convert | doctor | compare | calibrate | demo``: a few lines on the API."""
+"""The command line: ``python -m hf_sparse convert | doctor | compare | calibrate | run | demo``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .demo import Playground, launch_demo
 from .hub import check_target, from_pretrained, loading_class, save_pretrained
 from .model import doctor, is_sparse, sparse_config, sparsify, unsparsify
 from .model.saved_config import block_of
+from .program import program_of
 
 _MAP = 'a map\'s name, or JSON: \'{"name": "entmax", "alpha": 1.33}\''
 DEMO_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -35,14 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0, or 1 where ``doctor`` finds the model unsound. What the API refuses ends the process with
-        status 2 and its message.
+        status 2 and its message; a program that is run ends it by itself.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        return options.run(options)
+        status = options.run(options)
     except (ValueError, TypeError, NotImplementedError, OSError, ImportError) as refusal:
         parser.error(str(refusal))
+    if callable(status):  # a program: its errors are its own
+        status()
+        return 0
+    return status
 
 
 def _convert(options: argparse.Namespace) -> int:
@@ -87,6 +92,12 @@ def _demo(options: argparse.Namespace) -> int:
         unsparsify(model)
     launch_demo(Playground(model, AutoTokenizer.from_pretrained(options.model)), port=options.port)
     return 0
+
+
+def _program(options: argparse.Namespace) -> Callable[[], None]:
+    found = program_of(options.program, options.module)
+    sys.argv = [options.program, *options.arguments]
+    return found
 
 
 def _sparse(options: argparse.Namespace) -> PreTrainedModel:
@@ -208,6 +219,15 @@ def _parser() -> argparse.ArgumentParser:
         "--classes", type=float, metavar="N", help="mean number of tokens that the head leaves possible"
     )
     with_data(calibrating, calibrate)
+    running = commands.add_parser(
+        "run",
+        help="run another program, in which sparse checkpoints load",
+        description="Run a program with hf_sparse imported: python -m hf_sparse run PROGRAM ARGUMENTS.",
+    )
+    running.set_defaults(run=_program)
+    running.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as after python -m")
+    running.add_argument("program", metavar="PROGRAM", help="a script, or a command that a package installed")
+    running.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="its own")
     showing = commands.add_parser("demo", help="a page to play with a model", description="A page to play with.")
     showing.set_defaults(run=_demo)
     showing.add_argument("--model", default=DEMO_MODEL, help="a folder or a Hub id (default: %(default)s)")

@@ -17,7 +17,7 @@ from .model.continuous import OF_BATCHING
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
 from .model.patch import ON_IMPORT, Patch, Registration, install_where_imported
 from .model.peft_guard import OF_PEFT
-from .model.saved_config import check_adapter
+from .model.saved_config import block_of, check_adapter
 from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
 from .model.trainer_guard import LATE, install_late
@@ -42,6 +42,8 @@ def _check_and_adjust_attn_implementation(
     *args: object,
     **kwargs: object,
 ) -> str:
+    if is_init_check and attn_implementation is None and (block_of(self.config) or {}).get("attn"):
+        attn_implementation = NAME  # None means what the checkpoint has, as in scripts that pass their default on
     if is_init_check and attn_implementation == NAME and not through_interface(cast(Any, type(self))):
         attn_implementation = None
     return original(self, attn_implementation, is_init_check, *args, **kwargs)
@@ -88,7 +90,8 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "transformers:PreTrainedModel",
         "_check_and_adjust_attn_implementation",
         _check_and_adjust_attn_implementation,
-        reason="Models whose files list the attention they can be built with are not asked for ours by name.",
+        reason="Models whose files list the attention they can be built with are not asked for ours by name, and a "
+        "sparse checkpoint that is loaded with attn_implementation=None is.",
     ),
     Patch(
         "transformers:PreTrainedModel",

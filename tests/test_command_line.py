@@ -215,5 +215,62 @@ def test_texts_that_no_loss_can_be_had_from_are_refused(tmp_path):
             text_batches(tmp_path / "text.gz", tiny_model("gpt2"), word_tokenizer())
 
 
+LOADING = """
+import sys
+from transformers import AutoModelForCausalLM
+from beside import said
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+print(said, type(model)._dense_class.__name__, sys.argv[2:])
+sys.exit(3)
+"""
+
+
+def test_a_script_that_does_not_import_the_package_loads_a_sparse_checkpoint(tmp_path):
+    hf_sparse.sparsify(tiny_model("llama"), attn="entmax15", head="entmax15").save_pretrained(tmp_path / "sparse")
+    (tmp_path / "script.py").write_text(LOADING)
+    (tmp_path / "beside.py").write_text("said = 'loaded'")
+    program = [str(tmp_path / "script.py"), str(tmp_path / "sparse"), "--option", "run"]
+    plain, found = (
+        subprocess.run([sys.executable, *given, *program], capture_output=True, text=True, cwd=tmp_path.parent)
+        for given in ([], ["-m", "hf_sparse", "run"])
+    )
+    assert plain.returncode == 1
+    assert "import hf_sparse before you load it" in plain.stderr
+    assert found.returncode == 3, found.stderr
+    assert found.stdout == "loaded LlamaForCausalLM ['--option', 'run']\n"
+
+
+@pytest.fixture
+def process(monkeypatch):
+    """A process whose arguments and path a program may change."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_modules_and_installed_commands_run(process, tmp_path, capsys):
+    (tmp_path / "text.json").write_text('{"a":1}')
+    assert main(["run", "-m", "json.tool", "--compact", str(tmp_path / "text.json"), str(tmp_path / "told")]) == 0
+    assert (tmp_path / "told").read_text() == '{"a":1}\n'
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "pygmentize", "-V"])
+    assert not ended.value.code
+    assert capsys.readouterr().out.startswith("Pygments version")
+
+
+def test_the_errors_of_a_program_are_its_own(process, tmp_path, capsys):
+    (tmp_path / "script.py").write_text("raise ValueError('its own')")
+    with pytest.raises(ValueError, match="its own"):
+        main(["run", str(tmp_path / "script.py")])
+    for given, message in (
+        (["no_such"], "'no_such' is neither the path of a script nor a command that a package installed"),
+        (["-m", "no_such"], "there is no module 'no_such'"),
+        (["-m", "no_such.inner"], "No module named 'no_such'"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["run", *given])
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err
+
+
 def test_type_checkers_are_told_that_the_package_is_typed():
     assert (files("hf_sparse") / "py.typed").is_file()

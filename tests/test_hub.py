@@ -44,6 +44,7 @@ from hf_sparse import (
 from hf_sparse.hooks import install, uninstall
 from hf_sparse.model.sparse_model import SparseModel
 from tests.peft_version import needs_fitting_peft
+from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import (
     ARCHITECTURES,
     CAUSAL,
@@ -140,6 +141,26 @@ def test_asking_for_dense_attention_of_a_sparse_checkpoint_is_refused(tmp_path):
     sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="would be dense with attn_implementation='sdpa'"):
         AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
+
+
+@pytest.mark.parametrize(("attn", "head"), [("entmax15", "entmax15"), ("entmax15", None), (None, "entmax15")])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "bart", "bloom"])
+@torch.no_grad()
+def test_no_choice_of_attention_is_what_was_saved(name, attn, head, tmp_path):
+    """Scripts pass ``attn_implementation=None`` on where their user said nothing."""
+    model = sparsify(tiny_inline_model(name) if name == "bloom" else tiny_model(name), attn=attn, head=head)
+    model.save_pretrained(tmp_path)
+    expected = model(tokens()).logits
+    own = model._dense_class
+    config = AutoConfig.from_pretrained(tmp_path, attn_implementation=None)
+    for loaded in (
+        own.from_pretrained(tmp_path, attn_implementation=None),
+        own.from_pretrained(tmp_path, config=config),
+        own.from_pretrained(tmp_path, config=AutoConfig.from_pretrained(tmp_path), attn_implementation=None),
+    ):
+        assert sparse_config(loaded) == sparse_config(model)
+        assert torch.equal(loaded(tokens()).logits, expected)
+    assert sparse_config(own._from_config(config, attn_implementation=None)) == sparse_config(model)
 
 
 def test_a_sparse_head_leaves_the_choice_of_attention_free(tmp_path):
