@@ -105,3 +105,16 @@ def test_the_harness_scores_what_the_model_scores(folder, tmp_path):
         ids = torch.tensor([[5, 6, 7, *choice]])
         log_p = model(ids).logits[0, 2:-1].gather(-1, ids[0, 3:, None])
         assert score == pytest.approx(float(log_p.sum()), rel=1e-4)
+
+
+def test_a_training_script_loads_trains_and_saves_a_sparse_model(folder, tmp_path):
+    (tmp_path / "data").mkdir()
+    rows = [{"text": "w5 w6 w7 w8 w9"}, {"text": "w10 w11 w12"}]
+    (tmp_path / "data" / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    program = ["-m", "trl.scripts.sft", "--model_name_or_path", str(folder), "--dataset_name", str(tmp_path / "data")]
+    options = ["--output_dir", str(tmp_path / "out"), "--max_steps", "2", "--use_cpu", "--report_to", "none"]
+    run = subprocess.run([*RUN, *program, *options, "--bf16", "False"], env=OFFLINE, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    before, after = map(AutoModelForCausalLM.from_pretrained, (folder, tmp_path / "out"))
+    assert hf_sparse.sparse_config(after) == hf_sparse.sparse_config(before)
+    assert not torch.equal(after.lm_head.weight, before.lm_head.weight)
