@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 import hf_sparse
+from hf_sparse import SparseSeq2SeqTrainer
 from hf_sparse.functional import balanced_temperature
 
 from ..lib.records import sibling
@@ -21,6 +22,7 @@ from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.training import annealing, train
 from .curve import Curve
 from .data import blocks, learn_tokenizer, read_text
+from .likelihood import LikelihoodTrainer
 
 DENSE_RUN = "softmax"  # conversions resume from it
 NUM_HEADS = 4
@@ -45,6 +47,7 @@ class LanguageSettings(Settings):
     temperature: float = setting(0.0)  # of the head; 0: "auto" from scratch, 1 in conversions
     start_alpha: float = setting(0.0)  # that an entmax head starts at, with its temperature "auto"; 0: its own
     over: float = setting(0.8)  # share of the steps on the way from there
+    likelihood: float = setting(0.0)  # weight of its logarithm in the loss, in the second half; see likelihood.py
     attention: str = setting("softmax", paper="softmax")
     conversion: str = setting("", paper="GPT-2 medium, fine-tuned", where="Section 5.1")
     conversion_steps: int = setting(100)
@@ -73,10 +76,11 @@ class LanguageSettings(Settings):
             raise ValueError(f"width must be a multiple of {NUM_HEADS}, the heads of attention, was {self.width}")
         if self.prompt >= self.context:
             raise ValueError(f"prompt must be below context, {self.context}, was {self.prompt}")
-        if self.temperature < 0 or self.dev_rows < 0:
-            raise ValueError(
-                f"temperature and dev_rows must be at least 0, were {self.temperature} and {self.dev_rows}"
-            )
+        for name in ("temperature", "dev_rows", "likelihood"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, was {getattr(self, name)}")
+        if self.likelihood and HEADS[self.head] is None:
+            raise ValueError(f"likelihood is for sparse heads, of which softmax is none; was {self.likelihood}")
         if not 0 < self.uniform < 1:
             raise ValueError(f"uniform must be above 0 and below 1, was {self.uniform}")
         if self.start_alpha and (self.head not in ENTMAX or self.conversion):
@@ -180,6 +184,8 @@ class Corpus:
     def train(self, model: Any, folder: Path, steps: int, lr: float, phase: int) -> None:
         """Train ``model`` in place for one phase, with a whole schedule of the learning rate."""
         settings, start = self.settings, start_of(self.settings, len(self.tokenizer))
+        likelihood = {"weight": settings.likelihood, "uniform": settings.uniform}
+        trainer = functools.partial(LikelihoodTrainer, **likelihood) if settings.likelihood else SparseSeq2SeqTrainer
         self.log = train(
             model,
             self.tokenizer,
@@ -192,6 +198,7 @@ class Corpus:
             seed=settings.seed + phase,
             report_to=settings.report_to,
             callbacks=[Curve(self.dev_rows, settings.uniform), *annealing(start, settings.over)],
+            sparse_trainer=trainer,
         )
 
     def model(self, folder: Path) -> Any:

@@ -176,6 +176,8 @@ RUNS = {
     },
     "to-entmax13": LanguageSettings(head="entmax13", start_alpha=1.01),
     "to-entmax15": LanguageSettings(head="entmax15", start_alpha=1.3),
+    "to-likelihood-entmax13": LanguageSettings(head="entmax13", likelihood=1.0),
+    "to-likelihood-entmax15": LanguageSettings(head="entmax15", likelihood=1.0),
 }
 QUICK = {
     "steps": 4,

@@ -90,6 +90,7 @@ def train(
     teacher: PreTrainedModel | None = None,
     teacher_weight: float = 0.5,
     bf16: bool = False,
+    sparse_trainer: Any = hf_sparse.SparseSeq2SeqTrainer,
 ) -> list[dict[str, Any]]:
     """Train ``model`` in place, from the last checkpoint in ``folder`` if there is one.
 
@@ -112,6 +113,7 @@ def train(
         teacher: dense model to distil from; None for none, and for rows with the columns of ``store_supports``.
         teacher_weight: weight of distillation in the loss, in (0, 1].
         bf16: whether the products of training are made in bfloat16; those of the model that is left are not.
+        sparse_trainer: makes the trainer of a sparse model.
 
     Returns:
         Trainer's log.
@@ -119,7 +121,7 @@ def train(
     schedule_steps = schedule_steps or steps
     warmup = max(schedule_steps // 10, 1)
     sparse = hf_sparse.is_sparse(model)
-    trainer_class: Any = hf_sparse.SparseSeq2SeqTrainer if sparse else DenseTrainer
+    trainer_class: Any = sparse_trainer if sparse else DenseTrainer
     arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
     losses = {"sparse_label_smoothing" if sparse else "label_smoothing_factor": label_smoothing}
     if teacher is not None or has_supports(rows):

@@ -17,7 +17,9 @@ from recipes.language_modelling import data, measures
 from recipes.language_modelling import model as models
 from recipes.language_modelling import run as recipe
 from recipes.language_modelling.curve import points
+from recipes.language_modelling.likelihood import LikelihoodTrainer, eps_likelihood
 from recipes.lib.study import main
+from tests.tiny_models import tiny_model, tokens
 
 
 def test_articles_begin_at_their_own_headings_only():
@@ -86,7 +88,9 @@ def test_a_file_is_named_with_its_folder(tmp_path, monkeypatch):
         (["steps=0"], "steps must be above 0, was 0"),
         (["width=30"], "width must be a multiple of 4"),
         (["prompt=64"], "prompt must be below context, 64, was 64"),
-        (["dev_rows=-1"], "dev_rows must be at least 0, were 0.0 and -1"),
+        (["dev_rows=-1"], "dev_rows must be at least 0, was -1"),
+        (["likelihood=-1"], "likelihood must be at least 0, was -1"),
+        (["head=softmax", "likelihood=1"], "likelihood is for sparse heads, of which softmax is none; was 1"),
         (["uniform=0"], "uniform must be above 0 and below 1, was 0"),
         (["data=FILE"], "tokens are not enough for one row of 64"),
     ],
@@ -139,6 +143,27 @@ def test_decodings_cut_as_generate_does():
         torch.testing.assert_close(decoding.of(logits.softmax(-1)), warper(None, logits.clone()).softmax(-1))
     assert measures.Decoding(top_k=1).arguments() == {"do_sample": False}
     assert measures.SPARSE["sampling"].arguments() == {"do_sample": True, "top_k": 0, "top_p": 1.0}
+
+
+def test_the_likelihood_that_is_trained_on_is_what_eps_perplexity_charges():
+    x, u = torch.tensor([1, 1]), 0.01
+    assert float(eps_likelihood(P, x, u)) == pytest.approx(measures.fit(P, x, u)["eps_loss"] / 2, rel=1e-6)
+
+
+def test_the_likelihood_joins_the_loss_in_the_second_half(tmp_path):
+    model = hf_sparse.sparsify(tiny_model("llama"), head="entmax15")
+    arguments = hf_sparse.SparseTrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
+    trainer = LikelihoodTrainer(model, arguments, weight=0.5, uniform=0.01)
+    inputs = {"input_ids": tokens(), "labels": tokens()}
+    loss = float(model(**inputs).loss)
+    added = float(eps_likelihood(model(tokens()).logits[:, :-1].exp(), tokens()[:, 1:], 0.01))
+    model.train()
+    trainer.state.max_steps = 4
+    for step, expected in ((1, loss), (2, loss + 0.5 * added)):
+        trainer.state.global_step = step
+        assert float(trainer.compute_loss(model, dict(inputs))) == pytest.approx(expected, rel=1e-5)
+    model.eval()
+    assert float(trainer.compute_loss(model, dict(inputs))) == pytest.approx(loss, rel=1e-5)
 
 
 def test_fit_is_the_sum_of_the_papers_formulas():
