@@ -38,11 +38,9 @@ class LikelihoodTrainer(hf_sparse.SparseSeq2SeqTrainer):
         super().__init__(*args, **kwargs)
         self.weight, self.uniform = weight, uniform
 
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any) -> Any:
         """The loss of the head's map, and what is added to it."""
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         if model.training and 2 * self.state.global_step >= self.state.max_steps:
             p = hf_sparse.probabilities(model, outputs.logits[:, :-1])
             loss = loss + self.weight * eps_likelihood(p, inputs["labels"][:, 1:], self.uniform)
