@@ -150,6 +150,7 @@ def test_the_likelihood_that_is_trained_on_is_what_eps_perplexity_charges():
     assert float(eps_likelihood(P, x, u)) == pytest.approx(measures.fit(P, x, u)["eps_loss"] / 2, rel=1e-6)
 
 
+@torch.no_grad()
 def test_the_likelihood_joins_the_loss_in_the_second_half(tmp_path):
     model = hf_sparse.sparsify(tiny_model("llama"), head="entmax15")
     arguments = hf_sparse.SparseTrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
