@@ -14,9 +14,9 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
-EIGHT, EIGHT_HIGH, TRIALS, MEDIUM, HIGH = (
+EIGHT, EIGHT_LONGER, EIGHT_HIGH, TRIALS, MEDIUM, HIGH = (
     f"recipes/inflection_grid/results/{name}.json"
-    for name in ("eight_languages", "eight_languages_high", "trials", "medium", "high")
+    for name in ("eight_languages", "eight_languages_longer", "eight_languages_high", "trials", "medium", "high")
 )
 DATA = {"": "English verbs of the repository", "sigmorphon2018": "SIGMORPHON 2018"}
 MEASURES = (
@@ -185,6 +185,18 @@ def inflection_grid_eight() -> str:
 def inflection_languages_eight() -> str:
     """The same by language."""
     return languages(EIGHT)
+
+
+@block
+def inflection_grid_eight_longer() -> str:
+    """A part of that grid, trained for longer."""
+    return grid(EIGHT_LONGER)
+
+
+@block
+def inflection_languages_eight_longer() -> str:
+    """The same by language."""
+    return languages(EIGHT_LONGER)
 
 
 @block
