@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def program_of(name: str, is_module: bool = False) -> Callable[[], None]:
         raise ValueError(
             f"{name!r} is neither the path of a script nor a command that a package installed; a module needs -m"
         )
-    return lambda: sys.exit(next(iter(commands)).load()())
+    return lambda: _run_command(next(iter(commands)))
 
 
 def _run_module(name: str) -> None:
@@ -40,5 +41,16 @@ def _run_module(name: str) -> None:
 
 
 def _run_script(path: str) -> None:
-    sys.path[0] = str(Path(path).resolve().parent)  # where a script's own modules are
+    _look_first_in(str(Path(path).resolve().parent))
     runpy.run_path(path, run_name="__main__")
+
+
+def _run_command(command: EntryPoint) -> None:
+    _look_first_in()
+    sys.exit(command.load()())
+
+
+def _look_first_in(*folders: str) -> None:
+    """Look for modules first where the program does, not in the current folder, as ``python -m hf_sparse`` does."""
+    if sys.path[0] == os.getcwd():
+        sys.path[:1] = folders

@@ -247,12 +247,16 @@ def process(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
-def test_modules_and_installed_commands_run(process, tmp_path, capsys):
+def test_modules_and_installed_commands_run(process, tmp_path, capsys, monkeypatch):
     (tmp_path / "text.json").write_text('{"a":1}')
     assert main(["run", "-m", "json.tool", "--compact", str(tmp_path / "text.json"), str(tmp_path / "told")]) == 0
     assert (tmp_path / "told").read_text() == '{"a":1}\n'
+    monkeypatch.chdir(tmp_path)
+    sys.path.insert(0, os.getcwd())  # as python -m has it
+    (tmp_path / "pygments.py").write_text("raise AssertionError('not of the package')")
     with pytest.raises(SystemExit) as ended:
         main(["run", "pygmentize", "-V"])
+    assert os.getcwd() not in sys.path[:1]
     assert not ended.value.code
     assert capsys.readouterr().out.startswith("Pygments version")
 

@@ -82,6 +82,20 @@ def test_sparse_outputs_must_both_be_ahead_on_average(claims, monkeypatch, softm
     assert inflection.sparse_output_is_more_accurate("medium").holds is holds
 
 
+@pytest.mark.parametrize(("entmax15", "holds"), [(0.8, True), (0.7, False)])
+def test_longer_training_must_agree(claims, monkeypatch, entmax15, holds):
+    inflection = importlib.import_module("blocks.claims.inflection")
+    accuracy = {"softmax": 0.5, "entmax15": 0.6, "sparsemax": 0.6}
+    grids = {
+        "medium": {(head, within): {0: accuracy[head]} for head in accuracy for within in accuracy},
+        "eight_languages_longer": {("softmax", "softmax"): {0: 0.7, 1: 0.8}, ("entmax15", "softmax"): {0: entmax15}},
+    }
+    monkeypatch.setattr(inflection, "grid_of", lambda key, grid: grids[grid])
+    found = inflection.sparse_output_is_more_accurate("medium", "eight_languages_longer")
+    assert found.figures.endswith(f"after 7,200 steps under softmax attention 1: 75.0% ± 7.1%, 1.5: {entmax15:.1%}")
+    assert found.holds is holds
+
+
 def test_an_output_map_without_runs_is_named(claims, monkeypatch):
     inflection = importlib.import_module("blocks.claims.inflection")
     row = {("softmax", within): {0: 0.5} for within in inflection.ALPHAS}

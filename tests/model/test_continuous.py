@@ -6,9 +6,11 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProce
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 
 from hf_sparse import log_probabilities, raw_scores, sparsify, unsparsify
+from hf_sparse.attention import attention_sites
 from hf_sparse.functional.log_zero import LOG_ZERO
 from hf_sparse.hooks import install, uninstall
 from hf_sparse.model.continuous import KeptInBatches
+from tests.sweep.architectures import build
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import BOS, CAUSAL, EOS, PAD, tiny_model
 from tests.tolerances import WEIGHT
@@ -153,6 +155,13 @@ def test_attention_that_a_batch_would_mix_is_refused():
     model = sparsify(tiny_model("bart"), attn={"cross": {"name": "entmax15", "coverage": "vector"}})
     with pytest.raises(NotImplementedError, match="carries credit or coverage from query to query"):
         batched(model)
+
+
+def test_an_encoder_that_computes_its_own_softmax_is_no_obstacle():
+    model = sparsify(build("got_ocr2", "GotOcr2ForConditionalGeneration"), attn="entmax15", head="entmax15")
+    kinds = {site.kind for _, site in attention_sites(model) if site.inline}
+    assert kinds == {"encoder"}
+    assert strings(batched(model.double())) == one_by_one(model)
 
 
 def test_blocks_that_read_the_logits_otherwise_are_told():

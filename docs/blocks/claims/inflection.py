@@ -63,8 +63,8 @@ def sparse_output_is_more_accurate(grid: str, longer: str = "") -> Outcome:
     text = ", ".join(f"{alpha}: {means[output]:.1%}" for output, alpha in ALPHAS.items()) + counted(found)
     holds = min(means["entmax15"], means["sparsemax"]) > means["softmax"]
     if longer:
-        cells = grid_of("accuracy", longer)
-        dense, sparse = (Mean(list(cells[output, "softmax"].values())) for output in ("softmax", "entmax15"))
+        cells = _means("accuracy", longer)
+        dense, sparse = (cells[output, "softmax"] for output in ("softmax", "entmax15"))
         steps = runs(GRIDS[longer])[0]["settings"]["steps"]
         text += f"; after {steps:,} steps under softmax attention 1: {dense:.1%}, 1.5: {sparse:.1%}"
         holds = holds and sparse > dense
