@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.generation.continuous_batching import PagedAttentionCache
 
 from ._call import Arguments, AttentionCall
 from ._scores import grouped, scores_of_call
@@ -80,6 +81,9 @@ def sparse_attention(
         return own(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
     site = _site_of(module, others)
     _check_sinks(module, site, s_aux, sinks)
+    paged = others.get("cache")
+    if isinstance(paged, PagedAttentionCache):  # of generate_batch in Transformers 5.23, where attention extends it
+        key, value = paged.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
     call = AttentionCall(
         query=query,
         key=key,
