@@ -186,7 +186,8 @@ def _parse_learned(setting: Setting, name: str, start: object) -> Learned:
     starts = start if isinstance(start, list | tuple) else [start]
     number = replace(setting, words=())
     numbers = tuple(float(number.check(name, entry)) for entry in starts)
-    if not numbers or not all(map(math.isfinite, setting.to_real(torch.tensor(numbers, device="cpu")).tolist())):
+    real = setting.to_real(torch.tensor(numbers, dtype=torch.float32, device="cpu"))
+    if not numbers or not all(map(math.isfinite, real.tolist())):
         raise ValueError(f"{name} cannot start to be learned at {start}, the end of its range")
     return Learned(numbers)
 

@@ -149,7 +149,8 @@ def _is_causal_family(model: PreTrainedModel) -> bool:
 
 def find_sites(model: nn.Module, config: SparseConfig, is_encoder_decoder: bool) -> list[AttentionSite]:
     """The sites that ``config`` gives ``model``: every module that calls the attention interface, and every attention
-    module that computes its own softmax.
+    module that computes its own softmax. What wraps such a module and computes softmax too (TransformerLens) is a site
+    of the same layer.
     """
     sites: list[AttentionSite] = []
     causal: dict[str, bool] = {}
@@ -159,7 +160,9 @@ def find_sites(model: nn.Module, config: SparseConfig, is_encoder_decoder: bool)
         cls = type(module)
         if is_attention(cls):
             kind = kind_of(path, module, is_encoder_decoder, causal[path])
-            layer = sum(site.kind == kind for site in sites)
+            layers = {site.layer for site in sites if site.kind == kind}
+            wrapper = next((site for site in sites if path.startswith(f"{site.path}.")), None)
+            layer = len(layers) if wrapper is None else wrapper.layer
             rule = config.rule(kind, layer)
             named = named_arguments(cls)
             sites.append(AttentionSite(path, kind, rule.map, layer, computes_inline(cls), rule.coverage, named))

@@ -165,7 +165,7 @@ def learned_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 def add_learned(module: nn.Module, site: AttentionSite) -> None:
     """Register a ``LearnedSetting`` on ``module`` for every learned setting of its site."""
-    weight = next(module.parameters(), torch.empty(0))
+    weight = next(module.parameters(), torch.empty(0, dtype=torch.float32))
     for name in site.learned_names:
         if not hasattr(module, learned_name(name)):
             module.register_module(learned_name(name), LearnedSetting(_start(site, name, weight)))

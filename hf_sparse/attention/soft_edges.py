@@ -58,7 +58,9 @@ class SoftEdges(AttentionObserver):
 
 def _total(counts: list[Tensor]) -> Tensor:
     """Sum of scalars that may be on several devices."""
-    return torch.stack([each.to(counts[0].device) for each in counts]).sum() if counts else torch.zeros(())
+    if not counts:
+        return torch.zeros((), dtype=torch.float32)
+    return torch.stack([each.to(counts[0].device) for each in counts]).sum()
 
 
 def soft_count(weights: Tensor, visible: Tensor, power: Tensor | float) -> Tensor:

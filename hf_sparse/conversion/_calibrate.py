@@ -299,7 +299,7 @@ class _Fitting:
 
     def _head_data(self, alphas: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor | None, Mapping[float, Tensor]]:
         """Logits under the chosen attention, dense distributions, targets, and entry temperatures by alpha."""
-        rows, found = HeadRows(len(self.batches)), {alpha: [torch.empty(0)] for alpha in alphas}
+        rows, found = HeadRows(len(self.batches)), {alpha: [torch.empty(0, dtype=torch.float32)] for alpha in alphas}
 
         def each(batch: Batch, given: Answer) -> None:
             rows.add(given)

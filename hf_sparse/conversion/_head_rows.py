@@ -30,7 +30,7 @@ class HeadRows:
         """Keep as many rows of a batch as there is room for."""
         rows = given.rows
         room = max(1, _KEPT_LOGITS // (self.num_batches * rows.shape[-1]))
-        spaced = torch.linspace(0, len(rows) - 1, min(room, len(rows)), device=rows.device).long()
+        spaced = torch.linspace(0, len(rows) - 1, min(room, len(rows)), dtype=torch.float32, device=rows.device).long()
         target = None if given.target is None else given.target[spaced]
         self.parts.append(Answer(rows[spaced], target, given.is_logits))
 

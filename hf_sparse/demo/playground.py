@@ -119,7 +119,7 @@ _SITE_KINDS = {
 class _Mask(AttentionObserver):
     """What the mask left in the last call that was seen: (batch, heads, queries, keys) booleans."""
 
-    left: Tensor = torch.empty(0)
+    left: Tensor = torch.empty(0, dtype=torch.bool)
 
     def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """See a call."""

@@ -68,7 +68,7 @@ class GuidedFertility(nn.Module):
         seen = torch.tensor(list(chain.from_iterable(counts)), dtype=torch.float32)
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
             raise ValueError(f"token ids must be in [0, {vocab_size}), were in [{int(ids.min())}, {int(ids.max())}]")
-        return cls(torch.ones(vocab_size).scatter_reduce(0, ids, seen, "amax"))
+        return cls(torch.ones(vocab_size, dtype=torch.float32).scatter_reduce(0, ids, seen, "amax"))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Bounds for a batch.
@@ -90,7 +90,7 @@ class GuidedFertility(nn.Module):
     @classmethod
     def from_record(cls, vocab_size: int) -> GuidedFertility:
         """Build it from ``record``, with bounds still to be loaded."""
-        return cls(torch.ones(vocab_size, device="cpu"))
+        return cls(torch.ones(vocab_size, dtype=torch.float32, device="cpu"))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the bounds into ``folder``, which may be the folder of the model that they serve."""

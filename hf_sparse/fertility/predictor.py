@@ -78,7 +78,9 @@ class FertilityCollator:
         sizes, lengths = [len(row) for row in bounds], mask.sum(1).tolist()
         if sizes != lengths:
             raise ValueError(f"every row must have a fertility for each token, {lengths}, had {sizes}")
-        batch["fertility"] = torch.zeros(mask.shape).masked_scatter(mask.bool(), torch.cat(bounds))
+        batch["fertility"] = torch.zeros(mask.shape, dtype=torch.float32).masked_scatter(
+            mask.bool(), torch.cat(bounds)
+        )
         return batch
 
 

@@ -215,5 +215,5 @@ def load_source(record: str | None, weights: str | None) -> SourceFertility | No
     if record is None or weights is None:
         return None
     source = SourceFertility.from_record(json.loads(Path(record).read_text(encoding="utf-8")))
-    source.load_state_dict(load_file(weights))
+    source.load_state_dict(load_file(weights), assign=True)  # in the dtype that was saved, not torch's default
     return source

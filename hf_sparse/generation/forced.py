@@ -177,7 +177,7 @@ def beginning(model: PreTrainedModel, inputs: Mapping[str, Any], rows: int, sequ
             return kept
         prompts: Tensor = inside_generate(model, inputs, _prompts)
         return prompts
-    return torch.full((rows, 1), start_token(model), device=model.device)
+    return torch.full((rows, 1), start_token(model), dtype=torch.long, device=model.device)
 
 
 def _kept_prompts(model: PreTrainedModel, sequences: Tensor) -> Tensor | None:

@@ -155,9 +155,9 @@ def cpp_attention_forward(
     Memory: the result, tau, float32 copies of half-precision inputs, and for each thread 3 numbers per key and query
         of a tile of at most 32 queries.
     """
-    tau = torch.empty(q.shape[:3], dtype=torch.float32)
+    tau = q.new_empty(q.shape[:3], dtype=torch.float32)
     request = _Request(q, k, v, tau, scores, temperature)
-    out = torch.empty(q.shape[0], q.shape[2], q.shape[1], request.v.shape[3]).transpose(1, 2)
+    out = tau.new_empty(q.shape[0], q.shape[2], q.shape[1], request.v.shape[3]).transpose(1, 2)
     request.call.out = rows_at(out)
     library().hf_sparse_attend(ctypes.byref(request.call), torch.get_num_threads())
     return out[..., : v.shape[3]].to(q.dtype), tau
@@ -186,8 +186,8 @@ def cpp_attention_backward(
     upstream = _readable(dout)
     most = -(-_ENOUGH_PARTS // (shape[0] * shape[1]))
     call.num_parts = parts = max(1, min(most, q.shape[2] // _FEWEST_QUERIES))
-    dq = torch.empty(request.q.shape)
-    dk, dv = torch.zeros(parts, *shape), torch.zeros(parts, *shape[:3], request.v.shape[3])
+    dq = tau.new_empty(request.q.shape)
+    dk, dv = (tau.new_zeros(parts, *shape[:3], x.shape[3]) for x in (request.k, request.v))
     dalpha, dsinks = (torch.empty_like(tau) if x else None for x in (learned, scores.sinks is not None))
     call.dout, call.dq, call.dk, call.dv = rows_at(upstream), rows_at(dq), rows_at(dk[0]), rows_at(dv[0])
     call.dk_part, call.dv_part = dk.stride(0), dv.stride(0)

@@ -146,7 +146,7 @@ def attend_to_coded(
     added = [pairs_at(x, shape) for x in (scores.bias, scores.mask) if x is not None]
     alpha, temperature = (x.detach().float().contiguous() for x in (scores.alpha, temperature))
     sinks = None if scores.sinks is None else scores.sinks.detach().float().contiguous()
-    out = torch.empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
+    out = queries.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
     call.q, call.out, call.v = rows_at(queries), rows_at(out), v.data_ptr()
     call.v_batch, call.v_head = v.stride(0), v.stride(1)
     call.added = (Pairs * 2)(*(pairs for pairs, _ in added))

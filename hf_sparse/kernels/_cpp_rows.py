@@ -130,8 +130,9 @@ def entmax_supports(z: Tensor, alpha: float, exponent: float) -> Supports:
     """
     z = z.detach().contiguous()
     num_rows, length = z.shape
-    count, top, conjugate = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, 1), torch.empty(num_rows)
-    solution = torch.zeros(num_rows, 3, dtype=torch.float64)  # of rows that are listed, nothing
+    count = z.new_empty(num_rows, dtype=torch.int64)
+    top, conjugate = z.new_empty(num_rows, 1, dtype=torch.float32), z.new_empty(num_rows, dtype=torch.float32)
+    solution = z.new_zeros(num_rows, 3, dtype=torch.float64)  # of rows that are listed, nothing
     supports = library().hf_sparse_entmax_supports(
         z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, length // _LARGEST_PART,
         torch.get_num_threads(), count.data_ptr(), top.data_ptr(), conjugate.data_ptr(), solution.data_ptr(),
@@ -160,7 +161,8 @@ def entmax_residuals(z: Tensor, target: Tensor | None, alpha: float, exponent: f
     """
     z, target = z.detach().contiguous(), None if target is None else target.contiguous()
     num_rows, length = z.shape
-    found = Residuals(torch.empty_like(z), torch.empty(num_rows), torch.empty(num_rows))
+    top, conjugate = z.new_empty(2, num_rows, dtype=torch.float32)
+    found = Residuals(torch.empty_like(z), top, conjugate)
     library().hf_sparse_residuals(
         z.data_ptr(), None if target is None else target.data_ptr(), *(t.data_ptr() for t in found),
         DTYPES.index(z.dtype), num_rows, length, alpha, exponent, torch.get_num_threads(),
@@ -176,7 +178,7 @@ def softmax_log_sums(z: Tensor) -> tuple[Tensor, Tensor]:
     Cost: one read of z, and another in cache.
     """
     z = z.detach().contiguous()
-    top, log_sum = torch.empty(len(z)), torch.empty(len(z), dtype=torch.float64)
+    top, log_sum = (z.new_empty(len(z), dtype=dtype) for dtype in (torch.float32, torch.float64))
     library().hf_sparse_log_sums(
         z.data_ptr(), DTYPES.index(z.dtype), *z.shape, torch.get_num_threads(), top.data_ptr(), log_sum.data_ptr()
     )
@@ -226,8 +228,8 @@ def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluS
     """
     z = z.detach().contiguous()
     num_rows, length = z.shape
-    count, mass = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, dtype=torch.float64)
-    solution = torch.empty(num_rows, 3, dtype=torch.float64)
+    count, mass = (z.new_empty(num_rows, dtype=dtype) for dtype in (torch.int64, torch.float64))
+    solution = z.new_empty(num_rows, 3, dtype=torch.float64)
     supports = library().hf_sparse_relu_supports(
         z.data_ptr(), DTYPES.index(z.dtype), num_rows, length, alpha, exponent, tau, length // _LARGEST_PART,
         torch.get_num_threads(), count.data_ptr(), mass.data_ptr(), solution.data_ptr(),
@@ -238,7 +240,7 @@ def relu_supports(z: Tensor, alpha: float, exponent: float, tau: float) -> ReluS
 def _taken(supports: int, count: Tensor) -> tuple[Tensor, Tensor]:
     """Columns and weights (N, C) of supports that the kernel holds."""
     width = max(int(count.max()), 0) if len(count) else 0
-    columns, p = torch.empty(len(count), width, dtype=torch.int64), torch.empty(len(count), width)
+    columns, p = (count.new_empty(len(count), width, dtype=dtype) for dtype in (torch.int64, torch.float32))
     library().hf_sparse_take(supports, width, columns.data_ptr(), p.data_ptr())
     return columns, p
 
@@ -266,7 +268,7 @@ def write_rows(
     Cost: one write.
     """
     num_rows, width = columns.shape
-    out = torch.empty(num_rows, length, dtype=dtype)
+    out = values.new_empty(num_rows, length, dtype=dtype)
     columns, values = columns.contiguous(), values.detach().contiguous()
     if target is not None and factor is not None:
         target, factor = target.contiguous(), factor.contiguous()

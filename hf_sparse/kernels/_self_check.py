@@ -121,7 +121,8 @@ def _entmax15(z: Tensor) -> Tensor:
 
 
 def _random(*shape: int, seed: int, device: torch.device) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(device)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu").to(device)
 
 
 def _sparsemax(z: Tensor) -> Tensor:
@@ -140,7 +141,7 @@ def _row_errors(device: torch.device) -> dict[str, float]:
     (product,) = torch.autograd.grad(p, exact, grad.double())
     p, exact = p.detach(), exact.detach()
     target = torch.tensor([3, 1499, 0, 700], device=device)
-    ones = torch.ones(4, device=device)
+    ones = torch.ones(4, dtype=torch.float32, device=device)
     solved = triton_solve(z, _ALPHA, _EXPONENT, None)
     # <p, z>, minus Omega(p), minus the largest score.
     conjugate = (p * exact).sum(-1) - (p.pow(_ALPHA).sum(-1) - 1) / (_ALPHA * (_ALPHA - 1)) - exact.amax(-1)
@@ -175,7 +176,7 @@ def _attention_errors(device: torch.device) -> dict[str, float]:
     future = torch.ones(80, 80, dtype=torch.bool, device=device).triu(1)
     padded = torch.zeros(1, 1, 50, 80, dtype=torch.bool, device=device)
     padded[..., :21] = True
-    alphas = torch.full((4,), _ALPHA, device=device)
+    alphas = torch.full((4,), _ALPHA, dtype=torch.float32, device=device)
     for dtype, tolerance in _ATTENTION_TOLERANCE.items():
         if device.type == "cpu" and dtype == torch.bfloat16:
             continue  # where Triton's interpreter multiplies matrices wrongly

@@ -45,7 +45,7 @@ def with_arguments(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[st
     config = sparse_config(model)
     added: dict[str, Any] = {}
     if config.is_sequential:  # a mask without padding, and a cache
-        added = {"target_mask": torch.ones(1, 1, device=input_device(model)), "use_cache": True}
+        added = {"target_mask": torch.ones(1, 1, dtype=torch.float32, device=input_device(model)), "use_cache": True}
     if any(site.is_constrained for _, site in attention_sites(model)):
         added["fertility"] = float("inf")  # enough for any number of words
     if config.fused_loss:
@@ -95,9 +95,14 @@ def every_softmax_replaced(record: DryRun) -> str | None:
 
 
 def inline_modules_call_softmax(record: DryRun) -> str | None:
-    """Name a module that ran without the softmax that was to be replaced in it, or None."""
-    idle = [path for path, site in _sites(record).items() if site.inline and not record.counts[path].calls]
-    for path in sorted(record.ran & set(idle)):
+    """Name a module that ran without the softmax that was to be replaced in it, or None.
+
+    One that wraps the attention that did run has none of its own to compute.
+    """
+    reached = [path for path in _sites(record) if record.counts[path].calls]
+    idle = [path for path, site in _sites(record).items() if site.inline and path not in reached]
+    wrappers = {path for path in idle if any(inner.startswith(f"{path}.") for inner in reached)}
+    for path in sorted(record.ran & set(idle) - wrappers):
         return (
             f"{_class_at(record, path)} ran without calling softmax, so nothing could be replaced; pass an example in "
             'which it does, load the model with attn_implementation="eager" if it uses another, or pass attn=None'

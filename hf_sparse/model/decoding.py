@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from ..fertility.source import source_bounds
 from .beam_record import _postprocess_outputs, _stack_split_outputs
 from .continuous import init_continuous_batching
-from .kept_support import KeptSupport
+from .kept_support import KeptSupport, may_count_calls
 from .screened_generation import SCREENED, asked_for_screened, check_screened, screen_cache, screened_caches
 from .state import dense_head, sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
@@ -46,6 +46,8 @@ def _get_logits_processor(self: PreTrainedModel, *args: object, **kwargs: object
     state = sparse_state(self)
     if state.config.head is None:
         return processors
+    if may_count_calls(processors):
+        state.screen.stop()
     return KeptSupport(processors, lambda num_rows: state.screen.complete(state.head, num_rows))
 
 

@@ -95,7 +95,7 @@ def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
     Parameters that ZeRO-3 divides are whole in it.
     """
     before = [(module, module.training) for module in model.modules()]
-    device = next(iter(model.parameters()), torch.empty(0)).device
+    device = next(iter(model.parameters()), torch.empty(0, dtype=torch.float32)).device
     model.train(training)
     try:
         forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])

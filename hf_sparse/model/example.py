@@ -163,6 +163,16 @@ def _reads_off_last_token(model: PreTrainedModel) -> bool:
     return type(model).__name__.endswith("ForSequenceClassification") and model.main_input_name == "input_ids"
 
 
+def _uniform(*shape: int) -> Tensor:
+    """Float32 numbers between 0 and 1, the same in every call."""
+    return torch.rand(*shape, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
+
+
+def _normal(*shape: int) -> Tensor:
+    """Float32 numbers of a standard normal distribution, the same in every call."""
+    return torch.randn(*shape, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
+
+
 def _image(model: PreTrainedModel) -> Tensor:
     parts = (getattr(model.config, name, None) for name in ("vision_config", "encoder", "backbone_config"))
     config = next((part for part in parts if hasattr(part, "image_size")), model.config)
@@ -170,7 +180,7 @@ def _image(model: PreTrainedModel) -> Tensor:
     height, width = (size, size) if isinstance(size, int) else size
     channels: Any = getattr(config, "num_channels", None) or getattr(config, "in_channels", 3)
     frames = [model.config.num_frames] if hasattr(model.config, "num_frames") else []  # a video
-    return torch.rand(2, *frames, channels, height, width, generator=torch.Generator().manual_seed(0))
+    return _uniform(2, *frames, channels, height, width)
 
 
 def _is_beside_text(model: PreTrainedModel) -> bool:
@@ -181,22 +191,21 @@ def _is_beside_text(model: PreTrainedModel) -> bool:
 def _sound(model: PreTrainedModel, main: str) -> Tensor:
     """Spectrogram frames, or a waveform."""
     config = getattr(model.config, "encoder", None) or model.config
-    generator = torch.Generator().manual_seed(0)
     if main == "input_values":
         patches = hasattr(config, "patch_size") and hasattr(config, "num_mel_bins")  # of a spectrogram
         shape = (config.max_length, config.num_mel_bins) if patches else (4000,)
-        return torch.randn(2, *shape, generator=generator)
+        return _normal(2, *shape)
     if getattr(config, "input_feat_per_channel", None):
-        return torch.randn(2, 32, config.input_feat_per_channel, generator=generator)
+        return _normal(2, 32, config.input_feat_per_channel)
     if getattr(config, "num_mel_bins", None) and getattr(config, "max_source_positions", None):
-        return torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
+        return _normal(2, config.num_mel_bins, 2 * config.max_source_positions)
     raise _cannot(model, main)
 
 
 def _square_spectrogram(config: PreTrainedConfig) -> Tensor:
     """Frames by mel bins, which CLAP's kin fold into a square; a fused one has the whole and three cuttings of it."""
     shape = (4 if config.enable_fusion else 1, config.spec_size, config.num_mel_bins)
-    return torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    return _normal(2, *shape)
 
 
 def _takes_plain_images(model: PreTrainedModel) -> bool:
@@ -240,7 +249,7 @@ def _tokens_around_image(model: PreTrainedModel, tokens: Tensor) -> dict[str, Te
     if not isinstance(features, Tensor | list | tuple):
         features = features.last_hidden_state if features.pooler_output is None else features.pooler_output
     features = torch.cat(list(features)) if isinstance(features, list | tuple) else features.flatten(0, -2)
-    places = torch.full((2, features.shape[0] // 2), image_token)
+    places = torch.full((2, features.shape[0] // 2), image_token, dtype=torch.long)
     ids = torch.cat([tokens[:, :1], places, tokens[:, 1:]], dim=1)
     if "mm_token_type_ids" in inspect.signature(type(model).forward).parameters:
         images["mm_token_type_ids"] = torch.eq(ids, image_token).long()
@@ -252,5 +261,5 @@ def _patches(vision: Any) -> dict[str, Tensor]:
     side = 2 * vision.spatial_merge_size
     channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
     values = channels * vision.temporal_patch_size * vision.patch_size**2
-    pixels = torch.rand(2 * side**2, values, generator=torch.Generator().manual_seed(0))
+    pixels = _uniform(2 * side**2, values)
     return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}

@@ -13,6 +13,11 @@ from transformers.generation import logits_process
 from ..functional.log_zero import LOG_ZERO
 
 _GUIDANCE = tuple(cls for name, cls in vars(logits_process).items() if "ClassifierFreeGuidance" in name)
+# Transformers' others answer the same when they are asked again in the same step.
+_WITH_STATE = (
+    logits_process.SynthIDTextWatermarkLogitsProcessor,
+    logits_process.DiaEOSDelayPatternLogitsProcessor,
+)
 
 
 class KeptSupport(LogitsProcessorList):
@@ -26,7 +31,7 @@ class KeptSupport(LogitsProcessorList):
         processors: of scores that are ``log_distribution``.
         complete: a function of a number of rows, which gives the scores of all tokens where those of probability zero
             were approximate, or None where they are complete. The processors then see them too, in the steps in which
-            they leave no other token.
+            they leave no other token; give it only where not ``may_count_calls``.
 
     Raises:
         ValueError: one for guidance, which needs the ratio of two distributions.
@@ -65,6 +70,16 @@ class KeptSupport(LogitsProcessorList):
                 processed = keep_zeros(scores, processed, zero)
             scores = processed
         return scores
+
+
+def may_count_calls(processors: LogitsProcessorList) -> bool:
+    """Whether a processor may count its calls, as a parser does that steps on with each: it is to be called once a step.
+
+    Of Transformers' own it is known which do.
+    """
+    return any(
+        type(each).__module__ != logits_process.__name__ or isinstance(each, _WITH_STATE) for each in processors
+    )
 
 
 def keep_zeros(scores: Tensor, processed: Tensor, zero: Tensor) -> Tensor:

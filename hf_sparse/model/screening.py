@@ -44,11 +44,13 @@ class _Run:
         num_steps: how often the head was asked for.
         checked: whether the copy was compared with the weights.
         screened: what the last step screened, or None.
+        stopped: whether every further step is to have the full product.
     """
 
     num_steps: int = 0
     checked: bool = False
     screened: LinearLogits | None = None
+    stopped: bool = False
 
 
 class HeadScreen:
@@ -88,6 +90,12 @@ class HeadScreen:
             if outer is not None:
                 self._runs[thread] = outer
 
+    def stop(self) -> None:
+        """Have every further step of this call of ``generate`` multiply the head in full."""
+        run = self._runs.get(get_ident())
+        if run is not None:
+            run.stopped = True
+
     @contextmanager
     def put_off(self, head: nn.Module | None, map_config: MapConfig) -> Iterator[None]:
         """Run a forward pass in which the head, where it can be screened, returns ``LinearLogits`` of one position.
@@ -101,7 +109,7 @@ class HeadScreen:
             return
         run.screened = None
         run.num_steps += 1
-        if not self._wanted(head, map_config, run.num_steps):
+        if run.stopped or not self._wanted(head, map_config, run.num_steps):
             yield
             return
         linear = cast(nn.Linear, head)

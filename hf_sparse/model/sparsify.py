@@ -272,7 +272,7 @@ def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
     """Kinds of attention with a rule per layer, for another number of layers than the model has of that kind."""
     sites = find_sites(model, config, model.config.is_encoder_decoder)
     for kind in config.kinds:
-        listed, layers = config.layers_listed(kind), sum(site.kind == kind for site in sites)
+        listed, layers = config.layers_listed(kind), len({site.layer for site in sites if site.kind == kind})
         if listed and layers not in (0, listed):
             total = getattr(model.config, "num_hidden_layers", None) or 0
             note = f" (of {total}: layers that share a module count once, layers without attention not at all)"

@@ -181,7 +181,7 @@ def _all_of(p: Tensor) -> tuple[list[list[int]], list[list[float]]]:
 def _drawn_from(p: Tensor, draws: int, generator: torch.Generator) -> tuple[list[list[int]], list[list[float]]]:
     """The classes that are drawn, and their weights, of which the last is that of all further classes."""
     p = p.cpu() if p.device.type == "mps" else p  # which has no float64
-    offset = torch.rand(len(p), generator=generator).to(p.device)
+    offset = torch.rand(len(p), dtype=torch.float32, generator=generator).to(p.device)
     ids, q, num_certain = (part.cpu() for part in drawn_support(p, draws, offset))
     nonzero = (q > 0).sum(-1)
     classes = [row[:count].tolist() for row, count in zip(ids, nonzero)]

@@ -45,7 +45,7 @@ def plot_certificate(
     """
     columns, rows = certificate_labels(certificate, inputs, outputs)
     needs = [certificate.needed[output] for output in certificate.needed] + [certificate.kept]
-    cells = torch.tensor([[float(token in needed) for token in certificate.tokens] for needed in needs])
+    cells = torch.tensor([[token in needed for token in certificate.tokens] for needed in needs]).float()
     figure = new_figure(1.8 + 0.34 * len(columns) + room_for(rows), 1.4 + 0.34 * len(needs) + room_for(columns))
     figure.set_layout_engine("constrained")
     axes = figure.subplots()

@@ -31,7 +31,7 @@ from hf_sparse.attention.site import SITE, AttentionSite, attention_sites, obser
 from hf_sparse.cache_name import CACHE
 from hf_sparse.config import MapConfig
 from tests.tiny_inline_models import INLINE, INLINE_CAUSAL, inputs_of, tiny_inline_model
-from tests.tiny_models import DECODER, TOKENS, attentions, spread, tokens
+from tests.tiny_models import DECODER, TOKENS, attentions, spread, tiny_model, tokens
 
 
 @pytest.mark.parametrize("name", INLINE)
@@ -241,6 +241,44 @@ def test_attention_inside_attention_follows_its_own_site():
     divert(attention)
     mixed = F.sparsemax(x @ x.mT) @ x
     torch.testing.assert_close(attention(x)[0][0], torch.softmax(mixed @ mixed.mT, -1) @ mixed)
+
+
+class WrappedAttention(nn.Module):
+    """Another module's attention behind hooks, which could compute softmax itself, as TransformerLens' can."""
+
+    def __init__(self, inner, own=False):
+        super().__init__()
+        self.inner, self.own = inner, own
+
+    def forward(self, hidden_states, **kwargs):
+        if self.own:
+            hidden_states = hidden_states + torch.softmax(hidden_states, dim=-1)
+        return self.inner(hidden_states, **kwargs)
+
+
+def wrapped(own=False):
+    model = tiny_model("llama")
+    for layer in model.model.layers:
+        layer.self_attn = WrappedAttention(layer.self_attn, own)
+    return model
+
+
+def test_what_wraps_attention_is_not_attention_of_its_own():
+    maps = {"decoder": ["sparsemax", {"name": "entmax", "alpha": 1.3}]}
+    expected = sparsify(tiny_model("llama"), attn=maps)
+    model, ids = sparsify(wrapped(), attn=maps), tokens(2)
+    assert {module.self_attn.inner.__dict__[SITE].layer for module in model.model.layers} == {0, 1}
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, expected(ids).logits)
+        assert torch.equal(unsparsify(model)(ids).logits, tiny_model("llama")(ids).logits)
+
+
+def test_a_wrapper_that_computes_softmax_is_replaced_with_what_it_wraps():
+    """Nobody can tell from outside that these are no weights; nothing is silently dense."""
+    model, ids = sparsify(wrapped(own=True), attn="entmax15"), tokens(2)
+    with torch.no_grad(), observe(model) as counts:
+        model(ids)
+    assert len(counts) == 4 and all(count.calls for count in counts.values())
 
 
 class OneCallAttention(nn.Module):

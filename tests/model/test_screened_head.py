@@ -1,15 +1,20 @@
 """Screened heads decode from the distribution of the full product: no token differs, whatever the weights are."""
 
+import ast
 import copy
+import inspect
 import math
 import os
 import pickle
 import shutil
+import textwrap
 import threading
 
 import pytest
 import torch
 from torch import nn
+from transformers import LogitsProcessor, LogitsProcessorList
+from transformers.generation import logits_process
 
 from hf_sparse import probabilities, set_head_impl, sparsify
 from hf_sparse.functional import entmax_threshold
@@ -312,6 +317,46 @@ def test_constraints_that_leave_no_possible_token_see_the_exact_order():
     assert num_screened(model, **options)
     check_same(model, **options)
     check_same(model, num_beams=3, **options)
+
+
+class Counter(LogitsProcessor):
+    """Allows at its n-th call the n-th token of a list alone, as a parser that follows what is generated."""
+
+    def __init__(self, allowed):
+        self.allowed, self.calls = allowed, 0
+
+    def __call__(self, input_ids, scores):
+        token = self.allowed[self.calls]
+        self.calls += 1
+        return torch.full_like(scores, -torch.inf).index_copy_(1, torch.tensor([token]), scores[:, [token]])
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_processor_that_counts_its_calls_is_called_once_a_step(num_beams, monkeypatch):
+    monkeypatch.setattr(screening, "LEAST_WEIGHTS", VOCAB * 32)
+    model = sparse(head={"name": "sparsemax", "temperature": 0.05}, impl="auto")
+    assert num_screened(model)
+    counter = Counter([7, 8, 9, 10, 11, 12])
+    assert num_screened(model, logits_processor=LogitsProcessorList([counter]), num_beams=num_beams) == []
+    assert counter.calls == 6
+    counter.calls = 0
+    sequences, _ = generated(model, logits_processor=[counter], num_beams=num_beams)
+    assert sequences[0, -6:].tolist() == counter.allowed
+    assert num_screened(model)
+
+
+def test_processors_of_transformers_that_keep_state_are_known():
+    stateful = []
+    for name, cls in vars(logits_process).items():
+        if isinstance(cls, type) and "__call__" in vars(cls) and issubclass(cls, LogitsProcessor):
+            assigned = {
+                target.id if isinstance(target, ast.Name) else ast.unparse(target)
+                for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls.__call__))))
+                if isinstance(node, ast.AugAssign)
+                for target in [node.target]
+            }
+            stateful += [name] if any(target.startswith("self.") for target in assigned) else []
+    assert stateful == ["SynthIDTextWatermarkLogitsProcessor", "DiaEOSDelayPatternLogitsProcessor"]
 
 
 def test_the_best_of_the_impossible_tokens_are_in_their_exact_order():

@@ -74,7 +74,8 @@ def kernel_scores(call: AttentionCall, alpha: float | Tensor) -> tuple[Scores, T
 def _arguments(call: AttentionCall, alpha: float | Tensor) -> tuple[_Numbers, Tensor, Tensor, Tensor | None]:
     """The numbers of a call, its alphas and temperatures (heads,), and what is added to scores for their position."""
     alphas, temperatures = (
-        x.float() if torch.is_tensor(x) else torch.full((call.query.shape[1],), x) for x in (alpha, call.temperature)
+        x.float() if torch.is_tensor(x) else call.query.new_full((call.query.shape[1],), x, dtype=torch.float32)
+        for x in (alpha, call.temperature)
     )
     bias = None if call.position_bias is None else call.position_bias.detach()
     return _Numbers(call.scaling, call.causal, call.window, call.softcap), alphas, temperatures, bias

@@ -65,7 +65,7 @@ class PrefixTree:
             Their numbers (n,).
         """
         nodes = torch.arange(len(tokens)) + len(self._tokens)
-        paths = torch.full((len(tokens), self._max_length), -1)
+        paths = torch.full((len(tokens), self._max_length), -1, dtype=torch.long)
         paths[:, : length - 1] = self.path(parents, length - 1)
         paths[:, length - 1] = nodes
         self._tokens.append(tokens)

@@ -106,7 +106,7 @@ class _Beams:
 
     def __init__(self, num_sentences: int, num_beams: int, ends: Tensor) -> None:
         self.num_beams, self.ends = num_beams, ends
-        self.scores = torch.full((num_sentences, num_beams), NEVER, device=ends.device)
+        self.scores = torch.full((num_sentences, num_beams), NEVER, dtype=torch.float32, device=ends.device)
         self.scores[:, 0] = 0
         self.log_mass = self.scores.double().masked_fill(self.scores == NEVER, -math.inf)  # of what is impossible
         self.tokens = torch.empty(num_sentences, num_beams, 0, dtype=torch.long, device=ends.device)

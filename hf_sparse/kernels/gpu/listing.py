@@ -28,4 +28,4 @@ class Listing(NamedTuple):
         """Room for ``num_entries``."""
         row, column = (torch.zeros(num_entries, dtype=torch.int32, device=device) for _ in range(2))
         sizes = torch.zeros(num_chunks, dtype=torch.int64, device=device)
-        return Listing(row, column, torch.zeros(num_entries, device=device), sizes)
+        return Listing(row, column, torch.zeros(num_entries, dtype=torch.float32, device=device), sizes)
