@@ -1,4 +1,4 @@
-"""torch's default dtype is the user's: results do not depend on it, and the C++ kernels' memory is as large as they think.
+"""torch's default dtype is the user's: results do not depend on it, and kernels write within their memory.
 
 Lightning sets it for ``precision="bf16-true"``, others set it to float64 for all they compute.
 """

@@ -73,13 +73,12 @@ class KeptSupport(LogitsProcessorList):
 
 
 def may_count_calls(processors: LogitsProcessorList) -> bool:
-    """Whether a processor may count its calls, as a parser does that steps on with each: it is to be called once a step.
+    """Whether a processor may count its calls, as a parser does that steps on with each, and is to see a step once.
 
     Of Transformers' own it is known which do.
     """
-    return any(
-        type(each).__module__ != logits_process.__name__ or isinstance(each, _WITH_STATE) for each in processors
-    )
+    known = logits_process.__name__
+    return any(type(each).__module__ != known or isinstance(each, _WITH_STATE) for each in processors)
 
 
 def keep_zeros(scores: Tensor, processed: Tensor, zero: Tensor) -> Tensor:

@@ -278,7 +278,8 @@ def test_a_wrapper_that_computes_softmax_is_replaced_with_what_it_wraps():
     model, ids = sparsify(wrapped(own=True), attn="entmax15"), tokens(2)
     with torch.no_grad(), observe(model) as counts:
         model(ids)
-    assert len(counts) == 4 and all(count.calls for count in counts.values())
+    assert len(counts) == 4
+    assert all(count.calls for count in counts.values())
 
 
 class OneCallAttention(nn.Module):
