@@ -14,9 +14,12 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
-EIGHT, EIGHT_LONGER, EIGHT_HIGH, TRIALS, MEDIUM, HIGH = (
+EIGHT, EIGHT_LONGER, EIGHT_HIGH, EIGHT_HIGH_LONGER, TRIALS, MEDIUM, HIGH = (
     f"recipes/inflection_grid/results/{name}.json"
-    for name in ("eight_languages", "eight_languages_longer", "eight_languages_high", "trials", "medium", "high")
+    for name in (
+        *("eight_languages", "eight_languages_longer", "eight_languages_high", "eight_languages_high_longer"),
+        *("trials", "medium", "high"),
+    )
 )
 DATA = {"": "English verbs of the repository", "sigmorphon2018": "SIGMORPHON 2018"}
 MEASURES = (
@@ -209,6 +212,12 @@ def inflection_grid_eight_high() -> str:
 def inflection_languages_eight_high() -> str:
     """The same by language."""
     return languages(EIGHT_HIGH)
+
+
+@block
+def inflection_grid_eight_high_longer() -> str:
+    """A part of that grid, trained for longer."""
+    return f"{grid(EIGHT_HIGH_LONGER)}\n\n{origin(EIGHT_HIGH_LONGER)}"
 
 
 @block

@@ -13,7 +13,7 @@ from ._outcome import NotRun, Outcome, runs
 
 GRIDS = {
     name: f"recipes/inflection_grid/results/{name}.json"
-    for name in ("eight_languages", "eight_languages_longer", "eight_languages_high")
+    for name in ("eight_languages", "eight_languages_longer", "eight_languages_high", "eight_languages_high_longer")
 }
 ALPHAS = {"softmax": "1", "entmax15": "1.5", "sparsemax": "2"}  # by map
 
