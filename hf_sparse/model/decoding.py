@@ -46,7 +46,7 @@ def _get_logits_processor(self: PreTrainedModel, *args: object, **kwargs: object
     state = sparse_state(self)
     if state.config.head is None:
         return processors
-    if may_count_calls(processors):
+    if any(map(may_count_calls, processors)):
         state.screen.stop()
     return KeptSupport(processors, lambda num_rows: state.screen.complete(state.head, num_rows))
 

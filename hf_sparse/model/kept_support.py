@@ -31,7 +31,7 @@ class KeptSupport(LogitsProcessorList):
         processors: of scores that are ``log_distribution``.
         complete: a function of a number of rows, which gives the scores of all tokens where those of probability zero
             were approximate, or None where they are complete. The processors then see them too, in the steps in which
-            they leave no other token; give it only where not ``may_count_calls``.
+            they leave no other token; it must be None throughout where one ``may_count_calls``.
 
     Raises:
         ValueError: one for guidance, which needs the ratio of two distributions.
@@ -72,13 +72,12 @@ class KeptSupport(LogitsProcessorList):
         return scores
 
 
-def may_count_calls(processors: LogitsProcessorList) -> bool:
+def may_count_calls(processor: object) -> bool:
     """Whether a processor may count its calls, as a parser does that steps on with each, and is to see a step once.
 
     Of Transformers' own it is known which do.
     """
-    known = logits_process.__name__
-    return any(type(each).__module__ != known or isinstance(each, _WITH_STATE) for each in processors)
+    return type(processor).__module__ != logits_process.__name__ or isinstance(processor, _WITH_STATE)
 
 
 def keep_zeros(scores: Tensor, processed: Tensor, zero: Tensor) -> Tensor:
