@@ -113,7 +113,10 @@ def more_words_than_at_medium(share: str) -> Outcome:
 
 
 def _largest(share: str, grid: str, above: float) -> Outcome:
-    means = _means(share, grid)
+    """The largest share of a grid; a cell of one seed does not count beside others of more."""
+    num_seeds = {cell: len(seeds) for cell, seeds in grid_of(share, grid).items()}
+    enough = min(2, max(num_seeds.values()))
+    means = {cell: mean for cell, mean in _means(share, grid).items() if num_seeds[cell] >= enough}
     head, attention = max(means, key=means.__getitem__)
     value = means[head, attention]
     return Outcome(f"{value:.0%} ({head} at the output, {attention} in attention)", value > above)
