@@ -18,7 +18,7 @@ DEMO_ARGS ?=
 # Threads that wait by spinning slow a busy machine down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-more test-oldest test-newest lint bench sweep site wheels clean
+.PHONY: demo test test-more test-oldest test-newest test-memory lint bench sweep site wheels clean
 demo: $(READY)
 	$(BIN)/python -m recipes.inflection.run $(DEMO_ARGS)
 
@@ -33,6 +33,12 @@ test-oldest: $(OLDEST)/.ready  # what touches other packages, with the oldest ve
 
 test-newest: $(NEWEST)/.ready  # all tests with the newest versions there are: what pip installs where nothing is pinned
 	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest --numprocesses auto $(TEST_ARGS)
+
+test-memory: $(READY)  # the C++ kernel with the sanitizers of g++: a read or write out of bounds ends the run
+	OMP_NUM_THREADS=1 CXX="g++ -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
+	XDG_CACHE_HOME=$(CURDIR)/out/sanitized ASAN_OPTIONS=detect_leaks=0 \
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	$(BIN)/python -m pytest tests/kernels/test_cpp*.py tests/kernels/test_long_rows.py tests/test_default_dtype.py $(TEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,6 +1,5 @@
 """What ``test_inspection`` runs in a process of its own: nnsight around a sparse model, and before ``sparsify``."""
 
-import nnsight
 import pytest
 import torch
 
@@ -12,6 +11,8 @@ TEXT = "w5 w6 w7 w8 w9"
 
 
 def traced(model):
+    import nnsight  # here, since tests import this file when they look for examples
+
     return nnsight.TransformersModel(model, tokenizer=word_tokenizer(), task="text-generation")
 
 
