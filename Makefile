@@ -35,6 +35,7 @@ test-newest: $(NEWEST)/.ready  # all tests with the newest versions there are: w
 	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest --numprocesses auto $(TEST_ARGS)
 
 test-memory: $(READY)  # the C++ kernel with the sanitizers of g++: a read or write out of bounds ends the run
+	@test -e "$$(g++ -print-file-name=libasan.so)" || { echo "make test-memory needs g++ with libasan"; exit 1; }
 	OMP_NUM_THREADS=1 CXX="g++ -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
 	XDG_CACHE_HOME=$(CURDIR)/out/sanitized ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \

@@ -96,6 +96,14 @@ def test_longer_training_must_agree(claims, monkeypatch, entmax15, holds):
     assert found.holds is holds
 
 
+@pytest.mark.parametrize(("num_seeds", "share"), [(1, "70%"), (2, "60%")])
+def test_a_share_of_one_seed_does_not_count_beside_others_of_more(claims, monkeypatch, num_seeds, share):
+    inflection = importlib.import_module("blocks.claims.inflection")
+    cells = {("entmax15", "softmax"): dict.fromkeys(range(num_seeds), 0.6), ("sparsemax", "softmax"): {0: 0.7}}
+    monkeypatch.setattr(inflection, "grid_of", lambda key, grid: cells)
+    assert inflection.most_words("one_form").figures.startswith(share)
+
+
 def test_an_output_map_without_runs_is_named(claims, monkeypatch):
     inflection = importlib.import_module("blocks.claims.inflection")
     row = {("softmax", within): {0: 0.5} for within in inflection.ALPHAS}

@@ -21,7 +21,7 @@ from hf_sparse.functional import entmax_threshold
 from hf_sparse.functional.cut import has_cut, score_cut
 from hf_sparse.functional.log_zero import on_floor
 from hf_sparse.kernels import KernelUnavailable
-from hf_sparse.model import head_impl, screening
+from hf_sparse.model import head_impl, kept_support, screening
 from hf_sparse.model.state import sparse_state
 from tests.tiny_models import tiny_model, tokens
 from tests.tolerances import WEIGHT
@@ -346,17 +346,14 @@ def test_a_processor_that_counts_its_calls_is_called_once_a_step(num_beams, monk
 
 
 def test_processors_of_transformers_that_keep_state_are_known():
-    stateful = []
-    for name, cls in vars(logits_process).items():
-        if isinstance(cls, type) and "__call__" in vars(cls) and issubclass(cls, LogitsProcessor):
-            assigned = {
-                target.id if isinstance(target, ast.Name) else ast.unparse(target)
-                for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls.__call__))))
-                if isinstance(node, ast.AugAssign)
-                for target in [node.target]
-            }
-            stateful += [name] if any(target.startswith("self.") for target in assigned) else []
-    assert stateful == ["SynthIDTextWatermarkLogitsProcessor", "DiaEOSDelayPatternLogitsProcessor"]
+    def counts(cls):
+        source = textwrap.dedent(inspect.getsource(cls.__call__))
+        changed = [node.target for node in ast.walk(ast.parse(source)) if isinstance(node, ast.AugAssign)]
+        return any(ast.unparse(target).startswith("self.") for target in changed)
+
+    classes = [cls for cls in vars(logits_process).values() if isinstance(cls, type)]
+    processors = [cls for cls in classes if issubclass(cls, LogitsProcessor) and "__call__" in vars(cls)]
+    assert {cls for cls in processors if counts(cls)} == set(kept_support._WITH_STATE)
 
 
 def test_the_best_of_the_impossible_tokens_are_in_their_exact_order():
