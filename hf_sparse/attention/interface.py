@@ -26,9 +26,9 @@ def sparse_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None = None,
+    dropout: float = 0.0,
     *,
     scaling: float | None = None,
-    dropout: float = 0.0,
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
@@ -47,8 +47,8 @@ def sparse_attention(
         key: (batch, key_value_heads, keys, head_dim); heads share keys by groups where there are fewer.
         value: (batch, key_value_heads, keys, value_dim).
         attention_mask: see ``attention_scores``; or the result of ``pattern_mask``, or a ``BlockMask``.
+        dropout: probability of dropping a weight while ``module`` trains; sixth, as in Transformers' SDPA attention.
         scaling: factor on the dot products; None is ``head_dim ** -0.5``.
-        dropout: probability of dropping a weight while ``module`` trains.
         softcap: bound on scores (Gemma 2).
         position_bias: added to scores (T5).
         s_aux: (heads,) score of a sink that takes weight and gives nothing (gpt-oss).

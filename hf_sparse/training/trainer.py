@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, Seq2SeqTrainer
+from transformers.trainer_utils import default_compute_objective
 
 from ..attention import observe
 from ..attention.site import learned_parameters
@@ -49,6 +50,12 @@ class _Sparsity:
             seen_here = torch.tensor(sums, dtype=torch.float64, device=accelerator.device)
             sums = cast(Any, accelerator.reduce(seen_here)).tolist()
         return {name: total / count for name, (total, count) in zip(FIGURES, sums) if count}
+
+
+def _objective(metrics: dict[str, float]) -> float:
+    """Transformers' default objective: the loss, or the sum of what ``compute_metrics`` returned."""
+    own = tuple(f"_{name}" for name in FIGURES)
+    return default_compute_objective({name: value for name, value in metrics.items() if not name.endswith(own)})
 
 
 class SparseTrainer(BucketedTrainer):
@@ -120,6 +127,12 @@ class SparseTrainer(BucketedTrainer):
         if trial is not None:
             check_arguments(self.args, None)  # without the teacher: a trial may do without it
             self._prepare(self.model)
+
+    def hyperparameter_search(
+        self, hp_space: Any = None, compute_objective: Any = None, *rest: Any, **kwargs: Any
+    ) -> Any:
+        """``Trainer``'s own; the default objective leaves out the sparsity that evaluations add to their metrics."""
+        return super().hyperparameter_search(hp_space, compute_objective or _objective, *rest, **kwargs)
 
     def _prepare(self, model: Any) -> None:
         """Check a model that is to be trained, and make what adds to its loss.

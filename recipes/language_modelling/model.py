@@ -58,7 +58,7 @@ class LanguageSettings(Settings):
     context: int = setting(64)
     steps: int = setting(400)
     batch_size: int = setting(16)
-    lr: float = setting(3e-3)
+    lr: float = setting(6e-3)
     lora_lr: float = setting(3e-3)
     uniform: float = setting(0.01)
     span: int = setting(32, paper="16, 32, 128, 512")

@@ -7,20 +7,23 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..lib.seeds import by_run, mean_of
+
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Draw divergence against variety, and sparsemax score against wrong repetition, a point per decoding."""
+    """Draw divergence against variety, and sparsemax score against wrong repetition: a point per decoding."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     runs = [run for run in results["runs"] if not run["settings"]["conversion"]]
-    for run in runs:
-        marker = "o" if run["settings"]["attention"] == "softmax" else "s"
-        for decoding, row in run["figures"]["decodings"].items():
-            name = f"{run['run']}, {decoding}" if run["settings"]["head"] == "softmax" else run["run"]
-            different = run["figures"]["written"][decoding]["distinct"]["2"]
-            style = "none" if run["settings"]["head"] == "softmax" else "full"
+    for name, seeds in by_run(runs).items():
+        settings, figures = seeds[0]["settings"], mean_of([run["figures"] for run in seeds])
+        marker = "o" if settings["attention"] == "softmax" else "s"
+        for decoding, row in figures["decodings"].items():
+            label = f"{name}, {decoding}" if settings["head"] == "softmax" else name
+            different = figures["written"][decoding]["distinct"]["2"]
+            style = "none" if settings["head"] == "softmax" else "full"
             for axes, x, y in ((left, different, row["jensen_shannon"]), (right, row["wrep"], row["sparsemax_score"])):
-                axes.plot(x, y, marker, label=name, fillstyle=style)
+                axes.plot(x, y, marker, label=label, fillstyle=style)
     if runs:
         human = runs[0]["figures"]
         left.axvline(human["written"]["human"]["distinct"]["2"], color="grey", linestyle=":", label="human text")
@@ -34,16 +37,18 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 def draw_curves(results: dict[str, Any], path: Path) -> None:
-    """Draw accuracy and eps-perplexity on development rows over the steps, a colour per run, a line per seed."""
+    """Draw accuracy and eps-perplexity on development rows over the steps, a colour per head, a line per seed."""
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    names = list(dict.fromkeys(run["run"] for run in results["runs"]))
-    for run in results["runs"]:
+    runs = [run for run in results["runs"] if not run["settings"]["conversion"]]
+    runs = [run for run in runs if run["settings"]["attention"] == "softmax"]
+    names = list(by_run(runs))
+    for run in runs:
         curve, seed = run["figures"]["curve"], run["settings"]["seed"]
         steps = [point["step"] for point in curve]
         for axes, key, factor in ((left, "dev_accuracy", 100), (right, "dev_eps_perplexity", 1)):
             values = [factor * point[key] for point in curve]
-            label = run["run"] if seed == results["runs"][0]["settings"]["seed"] else None
+            label = run["run"] if seed == runs[0]["settings"]["seed"] else None
             axes.plot(steps, values, color=f"C{names.index(run['run'])}", linewidth=1, label=label)
     left.set(xlabel="step", ylabel="accuracy on development rows, percent")
     right.set(xlabel="step", ylabel="eps-perplexity on development rows", yscale="log")

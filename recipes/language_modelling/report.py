@@ -10,11 +10,10 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
-from ..lib.seeds import by_run, over_seeds
+from ..lib.seeds import Mean, by_run, mean_of, over_seeds
 from .pictures import draw, draw_curves
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
-TUNED = "recipes/language_modelling/results/wikitext2_tuned.json"
 LONGER = "recipes/language_modelling/results/wikitext2_longer.json"
 CUT = "nucleus 0.9"  # the truncation of softmax that the tables over seeds have beside it
 MEASURES = (
@@ -125,8 +124,8 @@ def language_fit() -> str:
 
 @block
 def language_seeds() -> str:
-    """Heads at the temperature ``"auto"`` and a learning rate chosen on a dev set: mean and deviation over seeds."""
-    return seeds_table(TUNED)
+    """All heads under softmax attention."""
+    return seeds_table(RESULT)
 
 
 @block
@@ -136,8 +135,8 @@ def language_longer() -> str:
 
 
 def seeds_table(result: str) -> str:
-    """Runs of a summary, and softmax cut to a nucleus: mean and deviation over seeds, and at a fitted temperature."""
-    records = read(result)["runs"]
+    """Runs under softmax attention, and softmax cut to a nucleus: over seeds, and at a fitted temperature."""
+    records = [run for run in _from_scratch(result) if run["settings"]["attention"] == "softmax"]
     seeds = by_run(records)
     heading = ["run", "temperature", *(label for label, *_ in SEEDS), "fitted: temperature"]
     heading += [label for label, *_ in FITTED]
@@ -181,13 +180,13 @@ def _over_seeds(rows: Sequence[Figures], columns: Sequence[tuple[str, str, float
 def language_repetition() -> str:
     """Repetition in drawn text, beside human text."""
     lines = ["| head | attention | drawn from | REP | wREP | distinct-1 | distinct-2 | distinct-3 |", "|---" * 8 + "|"]
-    human = _trained()[0]["figures"]
+    human = _human()
 
     def row(start: list[str], rep: float, wrep: float | None, distinct: dict[str, float]) -> str:
         shares = [f"{distinct[n]:.3f}" for n in ("1", "2", "3")]
         return f"| {' | '.join([*start, f'{rep:.1%}', '-' if wrep is None else f'{wrep:.1%}', *shares])} |"
 
-    lines.append(row(["human text", "", ""], human["human"]["rep"], None, human["written"]["human"]["distinct"]))
+    lines.append(row(["human text", "", ""], human["rep"], None, human["distinct"]))
     for drawn in _drawn():
         lines.append(row(drawn.cells, drawn.figures["rep"], drawn.figures["wrep"], drawn.distinct))
     return "\n".join(lines)
@@ -196,8 +195,7 @@ def language_repetition() -> str:
 @block
 def language_best() -> str:
     """The best way to draw from softmax beside the best sparse head, by measure."""
-    human = _trained()[0]["figures"]
-    rep, different = human["human"]["rep"], human["written"]["human"]["distinct"]["2"]
+    rep, different = _human()["rep"], _human()["distinct"]["2"]
     criteria: list[tuple[str, Callable[[Drawn], float], str, Callable[[float], float]]] = [
         ("eps-perplexity, lowest", lambda drawn: drawn.figures["eps_perplexity"], ".1f", lambda value: value),
         ("sparsemax score, highest", lambda drawn: drawn.figures["sparsemax_score"], ".3f", lambda value: -value),
@@ -229,19 +227,19 @@ def language_best() -> str:
 @block
 def language_conversion() -> str:
     """A trained softmax model made sparse: not trained further, with LoRA, and with all weights."""
-    converted = [run for run in read(RESULT)["runs"] if run["settings"]["conversion"]]
+    converted = by_run(run for run in read(RESULT)["runs"] if run["settings"]["conversion"])
     lines = [
         f"| | head | weights trained | {' | '.join(measure.label for measure in MEASURES)} |",
         "|---" * (3 + len(MEASURES)) + "|",
     ]
-    for run in converted:
-        figures, settings = run["figures"], run["settings"]
+    for runs in converted.values():
+        figures, settings = mean_of([run["figures"] for run in runs], Mean), runs[0]["settings"]
         dense = settings["head"] == "softmax"
         way = "softmax, trained on" if dense else CONVERSIONS[settings["conversion"]]
-        cells = [way, settings["head"], f"{figures['trained'] / figures['parameters']:.1%}"]
+        trained = runs[0]["figures"]["trained"] / runs[0]["figures"]["parameters"]
+        cells = [way, settings["head"], f"{trained:.1%}"]
         cells += [measure.text(figures["decodings"]["sampling"]) for measure in MEASURES]
         lines.append(f"| {' | '.join(cells)} |")
-    settings = converted[0]["settings"]
     return "\n".join(
         [
             *lines,
@@ -256,7 +254,9 @@ def language_conversion() -> str:
 def language_samples() -> str:
     """Continuations of the same beginning by all heads."""
     figures = {
-        run["run"]: run["figures"]["written"] for run in _trained() if run["settings"]["attention"] == "softmax"
+        name: runs[0]["figures"]["written"]
+        for name, runs in _plain().items()
+        if runs[0]["settings"]["attention"] == "softmax"
     }
     softmax = figures["softmax"]
     shown = {"human text": softmax["human"]}
@@ -276,19 +276,19 @@ def language_origin() -> str:
         f"to train on, {first['tokens']:,} tokens to measure on; {first['vocabulary']:,} tokens in the vocabulary, "
         f"{first['parameters']:,} parameters; {settings['steps']} steps of {settings['batch_size']} rows, learning "
         f"rate {settings['lr']:g}; eps so that one part in {1 / settings['uniform']:.0f} is uniform; repetition "
-        f"within {settings['span']} tokens; seed {settings['seed']}. {origin(runs)}"
+        f"within {settings['span']} tokens; {max(map(len, by_run(runs).values()))} seeds. {origin(runs)}"
     )
 
 
 class Drawn(NamedTuple):
-    """One way to draw from one model.
+    """One way to draw from the models of one run.
 
     Attributes:
         name: of the run, and of the way to decode if the head is softmax.
         dense: whether the head is softmax.
         cells: head, attention and way to decode, as the tables have them.
-        figures: on held-out text.
-        distinct: shares of distinct n-grams in drawn text, by n.
+        figures: on held-out text, means over seeds.
+        distinct: shares of distinct n-grams in drawn text, by n, means over seeds.
     """
 
     name: str
@@ -299,16 +299,29 @@ class Drawn(NamedTuple):
 
 
 def _drawn() -> Iterator[Drawn]:
-    for run in _trained():
-        head, attention = run["settings"]["head"], run["settings"]["attention"]
-        for decoding, figures in run["figures"]["decodings"].items():
-            name = f"{run['run']}, {decoding}" if head == "softmax" else run["run"]
+    for run, runs in _plain().items():
+        head, attention = runs[0]["settings"]["head"], runs[0]["settings"]["attention"]
+        means = mean_of([each["figures"] for each in runs], Mean)
+        for decoding, figures in means["decodings"].items():
+            name = f"{run}, {decoding}" if head == "softmax" else run
             cells = [head, attention, "all of it" if decoding == "sampling" else decoding]
-            yield Drawn(name, head == "softmax", cells, figures, run["figures"]["written"][decoding]["distinct"])
+            yield Drawn(name, head == "softmax", cells, figures, means["written"][decoding]["distinct"])
 
 
-def _trained() -> list[Record]:
-    return [run for run in read(RESULT)["runs"] if not run["settings"]["conversion"]]
+def _plain() -> dict[str, list[Record]]:
+    """Runs that keep one map and the map's loss from the first step to the last, by name."""
+    records = _from_scratch(RESULT)
+    return by_run(run for run in records if not run["settings"]["start_alpha"] and not run["settings"]["likelihood"])
+
+
+def _from_scratch(result: str) -> list[Record]:
+    return [run for run in read(result)["runs"] if not run["settings"]["conversion"]]
+
+
+def _human() -> Figures:
+    """Repetition in the held-out text, the same for every run: ``rep``, and ``distinct`` by n."""
+    figures = _from_scratch(RESULT)[0]["figures"]
+    return {"rep": figures["human"]["rep"], "distinct": figures["written"]["human"]["distinct"]}
 
 
 def _quoted(text: str) -> str:

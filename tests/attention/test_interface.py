@@ -1,5 +1,6 @@
 """The attention function by itself: every argument changes the result, or the call is refused."""
 
+import inspect
 import math
 import sys
 import types
@@ -7,6 +8,7 @@ import types
 import pytest
 import torch
 from torch import nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import hf_sparse.functional as F
@@ -38,6 +40,17 @@ def test_output_is_weights_times_values_in_transformers_layout():
     torch.testing.assert_close(weights, expected)
     torch.testing.assert_close(output, (expected @ v).transpose(1, 2))
     assert output.is_contiguous()
+
+
+def test_dropout_comes_sixth_as_in_transformers_own_attention_by_sdpa():
+    assert (
+        list(inspect.signature(sparse_attention).parameters)[:6]
+        == list(inspect.signature(sdpa_attention_forward).parameters)[:6]
+    )
+    site, (q, k, v) = module(), qkv()
+    kept, dropped = (sparse_attention(site.train(), q, k, v, None, rate)[1] for rate in (0.0, 1.0))
+    assert kept.any()
+    assert not dropped.any()
 
 
 def test_grouped_heads_share_keys_and_values():

@@ -8,6 +8,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftMixedModel, get_peft_model
 from torch import nn
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Trainer, TrainingArguments
+from transformers.hyperparameter_search import ALL_HYPERPARAMETER_SEARCH_BACKENDS
 from transformers.trainer_utils import HPSearchBackend
 
 from hf_sparse import (
@@ -252,6 +253,35 @@ def test_every_trial_of_a_search_trains_with_its_own_arguments(name, tmp_path, m
     assert loss_of(search, trial=asked(0.0)) == plain.state.log_history[0]["loss"]
     with pytest.raises(ValueError, match=f"{name} must be"):
         search.train(trial=asked(-1.0))
+
+
+@pytest.mark.parametrize("own", [{}, {"accuracy": 0.25, "recall": 0.5}], ids=["loss", "metrics"])
+def test_a_search_aims_at_the_loss_or_the_metrics_and_not_at_sparsity(own, tmp_path, monkeypatch):
+    class OneTrial:
+        def ensure_available(self):
+            pass
+
+        def run(self, trainer, n_trials, direction):
+            trainer.train()
+            metrics = trainer.evaluate()
+            return metrics, trainer.compute_objective(metrics)
+
+    monkeypatch.setitem(ALL_HYPERPARAMETER_SEARCH_BACKENDS, HPSearchBackend.OPTUNA, OneTrial)
+    trainer = SparseTrainer(
+        model_init=lambda: sparsify(tiny_model("llama"), attn="entmax15", head="entmax15"),
+        args=arguments(tmp_path, max_steps=1),
+        train_dataset=rows_of_uneven_length(),
+        eval_dataset=rows_of_uneven_length(),
+        compute_metrics=(lambda _: dict(own)) if own else None,
+    )
+    metrics, objective = trainer.hyperparameter_search(lambda trial: {}, backend="optuna", n_trials=1)
+    assert metrics["eval_head_support"] > 1
+    assert metrics["eval_attention_support"] > 1
+    assert objective == (sum(own.values()) or metrics["eval_loss"])
+    _, objective = trainer.hyperparameter_search(
+        lambda trial: {}, lambda metrics: metrics["eval_head_support"], backend="optuna", n_trials=1
+    )
+    assert objective == metrics["eval_head_support"]
 
 
 def test_a_second_run_of_model_init_is_the_first_again(tmp_path):
