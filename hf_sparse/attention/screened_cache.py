@@ -248,7 +248,7 @@ class ScreenedCache(DynamicCache):
     >>> from hf_sparse import sparsify
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    >>> model = sparsify(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), attn="entmax15")
+    >>> model = sparsify(LlamaForCausalLM(LlamaConfig(vocab_size=20, eos_token_id=None, **sizes)), attn="entmax15")
     >>> cache = ScreenedCache(config=model.config)
     >>> ids = model.generate(torch.tensor([[1, 5, 6, 7]]), cache=cache, max_new_tokens=3, do_sample=False)
     >>> [(step.keys, step.calls, step.proved) for step in cache.reads]

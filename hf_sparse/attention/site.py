@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..config import MapConfig
 from ..functional import softmax
+from ..per_thread import PerThread
 from ..settings import CoverageVectors
 from .observer import AttentionObserver
 from .support_count import SupportCount
@@ -33,9 +34,9 @@ class AttentionSite:
         layer: its number among the sites of its kind, from 0.
         inline: whether the module computes its own softmax instead of calling the attention interface.
         named_arguments: arguments of the interface that the model's own eager attention names.
-        observers: who sees every call; see ``observing``.
+        looking: who sees the calls; see ``observing``.
         hook: the hook that passes the cache on, for sequential attention.
-        watch: called with the module and the scores of every call; None unless ``trial`` is on.
+        watching: called with the module and the scores of a call, the innermost alone; see ``trial``.
         impl: what computes the attention; see ``set_impl``.
     """
 
@@ -46,9 +47,9 @@ class AttentionSite:
     inline: bool = False
     coverage: CoverageVectors | None = None
     named_arguments: frozenset[str] = field(default=frozenset(), repr=False)
-    observers: tuple[AttentionObserver, ...] = field(default=(), repr=False)
+    looking: PerThread[AttentionObserver] = field(default_factory=PerThread, repr=False)
     hook: RemovableHandle | None = field(default=None, repr=False)
-    watch: Callable[[nn.Module, Tensor], None] | None = field(default=None, repr=False)
+    watching: PerThread[Callable[[nn.Module, Tensor], None] | None] = field(default_factory=PerThread, repr=False)
     impl: str = "auto"
 
     @property
@@ -60,6 +61,14 @@ class AttentionSite:
     def has_coverage(self) -> bool:
         """Whether the attention that a key received goes into its score."""
         return self.map_config is not None and self.coverage is not None
+
+    def observers(self, module: nn.Module) -> tuple[AttentionObserver, ...]:
+        """Who sees a call of ``module``, which carries this site, by the running thread."""
+        return self.looking.of(module)
+
+    def watch(self, module: nn.Module) -> Callable[[nn.Module, Tensor], None] | None:
+        """What is called with the scores of a call of ``module`` by the running thread, or None."""
+        return next(reversed(self.watching.of(module)), None)
 
     @property
     def learned_names(self) -> list[str]:
@@ -80,8 +89,9 @@ def weigh(module: nn.Module, scores: Tensor) -> Tensor:
         ValueError: see ``weights_under``.
     """
     site: AttentionSite = module.__dict__[SITE]
-    if site.watch is not None:
-        site.watch(module, scores)
+    watch = site.watch(module)
+    if watch is not None:
+        watch(module, scores)
     return weights_under(site.map_config, module, scores)
 
 
@@ -196,20 +206,16 @@ def attention_sites(model: nn.Module) -> list[tuple[nn.Module, AttentionSite]]:
 
 @contextmanager
 def observing(observers: Iterable[tuple[AttentionSite, AttentionObserver]]) -> Iterator[None]:
-    """Show each site's calls inside the block to its observer, beside those that look already."""
-    pairs = list(observers)
-    for site, observer in pairs:
-        site.observers = (*site.observers, observer)
-    try:
+    """Show each site's calls by this thread inside the block to its observer, beside those that look already."""
+    with ExitStack() as stack:
+        for site, observer in observers:
+            stack.enter_context(site.looking.set(observer))
         yield
-    finally:
-        for site, observer in pairs:
-            site.observers = tuple(each for each in site.observers if each is not observer)
 
 
 @contextmanager
 def observe(model: nn.Module) -> Iterator[dict[str, SupportCount]]:
-    """Count the supports of every attention call inside the block.
+    """Count the supports of every attention call by this thread inside the block.
 
     Yields:
         The ``SupportCount`` of each site by its path.
@@ -230,16 +236,19 @@ def trial(
 
     Args:
         model: a sparse model; its sites are restored afterwards.
-        maps: the map of each site by its path, None for softmax; sites left out keep theirs.
-        watch: called with each site, its module and the scores (..., keys) of every call, before the map.
+        maps: the map of each site by its path, None for softmax; sites left out keep theirs. Changed for all threads.
+        watch: called with each site, its module and the scores (..., keys) of every call by this thread, before the
+            map. An inner trial is watched by its own alone.
     """
     sites = [site for _, site in attention_sites(model)]
-    own = [(site.map_config, site.watch) for site in sites]
-    for site in sites:
-        site.map_config = maps.get(site.path, site.map_config)
-        site.watch = None if watch is None else partial(watch, site)
-    try:
-        yield
-    finally:
-        for site, before in zip(sites, own):
-            site.map_config, site.watch = before
+    own = [site.map_config for site in sites]
+    with ExitStack() as stack:
+        for site in sites:
+            stack.enter_context(site.watching.set(None if watch is None else partial(watch, site)))
+        try:
+            for site in sites:
+                site.map_config = maps.get(site.path, site.map_config)
+            yield
+        finally:
+            for site, before in zip(sites, own):
+                site.map_config = before

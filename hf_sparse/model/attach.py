@@ -109,12 +109,12 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
         site.map_config = config.attention(site.kind, site.layer)
     if config != state.config:
         state.figures = {}
-    state.config = config
+    state.settings = config
     inner.model_tags = tags(state.dense_tags, config)
     for part, of_part, _ in _parts(inner, state, sites):
         own = state_of(part)
         assert own is not None
-        own.config = of_part
+        own.settings = of_part
         part.model_tags = tags(own.dense_tags, of_part)
     mark(inner, config)
 

@@ -115,14 +115,14 @@ def end_possible_strings(
 def _postprocess_outputs(self: Any, seek_outputs: Any, *args: object, **kwargs: object) -> Any:
     """Whisper's own, which cuts the scores of its sequences out; those of all beams are kept aside."""
     if isinstance(seek_outputs, ModelOutput):
-        sparse_state(self).searches.append(seek_outputs)
+        sparse_state(self).calls.searches.append(seek_outputs)
     return self._dense_class._postprocess_outputs(self, seek_outputs, *args, **kwargs)
 
 
 def _stack_split_outputs(self: Any, *args: object, **kwargs: object) -> Any:
     """Whisper's own, with the record of its search where there was one alone: no fallback to another temperature."""
     output = self._dense_class._stack_split_outputs(self, *args, **kwargs)
-    searches = sparse_state(self).searches
+    searches = sparse_state(self).calls.searches
     record = record_of(searches[0]) if len(searches) == 1 else None
     if record is not None and isinstance(output, ModelOutput):
         vars(output)[_RECORD] = replace(record, scores=searches[0].get("scores"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -162,13 +164,23 @@ class _AttentionWatch(TorchFunctionMode):
 
 @contextmanager
 def _running_modules(model: nn.Module, ran: set[str]) -> Iterator[_Running]:
-    """The stack of modules whose forward is running, innermost last, while the block runs; all end up in ``ran``."""
+    """The stack of modules whose forward this thread runs, innermost last, in the block; all end up in ``ran``."""
     running: _Running = []
-    handles = []
+    thread, handles = get_ident(), []
+
+    def enter(module: nn.Module, _: object, path: str) -> None:
+        if get_ident() == thread:
+            running.append((path, module))
+            ran.add(path)
+
+    def leave(module: nn.Module, *_: object) -> None:
+        # Another hook that raises before ``enter`` leaves a module that was not entered.
+        if get_ident() == thread and running and running[-1][1] is module:
+            running.pop()
+
     for path, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda m, _, path=path: running.append((path, m))))
-        handles.append(module.register_forward_pre_hook(lambda m, _, path=path: ran.add(path)))
-        handles.append(module.register_forward_hook(lambda m, *_: running.pop() and None, always_call=True))
+        handles.append(module.register_forward_pre_hook(partial(enter, path=path)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
     try:
         yield running
     finally:
@@ -183,8 +195,11 @@ def _hidden_states(head: nn.Module | None, record: DryRun) -> Iterator[None]:
         yield
         return
 
+    thread = get_ident()
+
     def look(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-        record.hidden_rms = float(args[0].detach().double().pow(2).mean().sqrt())
+        if get_ident() == thread:
+            record.hidden_rms = float(args[0].detach().double().pow(2).mean().sqrt())
 
     handle = head.register_forward_pre_hook(look)
     try:

@@ -79,7 +79,7 @@ def first_run(
     try:
         inputs = example_inputs(model, length)
         return inputs, dry_run(model, inputs)
-    except NoExampleError:
+    except (NoExampleError, torch.OutOfMemoryError):
         raise
     except _FAILURES as error:
         raise NoExampleError(
@@ -124,6 +124,8 @@ def _run_on(model: PreTrainedModel, example: Mapping[str, object]) -> DryRun:
         raise TypeError(f"example must map names of arguments to their values, for one forward call, was {example!r}")
     try:
         return dry_run(model, example)
+    except torch.OutOfMemoryError:  # no fault of the example
+        raise
     except _FAILURES as error:
         raise NoExampleError(
             f"{type(model).__name__} does not run on example={{{', '.join(map(repr, example))}}}: "

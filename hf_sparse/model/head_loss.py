@@ -27,6 +27,7 @@ class HeadLoss(TorchFunctionMode):
     exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made;
     a head whose classes are divided over processes would gather them in its own forward, which is put off whole, as is
     that of any head where DeepSpeed's ZeRO-3 computes linear layers.
+    A head with backward hooks is not put off: torch calls them where a module returned a tensor.
     ``factor`` is on the loss; see ``SparseConfig.loss_scale``.
 
     Attributes:
@@ -47,7 +48,7 @@ class HeadLoss(TorchFunctionMode):
         self.head = head
         self.num_items = num_items
         self.label_smoothing = label_smoothing
-        self.fused = fused
+        self.fused = fused and not head._backward_hooks and not head._backward_pre_hooks
         self.factor = factor
         self.asked = False
         self._gathering: Any = None

@@ -83,9 +83,9 @@ class SparseModel:
         if "forward" not in vars(self):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         state = sparse_state(cast(Any, self))
-        state.reached = False
+        state.calls.reached = False
         output = super().__call__(*args, **kwargs)  # type: ignore[misc]
-        if not state.reached and state.config.head is not None:
+        if not state.calls.reached and state.config.head is not None:
             wrapper = getattr(vars(self)["forward"], "__func__", vars(self)["forward"])
             code = getattr(wrapper, "__code__", None)  # its own name: wraps gave it that of forward
             raise RuntimeError(_NEVER_CALLED.format(type(self).__name__, code.co_name if code else repr(wrapper)))
@@ -141,9 +141,9 @@ def forward(self: PreTrainedModel, *args: object, **kwargs: Any) -> Any:
     Loss and logits are then left to the whole.
     """
     state = sparse_state(self)
-    state.reached = True
+    state.calls.reached = True
     state.check_attention(self)
-    if state.inside and not state.decoding:
+    if state.calls.inside and not state.calls.decoding:
         return self._dense_forward(self, *args, **kwargs)
     with state.running():
         return sparse_forward(self, *args, **kwargs)
@@ -194,7 +194,7 @@ def sparse_forward(
     _hand_on_num_items(self, kwargs, has_labels)
     head = self.get_output_embeddings()
     if log_probs is None:
-        log_probs = _read_as_log_probs(state, has_labels)
+        log_probs = _read_as_log_probs(self, state, has_labels)
     as_tuple = log_probs and _returns_tuple(self, kwargs)
     if as_tuple:
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
@@ -246,11 +246,12 @@ def _has_labels(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> 
     return any(value is not None for name, value in given.items() if "labels" in name)
 
 
-def _read_as_log_probs(state: SparseState, has_labels: bool) -> bool:
+def _read_as_log_probs(model: PreTrainedModel, state: SparseState, has_labels: bool) -> bool:
     """Whether the logits of a call are log-probabilities, where it does not say."""
     if state.config.head is None:
         return False
-    return state.readings[-1] if state.readings else not has_labels
+    readings = state.readings.of(model)
+    return readings[-1] if readings else not has_labels
 
 
 def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from threading import local
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from ..attention.inline import divert, restore
 from ..config import MapConfig, SparseConfig
 from ..functional.log_zero import sum_to_one
 from ..functional.rows import check_scores, upcast
+from ..per_thread import PerThread
 from .distribution import distribution
 from .late_attention import Children, check_late_attention
 from .screening import HeadScreen
@@ -48,43 +50,65 @@ class PartAttention:
         self.config._attn_implementation_internal = implementation
 
 
+class RunningCalls(local):
+    """What one thread is doing with a model; each thread has its own.
+
+    Attributes:
+        config: other settings than the model's, for a block (``SparseState.replaced``), or None.
+        inside: running calls of the whole: a part that does not generate by itself leaves loss and logits to it.
+        decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
+        searches: what the searches of the running call of ``generate`` returned, where it cuts that (Whisper).
+        reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
+    """
+
+    def __init__(self) -> None:
+        self.config: SparseConfig | None = None
+        self.inside = 0
+        self.decoding = 0
+        self.searches: list[ModelOutput] = []
+        self.reached = False
+
+    def __reduce__(self) -> tuple[type[RunningCalls], tuple[()]]:
+        return RunningCalls, ()
+
+
 @dataclass
 class SparseState:
     """All that a model carries because it is sparse, but for the sites on its attention modules.
 
     Attributes:
-        config: the maps in use.
+        settings: of the model. In use is ``config``.
         attention: the configurations of its parts.
         dense_tags: the tags it had when it was dense.
         figures: measured sparsity, for the model card.
         parts: the states of the models inside it, which are sparse by themselves too.
         whole: the class of the model that it is a part of, or None.
         owns_configs: whether its configurations are copies that no other model reads.
-        inside: running calls of the whole: a part that does not generate by itself leaves loss and logits to it.
-        decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
-        readings: the running blocks of ``raw_scores`` (False) and ``log_probabilities`` (True), the innermost last.
-        searches: what the searches of the running call of ``generate`` returned, where it cuts that (Whisper).
-        reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
+        calls: what the running thread is doing with it.
+        readings: the running blocks of ``raw_scores`` (False) and ``log_probabilities`` (True).
         children: modules that lead to its attention, with their children; see ``check_late_attention``.
         scored_by_loss: whether labels are scored by the loss of the head's map; see ``LabelScores``.
         screen: how ``generate`` computes the logits of its head.
     """
 
-    config: SparseConfig
+    settings: SparseConfig
     attention: list[PartAttention] = field(default_factory=list)
     dense_tags: list[str] | None = None
     figures: dict[str, float] = field(default_factory=dict)
     parts: list[SparseState] = field(default_factory=list)
     whole: str | None = None
     owns_configs: bool = False
-    inside: int = 0
-    decoding: int = 0
-    readings: list[bool] = field(default_factory=list, repr=False)
-    searches: list[ModelOutput] = field(default_factory=list, repr=False)
-    reached: bool = False
+    calls: RunningCalls = field(default_factory=RunningCalls, repr=False)
+    readings: PerThread[bool] = field(default_factory=PerThread, repr=False)
     children: Children = field(default_factory=list, repr=False)
     scored_by_loss: bool = False
     screen: HeadScreen = field(default_factory=HeadScreen, repr=False)
+
+    @property
+    def config(self) -> SparseConfig:
+        """The maps in use."""
+        own = self.calls.config
+        return self.settings if own is None else own
 
     @property
     def head(self) -> MapConfig:
@@ -93,16 +117,16 @@ class SparseState:
 
     @contextmanager
     def replaced(self, **changes: Any) -> Iterator[None]:
-        """Run the block under other settings, in the parts too; see ``SparseConfig`` for their names."""
+        """Have this thread run the block under other settings, in the parts too; ``SparseConfig`` has their names."""
         states = [self, *self.parts]
-        configs = [state.config for state in states]
+        before = [state.calls.config for state in states]
         try:
             for state in states:
-                state.config = replace(state.config, **changes)
+                state.calls.config = replace(state.config, **changes)
             yield
         finally:
-            for state, config in zip(states, configs):
-                state.config = config
+            for state, config in zip(states, before):
+                state.calls.config = config
 
     def check_attention(self, model: nn.Module) -> None:
         """Refuse a model whose configuration was told to use another attention, or that was given dense attention.
@@ -129,7 +153,7 @@ class SparseState:
         Raises:
             RuntimeError: inside ``raw_scores``, or sparse attention was taken out by way of the configuration.
         """
-        if self.config.head is not None and self.readings and not self.readings[-1]:
+        if self.config.head is not None and self.readings.of(model)[-1:] == (False,):
             raise RuntimeError(_RAW_DECODING)
         self.check_attention(model)
 
@@ -142,14 +166,14 @@ class SparseState:
         """
         self.check_decoding(model)
         names = [(part, part.config._attn_implementation) for part in self.attention]
-        self.decoding += 1
-        self.searches.clear()
+        self.calls.decoding += 1
+        self.calls.searches.clear()
         try:
             with self.running(), self.screen.run():  # encoders are called by themselves
                 yield
         finally:
-            self.decoding -= 1
-            self.searches.clear()
+            self.calls.decoding -= 1
+            self.calls.searches.clear()
             for part, name in names:
                 part.name(name)
 
@@ -157,12 +181,12 @@ class SparseState:
     def running(self) -> Iterator[None]:
         """Run the block as a call of the whole: parts leave loss and logits to it."""
         for part in self.parts:
-            part.inside += 1
+            part.calls.inside += 1
         try:
             yield
         finally:
             for part in self.parts:
-                part.inside -= 1
+                part.calls.inside -= 1
 
 
 def transformers_model(model: nn.Module) -> PreTrainedModel:
@@ -335,7 +359,7 @@ def raw_scores(model: nn.Module) -> Iterator[None]:
     """Run the block with raw scores in ``output.logits`` of a sparse head, also in calls without labels.
 
     For losses and measures that take scores: softmax of them is not the distribution of the model. With a dense head
-    nothing changes. ``generate`` is refused inside. Every thread that calls the model meanwhile gets raw scores.
+    nothing changes. ``generate`` is refused inside. Other threads that call the model meanwhile are not affected.
 
     Args:
         model: a sparse model, perhaps wrapped by PEFT.
@@ -364,7 +388,7 @@ def log_probabilities(model: nn.Module) -> Iterator[None]:
     """Run the block with log-probabilities in ``output.logits`` of a sparse head, also in calls with labels.
 
     For code that passes labels and reads the logits beside the loss. With a dense head nothing changes. As in
-    ``raw_scores`` the model is changed for all threads.
+    ``raw_scores`` other threads are not affected.
 
     Args:
         model: a sparse model, perhaps wrapped by PEFT.
@@ -391,14 +415,10 @@ def log_probabilities(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _read_as(model: nn.Module, *, log_probs: bool) -> Iterator[None]:
     state = sparse_state(model)
-    states = [state, *state.parts]
-    for each in states:
-        each.readings.append(log_probs)
-    try:
+    with ExitStack() as readings:
+        for each in (state, *state.parts):
+            readings.enter_context(each.readings.set(log_probs))
         yield
-    finally:
-        for each in states:
-            each.readings.pop()
 
 
 @contextmanager
@@ -406,7 +426,7 @@ def dense_attention(model: nn.Module) -> Iterator[None]:
     """Run the block with the softmax attention a sparse model had before, on the same weights and modules.
 
     Hidden states and raw scores inside are bit-equal to those of ``unsparsify(model)``. The head's map stays; see
-    ``dense_head`` for it. As in ``raw_scores`` the model is changed for all threads.
+    ``dense_head`` for it. The modules are changed for all threads.
 
     Args:
         model: a sparse model. It is sparse again afterwards.

@@ -137,6 +137,19 @@ class ByKeyword(nn.Linear):
         return nn.functional.linear(x, weight=self.weight, bias=self.bias)
 
 
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_a_head_with_backward_hooks_gives_them_the_gradient_of_its_logits(register):
+    seen = {}
+    for fused in (False, True):
+        model = sparsify(tiny_model("llama"), head="entmax15", fused_loss=fused).train()
+        halved = lambda *given: tuple(grad / 2 for grad in given[1])  # noqa: E731
+        getattr(model.lm_head, register)(halved)
+        model(**labelled(model)).loss.backward()
+        seen[fused] = [weight.grad for weight in model.parameters()]
+    for plain, other in zip(*seen.values()):
+        torch.testing.assert_close(other, plain)
+
+
 def test_a_head_that_calls_by_keyword_is_put_off():
     model = tiny_model("llama")
     model.lm_head = ByKeyword(model.config.hidden_size, model.config.vocab_size, bias=False)

@@ -47,7 +47,7 @@ def recorded(model: nn.Module) -> Iterator[list[Step]]:
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = sparse_state(self)
-        if not state.decoding or state.config.head is None:
+        if not state.calls.decoding or state.config.head is None:
             return plain(self, *args, **kwargs)
         steps.append(Step(self, args, kwargs))
         output = plain(self, *args, **kwargs)

@@ -107,7 +107,7 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     if name in BACKENDS:
         call = _autocast(call).with_pattern()
         alpha = _setting(module, call, "alpha")
-        problem = _problem(name, site, call, alpha)
+        problem = _problem(name, module, call, alpha)
         if problem is not None and explicit:
             raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
         if problem is None and (explicit or _is_automatic(name, call)):
@@ -124,7 +124,7 @@ def _over_screened_cache(module: nn.Module, layer: ScreenedLayer, call: Attentio
     """The output over a ``ScreenedCache``, whatever computes the attention of other calls; None to read everything."""
     call = call.with_pattern()
     alpha, temperature = (_setting(module, call, name) for name in ("alpha", "temperature"))
-    problem = _problem("cpp", module.__dict__[SITE], call, alpha)
+    problem = _problem("cpp", module, call, alpha)
     output = screened_output(
         layer, call._replace(temperature=1.0 if temperature is None else temperature), alpha, problem
     )
@@ -161,14 +161,15 @@ def _setting(module: nn.Module, call: AttentionCall, name: str) -> float | Tenso
     return settings_by_head(map_config, module, call.query).get(name, for_all[name])
 
 
-def _problem(name: str, site: AttentionSite, call: AttentionCall, alpha: Alpha | None) -> str | None:
+def _problem(name: str, module: nn.Module, call: AttentionCall, alpha: Alpha | None) -> str | None:
     """The reason why a backend cannot serve a call, or None."""
+    site: AttentionSite = module.__dict__[SITE]
     if alpha is None or site.map_config is None:
         map_name = "softmax" if site.map_config is None else site.map_config.name
         return f"computes maps of the entmax family, not {map_name}"
     if site.has_coverage:
         return "does not follow what keys received before (coverage)"
-    return _map_problem(name, site.map_config) or _call_problem(site, call) or BACKENDS[name].problem(call, alpha)
+    return _map_problem(name, site.map_config) or _call_problem(module, call) or BACKENDS[name].problem(call, alpha)
 
 
 def _map_problem(name: str, map_config: MapConfig) -> str | None:
@@ -182,13 +183,15 @@ def _map_problem(name: str, map_config: MapConfig) -> str | None:
     return None
 
 
-def _call_problem(site: AttentionSite, call: AttentionCall) -> str | None:
+def _call_problem(module: nn.Module, call: AttentionCall) -> str | None:
     """The reason why no backend without weights can serve a call, whatever the map, or None."""
+    site: AttentionSite = module.__dict__[SITE]
+    observers = site.observers(module)
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
-    if call.wants_weights or site.watch is not None or not all(observer.beside for observer in site.observers):
+    if call.wants_weights or site.watch(module) is not None or not all(each.beside for each in observers):
         return "does not return weights, which were asked for (output_attentions, calibration, a price or penalty)"
-    if site.observers and isinstance(call.mask, BlockMask):
+    if observers and isinstance(call.mask, BlockMask):
         return "does not count supports (observe) under a BlockMask, which gives torch no matrix to count them by"
     if call.query_sinks is not None:
         return "takes a sink for each head, and a sink for each query was given"

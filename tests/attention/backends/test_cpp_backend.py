@@ -275,7 +275,8 @@ def test_what_traces_or_transforms_the_call_is_refused_and_auto_computes_in_torc
     message = 'impl="cpp" cannot be traced, compiled or transformed'
 
     def attend(impl):
-        return lambda q: sparse_attention(module(impl=impl), q, k, v)[0]
+        site = module(impl=impl)
+        return lambda q: sparse_attention(site, q, k, v)[0]
 
     with pytest.raises(ValueError, match=message):
         torch.func.grad(lambda q: attend("cpp")(q).sum())(q)

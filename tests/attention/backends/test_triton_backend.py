@@ -85,10 +85,10 @@ def test_sinks_and_settings_by_head():
 
 
 def test_flash_attention_is_one_graph_to_torch_compile_and_survives_checkpointing():
-    q, k, v = (x.requires_grad_() for x in qkv())
+    site, (q, k, v) = module(), (x.requires_grad_() for x in qkv())
 
     def attend(q, k, v):
-        return sparse_attention(module(), q, k, v, is_causal=True)[0]
+        return sparse_attention(site, q, k, v, is_causal=True)[0]
 
     def checkpointed(q, k, v):
         return torch.utils.checkpoint.checkpoint(attend, q, k, v, use_reentrant=False)
@@ -101,11 +101,11 @@ def test_flash_attention_is_one_graph_to_torch_compile_and_survives_checkpointin
 
 
 def test_longer_sequences_are_no_reason_to_compile_again():
-    graphs = CompileCounterWithBackend("aot_eager")
+    graphs, site = CompileCounterWithBackend("aot_eager"), module()
 
     @torch.compile(backend=graphs, fullgraph=True)
     def attend(q, k, v):
-        return sparse_attention(module(), q, k, v, is_causal=True)[0]
+        return sparse_attention(site, q, k, v, is_causal=True)[0]
 
     found = []
     for length in (5, 9, 12, 17):
