@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from .attention.find import through_interface
 from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
-from .hub import attach_as_saved
+from .hub import attach_as_saved, check_loaded
 from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
@@ -32,6 +32,15 @@ def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:
     install_where_imported((*OF_PEFT, *OF_SENTENCE_TRANSFORMERS))
     if "transformers.trainer" in sys.modules:
         install_late()
+
+
+def _from_pretrained(
+    original: Callable[..., Any], cls: Any, path: Any, *args: object, config: Any = None, **kwargs: Any
+) -> Any:
+    loaded = original(cls, path, *args, config=config, **kwargs)
+    if config is not None:  # else it is the checkpoint's own
+        check_loaded(loaded[0] if isinstance(loaded, tuple) else loaded, path, config, kwargs)
+    return loaded
 
 
 def _check_and_adjust_attn_implementation(
@@ -85,6 +94,13 @@ PATCHES: tuple[Patch | Registration, ...] = (
         _post_init,
         reason="Every way of building a model passes through it before weights are loaded: sparse checkpoints come "
         "back sparse.",
+    ),
+    Patch(
+        "transformers:PreTrainedModel",
+        "from_pretrained",
+        _from_pretrained,
+        reason="With config=... the configuration of a checkpoint is not read, and a sparse one would come back "
+        "dense.",
     ),
     Patch(
         "transformers:PreTrainedModel",

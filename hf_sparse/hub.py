@@ -23,6 +23,7 @@ from .model.attach import attach, change_settings
 from .model.model_card import update_card
 from .model.saved_config import (
     ADAPTER_SETTINGS,
+    BLOCK,
     PARTS,
     AdapterSettings,
     block_of,
@@ -245,6 +246,30 @@ def _saved_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[st
         sites = find_sites(model, config, model.config.is_encoder_decoder) if config.attn else []
         if all(site.map_config is None for site in sites):
             yield from kind_problems(model, config)
+
+
+def check_loaded(model: PreTrainedModel, path: Any, config: Any, where: Mapping[str, Any]) -> None:
+    """Refuse a dense model with the weights of a sparse checkpoint, which a configuration from elsewhere makes.
+
+    Args:
+        model: what was loaded.
+        path: the checkpoint's folder or Hub id; None where the weights were given.
+        config: the configuration that the caller gave.
+        where: where on the Hub the checkpoint is (revision, token, ...), perhaps among other arguments.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if path is None or is_sparse(model) or getattr(config, "name_or_path", None) == str(path):
+        return
+    saved = found_file(path, "config.json", where)
+    block = None if saved is None else json.loads(Path(saved).read_text(encoding="utf-8")).get(BLOCK)
+    if block is not None:
+        raise ValueError(
+            f"{path} is a sparse checkpoint ({json.dumps(block)}), and the configuration that was given has no sparse "
+            "maps, so that the model would be dense: change what AutoConfig.from_pretrained returns for that "
+            "checkpoint, or pass the changes instead of config; for a dense model call unsparsify after loading"
+        )
 
 
 def attach_as_saved(model: PreTrainedModel) -> None:

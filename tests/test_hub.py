@@ -137,6 +137,26 @@ def test_a_loaded_model_can_be_made_dense_again(tmp_path):
     assert not is_sparse(AutoModelForCausalLM.from_pretrained(tmp_path / "dense"))
 
 
+@pytest.mark.parametrize("maps", [{"attn": "entmax15"}, {"head": "entmax15"}], ids=["attention", "head"])
+def test_a_dense_configuration_for_a_sparse_checkpoint_is_refused(maps, tmp_path):
+    sparse, dense = tmp_path / "sparse", tmp_path / "dense"
+    sparsify(tiny_model("llama"), **maps).save_pretrained(sparse)
+    tiny_model("llama").save_pretrained(dense)
+    elsewhere = AutoConfig.from_pretrained(dense)
+    for load in (AutoModelForCausalLM.from_pretrained, LlamaForCausalLM.from_pretrained):
+        for given in (elsewhere, tiny_model("llama").config):
+            with pytest.raises(ValueError, match=r"is a sparse checkpoint .* so that the model would be dense"):
+                load(sparse, config=given)
+        own = AutoConfig.from_pretrained(sparse, hidden_dropout_prob=0.5)
+        assert is_sparse(load(sparse, config=own))
+        assert not is_sparse(load(dense, config=elsewhere))
+        assert not is_sparse(load(dense, config=tiny_model("llama").config))
+    with pytest.raises(ValueError, match="is a sparse checkpoint"):
+        LlamaForCausalLM.from_pretrained(str(sparse), config=str(dense), output_loading_info=True)
+    loaded = unsparsify(LlamaForCausalLM.from_pretrained(sparse))
+    assert not is_sparse(LlamaForCausalLM.from_pretrained(dense, config=loaded.config))
+
+
 def test_asking_for_dense_attention_of_a_sparse_checkpoint_is_refused(tmp_path):
     sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="would be dense with attn_implementation='sdpa'"):
