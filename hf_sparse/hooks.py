@@ -35,11 +35,17 @@ def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:
 
 
 def _from_pretrained(
-    original: Callable[..., Any], cls: Any, path: Any, *args: object, config: Any = None, **kwargs: Any
+    original: Callable[..., Any],
+    cls: Any,
+    pretrained_model_name_or_path: Any,
+    *args: object,
+    config: Any = None,
+    **kwargs: Any,
 ) -> Any:
-    loaded = original(cls, path, *args, config=config, **kwargs)
+    loaded = original(cls, pretrained_model_name_or_path, *args, config=config, **kwargs)
     if config is not None:  # else it is the checkpoint's own
-        check_loaded(loaded[0] if isinstance(loaded, tuple) else loaded, path, config, kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        check_loaded(model, pretrained_model_name_or_path, config, kwargs)
     return loaded
 
 

@@ -153,7 +153,7 @@ def test_a_dense_configuration_for_a_sparse_checkpoint_is_refused(maps, tmp_path
         assert not is_sparse(load(dense, config=tiny_model("llama").config))
     with pytest.raises(ValueError, match="is a sparse checkpoint"):
         LlamaForCausalLM.from_pretrained(str(sparse), config=str(dense), output_loading_info=True)
-    loaded = unsparsify(LlamaForCausalLM.from_pretrained(sparse))
+    loaded = unsparsify(LlamaForCausalLM.from_pretrained(pretrained_model_name_or_path=sparse))
     assert not is_sparse(LlamaForCausalLM.from_pretrained(dense, config=loaded.config))
 
 
