@@ -108,8 +108,15 @@ def build(settings: LanguageSettings, tokenizer: PreTrainedTokenizerFast) -> GPT
 
 def made_sparse(model: PreTrainedModel, settings: LanguageSettings) -> PreTrainedModel:
     """``model`` with the maps of a run; unchanged if all are softmax."""
-    maps = {"attn": None if settings.attention == "softmax" else settings.attention, "head": head_of(settings)}
+    maps = {"attn": attention_of(settings), "head": head_of(settings)}
     return model if not any(maps.values()) else hf_sparse.sparsify(model, **maps)
+
+
+def attention_of(settings: LanguageSettings) -> dict[str, Any] | None:
+    """The map of attention with its temperature; None for softmax."""
+    if settings.attention == "softmax":
+        return None
+    return {"name": settings.attention, "temperature": 1.0 if settings.conversion else "auto"}
 
 
 def head_of(settings: LanguageSettings) -> dict[str, Any] | None:

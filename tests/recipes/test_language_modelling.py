@@ -234,6 +234,14 @@ def test_heads_find_their_temperature_from_scratch_alone(changes, expected):
     assert models.head_of(models.LanguageSettings(**changes)) == expected
 
 
+def test_attention_finds_its_temperature_from_scratch_alone():
+    assert models.attention_of(models.LanguageSettings()) is None
+    sparse = models.LanguageSettings(attention="entmax15")
+    assert models.attention_of(sparse) == {"name": "entmax15", "temperature": "auto"}
+    converted = dataclasses.replace(sparse, conversion="full")
+    assert models.attention_of(converted) == {"name": "entmax15", "temperature": 1.0}
+
+
 def test_curves_are_measured_on_development_rows_apart_from_the_reported_ones(tmp_path):
     settings = dataclasses.replace(recipe.RUNS["entmax15"], **recipe.QUICK, lr=0.0)
     corpus = models.Corpus(settings)
