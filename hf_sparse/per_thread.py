@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import get_ident
-from typing import Generic, TypeVar
+from threading import local
+from typing import Any, Generic, TypeVar
 
 from torch import nn
-
-from .functional.rows import in_graph
 
 T = TypeVar("T")
 
 
-@dataclass(eq=False)
-class _Entry(Generic[T]):
-    thread: int
-    value: T
+class _Own(local):
+    """Values of one thread; each thread has its own."""
+
+    def __init__(self) -> None:
+        self.values: tuple[Any, ...] = ()
 
 
 class PerThread(Generic[T]):
@@ -40,7 +38,8 @@ class PerThread(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._entries: list[_Entry[T]] = []  # append and remove are atomic
+        self._own = _Own()
+        self._of_all: dict[object, T] = {}
 
     def __reduce__(self) -> tuple[type[PerThread[T]], tuple[()]]:
         return PerThread, ()
@@ -48,21 +47,18 @@ class PerThread(Generic[T]):
     @contextmanager
     def set(self, value: T) -> Iterator[None]:
         """Set a value for the block."""
-        entry = _Entry(0 if in_graph() else get_ident(), value)
-        self._entries.append(entry)
+        before, key = self._own.values, object()
+        self._own.values = (*before, value)
+        self._of_all[key] = value
         try:
             yield
         finally:
-            self._entries.remove(entry)
+            del self._of_all[key]
+            self._own.values = before
 
     def of(self, module: nn.Module) -> tuple[T, ...]:
         """The values that hold for a call of ``module`` by this thread, the innermost last.
 
-        For replicas of ``nn.DataParallel``, which run in threads of their own, those of all threads hold, and so they
-        do in a graph that torch compiles.
+        For replicas of ``nn.DataParallel``, which run in threads of their own, those of all threads hold.
         """
-        entries = tuple(self._entries)
-        if not entries or in_graph() or getattr(module, "_is_replica", False):
-            return tuple(entry.value for entry in entries)
-        thread = get_ident()
-        return tuple(entry.value for entry in entries if entry.thread == thread)
+        return tuple(self._of_all.values()) if getattr(module, "_is_replica", False) else self._own.values
