@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..lib.records import Record
 from ..lib.seeds import by_run, mean_of
+
+
+def plain(runs: Iterable[Record]) -> list[Record]:
+    """Runs from scratch that keep one map and its loss from the first step to the last."""
+    changed = ("conversion", "start_alpha", "likelihood")
+    return [run for run in runs if not any(run["settings"][name] for name in changed)]
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """Draw divergence against variety, and sparsemax score against wrong repetition: a point per decoding."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    runs = [run for run in results["runs"] if not run["settings"]["conversion"]]
+    runs = plain(results["runs"])
     for name, seeds in by_run(runs).items():
         settings, figures = seeds[0]["settings"], mean_of([run["figures"] for run in seeds])
         marker = "o" if settings["attention"] == "softmax" else "s"
@@ -40,8 +48,7 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
     """Draw accuracy and eps-perplexity on development rows over the steps, a colour per head, a line per seed."""
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    runs = [run for run in results["runs"] if not run["settings"]["conversion"]]
-    runs = [run for run in runs if run["settings"]["attention"] == "softmax"]
+    runs = [run for run in plain(results["runs"]) if run["settings"]["attention"] == "softmax"]
     names = list(by_run(runs))
     for run in runs:
         curve, seed = run["figures"]["curve"], run["settings"]["seed"]

@@ -11,7 +11,7 @@ from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
 from ..lib.seeds import Mean, by_run, mean_of, over_seeds
-from .pictures import draw, draw_curves
+from .pictures import draw, draw_curves, plain
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
 LONGER = "recipes/language_modelling/results/wikitext2_longer.json"
@@ -309,9 +309,7 @@ def _drawn() -> Iterator[Drawn]:
 
 
 def _plain() -> dict[str, list[Record]]:
-    """Runs that keep one map and the map's loss from the first step to the last, by name."""
-    records = _from_scratch(RESULT)
-    return by_run(run for run in records if not run["settings"]["start_alpha"] and not run["settings"]["likelihood"])
+    return by_run(plain(read(RESULT)["runs"]))
 
 
 def _from_scratch(result: str) -> list[Record]:
