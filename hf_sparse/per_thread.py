@@ -33,8 +33,8 @@ class PerThread(Generic[T]):
     ...     other.start()
     ...     other.join()
     >>> look()
-    >>> seen
-    [(1, 2), (), ()]
+    >>> seen, values.innermost(model)
+    ([(1, 2), (), ()], None)
     """
 
     def __init__(self) -> None:
@@ -62,3 +62,8 @@ class PerThread(Generic[T]):
         For replicas of ``nn.DataParallel``, which run in threads of their own, those of all threads hold.
         """
         return tuple(self._of_all.values()) if getattr(module, "_is_replica", False) else self._own.values
+
+    def innermost(self, module: nn.Module) -> T | None:
+        """The last of the values of ``of``, or None."""
+        values = self.of(module)
+        return values[-1] if values else None

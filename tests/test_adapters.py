@@ -1,4 +1,4 @@
-"""PEFT's own saving and loading of adapters around sparse models: with their maps, and into no other model."""
+"""Adapters of sparse models, saved and loaded by PEFT, Transformers and this package, and put into no others."""
 
 import json
 
@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from hf_sparse import SparseTrainer, from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.model.saved_config import ADAPTER_SETTINGS
+from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import labelled, tiny_model, tokens
 from tests.training.test_trainer import arguments, rows_of_uneven_length
 
@@ -110,3 +111,58 @@ def test_adaption_prompts_call_the_sparse_forward_and_after_undoing_the_dense_on
     unsparsify(model)
     assert torch.equal(model(**run).loss, dense.loss)
     assert torch.equal(model(**run).logits, dense.logits)
+
+
+@pytest.mark.parametrize("base_is_sparse", [True, False])
+@torch.no_grad()
+def test_an_adapter_comes_back_around_a_sparse_base(base_is_sparse, tmp_path):
+    base = tiny_model("llama")
+    if base_is_sparse:
+        sparsify(base, attn="entmax15", head="sparsemax")
+    base.save_pretrained(tmp_path / "base")
+    loader = from_pretrained if base_is_sparse else AutoModelForCausalLM.from_pretrained
+    base = loader(tmp_path / "base")
+    if not base_is_sparse:
+        sparsify(base, attn="entmax15", head="sparsemax")
+    model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    save_pretrained(model, tmp_path / "adapter")
+    loaded = from_pretrained(tmp_path / "adapter")
+    assert isinstance(loaded, PeftModel)
+    assert sparse_config(loaded) == sparse_config(model)
+    assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+
+
+def test_an_adapter_whose_maps_are_not_known_or_do_not_fit_is_refused(tmp_path):
+    sparsify(tiny_model("llama"), head="sparsemax").save_pretrained(tmp_path / "base")
+    model = get_peft_model(from_pretrained(tmp_path / "base"), LoraConfig(target_modules=["q_proj"]))
+    model.save_pretrained(tmp_path / "adapter")
+    settings = (tmp_path / "adapter" / "hf_sparse.json").read_text()
+    (tmp_path / "adapter" / "hf_sparse.json").unlink()  # as PEFT saves it where this package was not imported
+    with pytest.raises(ValueError, match=r"holds an adapter without hf_sparse\.json"):
+        from_pretrained(tmp_path / "adapter")
+    (tmp_path / "adapter" / "hf_sparse.json").write_text(settings)
+    sparsify(tiny_model("llama"), head="entmax15").save_pretrained(tmp_path / "base")
+    with pytest.raises(ValueError, match=r"was trained on a base with .*sparsemax.* has .*entmax15"):
+        from_pretrained(tmp_path / "adapter")
+
+
+@needs_fitting_peft
+@torch.no_grad()
+def test_an_adapter_added_to_a_sparse_model_is_not_loaded_into_another(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path / "base")
+    model = sparsify(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), attn="entmax15", head="sparsemax")
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    model.save_pretrained(tmp_path / "adapter")
+    expected = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"trained in a model with .*sparsemax.*ForCausalLM is dense: load"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM has \{.*'head': None"):
+        sparsify(tiny_model("llama"), attn="entmax15").load_adapter(str(tmp_path / "adapter"))
+    again = sparsify(tiny_model("llama"), attn="entmax15", head="sparsemax")
+    again.load_adapter(str(tmp_path / "adapter"))
+    assert torch.equal(again(tokens()).logits, expected)
+    assert torch.equal(from_pretrained(tmp_path / "adapter")(tokens()).logits, expected)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    base.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    base.save_pretrained(tmp_path / "dense")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "dense")

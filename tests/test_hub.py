@@ -1,39 +1,26 @@
 """A checkpoint saved sparse comes back sparse, or says why not."""
 
 import json
-import shutil
-import subprocess
-import sys
-import types
 from dataclasses import replace
 
 import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
-    BertConfig,
-    EncoderDecoderConfig,
-    EncoderDecoderModel,
     GenerationConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     T5EncoderModel,
-    Trainer,
-    TrainingArguments,
     pipeline,
 )
 
-import hf_sparse
 from hf_sparse import (
-    SparseTrainer,
-    SparseTrainingArguments,
     from_pretrained,
     is_sparse,
     save_pretrained,
@@ -41,16 +28,13 @@ from hf_sparse import (
     sparsify,
     unsparsify,
 )
-from hf_sparse.hooks import install, uninstall
 from hf_sparse.model.sparse_model import SparseModel
-from tests.peft_version import needs_fitting_peft
+from tests.local_hub import LocalHub
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import (
     ARCHITECTURES,
     CAUSAL,
-    DECODER,
     SEQ2SEQS,
-    TOKENS,
     attentions,
     labelled,
     tiny_model,
@@ -276,160 +260,6 @@ def test_the_parts_of_an_encoder_decoder_are_loaded_without_the_kinds_they_lack(
     assert torch.equal(encoder(tokens()).last_hidden_state, model.encoder(tokens()).last_hidden_state)
 
 
-@pytest.mark.parametrize("where", ["put in", "in place"])
-def test_a_whole_around_a_part_that_is_sparse_by_itself_is_not_saved_as_dense(where, tmp_path):
-    whole = tiny_model("llama")
-    if where == "put in":
-        whole.model = sparsify(tiny_model("llama").model, attn="entmax15")
-    else:
-        sparsify(whole.model, attn="entmax15")
-    with pytest.raises(ValueError, match=r"'model' in this LlamaForCausalLM is sparse by itself, .* sparsify the "):
-        whole.save_pretrained(tmp_path / "model")
-    assert not (tmp_path / "model").exists()
-    expected, settings = whole(tokens()).logits, sparse_config(whole.model).to_dict()
-    unsparsify(whole.model)
-    sparsify(whole, attn=settings["attn"]).save_pretrained(tmp_path / "model")
-    assert torch.equal(from_pretrained(tmp_path / "model")(tokens()).logits, expected)
-
-
-def dense_around_sparse(**maps):
-    """An encoder-decoder whose decoder was made sparse by itself."""
-    part = {"vocab_size": 23, **TOKENS, **DECODER}
-    decoder = BertConfig(**part, is_decoder=True, add_cross_attention=True)
-    whole = EncoderDecoderModel(config=EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(**part), decoder))
-    whole.config.decoder_start_token_id, whole.config.pad_token_id = 1, 0
-    sparsify(whole.decoder, **maps)
-    return whole.eval()
-
-
-def test_a_whole_says_that_a_part_is_sparse_by_itself_and_is_neither_trained_nor_saved(tmp_path):
-    whole = dense_around_sparse(attn="entmax15", head="entmax15")
-    args = TrainingArguments(tmp_path / "run", use_cpu=True, report_to=[])
-    sparse_args = SparseTrainingArguments(tmp_path / "run", use_cpu=True, report_to=[])
-    assert is_sparse(whole)
-    for door in (
-        lambda: sparse_config(whole),
-        lambda: save_pretrained(whole, tmp_path / "model"),
-        lambda: whole.save_pretrained(tmp_path / "model"),
-        lambda: Trainer(whole, args).save_model(tmp_path / "run"),
-        lambda: Trainer(whole, args).train(),
-        lambda: SparseTrainer(whole, sparse_args).train(),
-        lambda: sparsify(whole, attn="sparsemax"),
-    ):
-        with pytest.raises(
-            ValueError, match="'decoder' in this EncoderDecoderModel is sparse by itself, and the whole"
-        ):
-            door()
-    assert not (tmp_path / "model").exists()
-    unsparsify(whole.decoder)
-    assert not is_sparse(whole)
-
-
-@torch.no_grad()
-def test_a_whole_with_a_part_that_is_sparse_by_itself_decodes_from_its_distribution():
-    whole = dense_around_sparse(attn="entmax15", head={"name": "entmax15", "temperature": 0.1})
-    output = whole.generate(
-        tokens(), max_new_tokens=2, return_dict_in_generate=True, output_scores=True, forced_eos_token_id=None
-    )
-    p = torch.stack(output.scores).exp()
-    assert (p == 0).any()
-    torch.testing.assert_close(p.sum(-1), torch.ones(2, 2))
-
-
-def test_a_part_of_another_sparse_model_is_not_saved_as_dense_either(tmp_path):
-    whole = tiny_model("llama")
-    whole.model = sparsify(tiny_model("llama"), attn="entmax15").model
-    with pytest.raises(ValueError, match="'model' in this LlamaForCausalLM is sparse by itself"):
-        whole.save_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize("base_is_sparse", [True, False])
-@torch.no_grad()
-def test_an_adapter_comes_back_around_a_sparse_base(base_is_sparse, tmp_path):
-    base = tiny_model("llama")
-    if base_is_sparse:
-        sparsify(base, attn="entmax15", head="sparsemax")
-    base.save_pretrained(tmp_path / "base")
-    loader = from_pretrained if base_is_sparse else AutoModelForCausalLM.from_pretrained
-    base = loader(tmp_path / "base")
-    if not base_is_sparse:
-        sparsify(base, attn="entmax15", head="sparsemax")
-    model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    save_pretrained(model, tmp_path / "adapter")
-    loaded = from_pretrained(tmp_path / "adapter")
-    assert isinstance(loaded, PeftModel)
-    assert sparse_config(loaded) == sparse_config(model)
-    assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
-
-
-def test_an_adapter_whose_maps_are_not_known_or_do_not_fit_is_refused(tmp_path):
-    sparsify(tiny_model("llama"), head="sparsemax").save_pretrained(tmp_path / "base")
-    model = get_peft_model(from_pretrained(tmp_path / "base"), LoraConfig(target_modules=["q_proj"]))
-    model.save_pretrained(tmp_path / "adapter")
-    settings = (tmp_path / "adapter" / "hf_sparse.json").read_text()
-    (tmp_path / "adapter" / "hf_sparse.json").unlink()  # as PEFT saves it where this package was not imported
-    with pytest.raises(ValueError, match=r"holds an adapter without hf_sparse\.json"):
-        from_pretrained(tmp_path / "adapter")
-    (tmp_path / "adapter" / "hf_sparse.json").write_text(settings)
-    sparsify(tiny_model("llama"), head="entmax15").save_pretrained(tmp_path / "base")
-    with pytest.raises(ValueError, match=r"was trained on a base with .*sparsemax.* has .*entmax15"):
-        from_pretrained(tmp_path / "adapter")
-
-
-def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
-    model = sparsify(tiny_model("llama"), head="sparsemax")
-    save_pretrained(model, tmp_path / "model")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-
-    def half(self, folder, **kwargs):
-        (folder / "config.json").write_text("{")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(PreTrainedModel, "save_pretrained", half)
-    with pytest.raises(OSError, match="disk full"):
-        save_pretrained(model, tmp_path / "model")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    with pytest.raises(ValueError, match="is not sparse"):
-        save_pretrained(tiny_model("llama"), tmp_path / "dense")
-
-
-def test_saving_deletes_nothing_but_the_weights_it_replaces(tmp_path):
-    folder = tmp_path / "output"
-    (folder / "checkpoint-1").mkdir(parents=True)
-    for name in ("notes.txt", "checkpoint-1/model.safetensors", "other-00001-of-00002.safetensors", "trainer.json"):
-        (folder / name).write_text(name)
-    model = sparsify(tiny_model("llama"), head="sparsemax")
-    others = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    (folder / "link.txt").symlink_to(folder / "notes.txt")
-    for options in ({"max_shard_size": "20KB"}, {}, {"max_shard_size": "30KB"}):
-        save_pretrained(model, folder, **options)
-        assert all(path.read_bytes() == before for path, before in others.items())
-        assert (folder / "link.txt").is_symlink()
-        shards = list(folder.glob("model-*"))
-        assert len(shards) == (int(shards[0].stem[-5:]) if shards else 0)
-        assert (folder / "model.safetensors").exists() == (not shards)
-        assert (folder / "model.safetensors.index.json").exists() == bool(shards)
-        assert torch.equal(from_pretrained(folder)(tokens()).logits, model(tokens()).logits)
-    assert [path.name for path in tmp_path.iterdir()] == ["output"]
-
-
-def test_saving_to_a_file_is_refused_and_a_link_to_a_folder_followed(tmp_path):
-    model = sparsify(tiny_model("llama"), head="sparsemax")
-    file, link, folder = tmp_path / "file", tmp_path / "link", tmp_path / "elsewhere" / "folder"
-    file.write_text("mine")
-    with pytest.raises(ValueError, match="file is a file; give the path of a folder"):
-        save_pretrained(model, file)
-    assert file.read_text() == "mine"
-    folder.mkdir(parents=True)
-    link.symlink_to(folder)
-    save_pretrained(model, link)
-    assert link.is_symlink()
-    assert is_sparse(from_pretrained(folder))
-    save_pretrained(model, tmp_path / "new" / "folders")
-    assert is_sparse(from_pretrained(tmp_path / "new" / "folders"))
-
-
 ON_DISK = ("model.layers.1", "lm_head")
 DIVIDED = dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.norm", "model.rotary_emb"), "cpu")
 PLACES = {
@@ -476,22 +306,6 @@ def test_sharded_files_load(tmp_path):
     assert torch.equal(from_pretrained(tmp_path / "model")(tokens()).logits, model(tokens()).logits)
 
 
-class LocalHub:
-    """The calls of the Hub's API that pushing takes, on a folder."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def create_repo(self, repo_id, **kwargs):
-        return types.SimpleNamespace(repo_id=repo_id)
-
-    def create_commit(self, repo_id, operations, **kwargs):
-        for operation in operations:
-            path = self.folder / repo_id / operation.path_in_repo
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(operation.path_or_fileobj, path)
-
-
 @torch.no_grad()
 def test_a_pushed_model_comes_back_and_is_tagged(tmp_path, monkeypatch):
     monkeypatch.setattr(transformers.utils.hub, "hf_api", lambda: LocalHub(tmp_path))
@@ -526,85 +340,3 @@ def test_the_class_of_a_sparse_model_builds_what_a_configuration_asks_for(tmp_pa
     assert torch.equal(type(model).from_pretrained(tmp_path)(tokens()).logits, model(tokens()).logits)
     dense.load_state_dict(model.state_dict())
     assert torch.equal(dense(tokens()).logits, unsparsify(model)(tokens()).logits)
-
-
-def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
-    hooked = PreTrainedModel.post_init
-    install()
-    assert PreTrainedModel.post_init is hooked
-    try:
-        uninstall()
-        assert PreTrainedModel.post_init is not hooked
-        assert not hasattr(PreTrainedModel.post_init, "__wrapped__")
-    finally:
-        install()
-    assert hf_sparse.__version__
-
-
-EVERY_CHANGE = """
-import copy, sys, torch, transformers
-from types import FunctionType
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, FillMaskPipeline
-
-LIBRARIES = ("transformers", "accelerate", "peft", "torch")
-
-def snapshot():
-    found = {}
-    modules = {name: module for name, module in sys.modules.items() if name.split(".")[0] in LIBRARIES}
-    for name, module in modules.items():
-        functions = {key: id(value) for key, value in vars(module).items() if isinstance(value, FunctionType)}
-        found |= {(name, key): value for key, value in functions.items()}
-        for cls in vars(module).values():
-            if isinstance(cls, type) and cls.__module__ == name:
-                methods = {key: id(value) for key, value in vars(cls).items() if not isinstance(value, int | dict)}
-                found |= {(name, cls.__qualname__, key): value for key, value in methods.items()}
-    for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
-        found |= {(registry.__name__, key): id(value) for key, value in registry._global_mapping.items()}
-    return found
-
-def changes():
-    now = snapshot()
-    added = {key for key in set(now) - set(before) if key[:-1] in owners}  # not those of modules imported since
-    return sorted(added | {key for key, value in before.items() if now.get(key) != value})
-
-shape = dict(vocab_size=23, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-model = copy.deepcopy(LlamaForCausalLM(LlamaConfig(**shape)))  # building and copying leave traces of their own
-before = snapshot()
-owners = {key[:-1] for key in before} - {(module,) for module in sys.modules}  # modules find functions late
-import hf_sparse
-from hf_sparse.hooks import PATCHES, uninstall
-hf_sparse.sparsify(model, attn="entmax15", head="sparsemax")
-trainer = Trainer(model, TrainingArguments(sys.argv[1], use_cpu=True, report_to=[]))
-model.generate(torch.tensor([[3]]), max_new_tokens=2, num_beams=2)
-expected = {patch.name for patch in PATCHES if patch.owner.partition(":")[0] in sys.modules}  # imported here
-assert {key[-1] for key in changes()} == expected, changes()
-uninstall()
-print(changes())
-"""
-
-
-def test_everything_changed_in_other_libraries_is_in_the_table_and_undone(tmp_path):
-    run = subprocess.run([sys.executable, "-c", EVERY_CHANGE, str(tmp_path)], capture_output=True, text=True)
-    assert run.stdout.strip().splitlines()[-1:] == ["[]"], run.stdout + run.stderr
-
-
-@needs_fitting_peft
-@torch.no_grad()
-def test_an_adapter_added_to_a_sparse_model_is_not_loaded_into_another(tmp_path):
-    tiny_model("llama").save_pretrained(tmp_path / "base")
-    model = sparsify(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), attn="entmax15", head="sparsemax")
-    model.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    model.save_pretrained(tmp_path / "adapter")
-    expected = model(tokens()).logits
-    with pytest.raises(ValueError, match=r"trained in a model with .*sparsemax.*ForCausalLM is dense: load"):
-        AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
-    with pytest.raises(ValueError, match=r"LlamaForCausalLM has \{.*'head': None"):
-        sparsify(tiny_model("llama"), attn="entmax15").load_adapter(str(tmp_path / "adapter"))
-    again = sparsify(tiny_model("llama"), attn="entmax15", head="sparsemax")
-    again.load_adapter(str(tmp_path / "adapter"))
-    assert torch.equal(again(tokens()).logits, expected)
-    assert torch.equal(from_pretrained(tmp_path / "adapter")(tokens()).logits, expected)
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    base.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    base.save_pretrained(tmp_path / "dense")
-    AutoModelForCausalLM.from_pretrained(tmp_path / "dense")

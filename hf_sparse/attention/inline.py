@@ -95,7 +95,7 @@ def weights(module: nn.Module, input: Tensor, dtype: torch.dtype | None = None, 
     scores = input.masked_fill(input <= lowest_visible(input.dtype), -torch.inf)
     p = weigh(module, scores if dtype is None else scores.to(dtype))
     site: AttentionSite = module.__dict__[SITE]
-    for observer in site.observers(module):
+    for observer in site.observers.of(module):
         observer.add(module, scores, p)
     return p
 

@@ -102,7 +102,7 @@ def sparse_attention(
     )
     output = output_without_weights(module, call)
     if output is not None:
-        if site.observers(module):
+        if site.observers.of(module):
             _show_weights(module, call)
         return output, None
     weights, value = _weights(module, call)
@@ -128,7 +128,7 @@ def _weights(module: nn.Module, call: AttentionCall) -> tuple[Tensor, Tensor]:
     scores = scores_of_call(call.with_matrix(), key)
     weights = sequential_weights(module, call, scores) if site.is_sequential else weigh(module, scores)
     weights = weights[..., : key.shape[2]]
-    for observer in site.observers(module):
+    for observer in site.observers.of(module):
         observer.add(module, scores[..., : key.shape[2]], weights)
     return weights, value
 

@@ -34,9 +34,9 @@ class AttentionSite:
         layer: its number among the sites of its kind, from 0.
         inline: whether the module computes its own softmax instead of calling the attention interface.
         named_arguments: arguments of the interface that the model's own eager attention names.
-        looking: who sees the calls; see ``observing``.
+        observers: who sees the calls; see ``observing``.
         hook: the hook that passes the cache on, for sequential attention.
-        watching: called with the module and the scores of a call, the innermost alone; see ``trial``.
+        watches: called with the module and the scores of a call, the innermost alone; see ``trial``.
         impl: what computes the attention; see ``set_impl``.
     """
 
@@ -47,9 +47,9 @@ class AttentionSite:
     inline: bool = False
     coverage: CoverageVectors | None = None
     named_arguments: frozenset[str] = field(default=frozenset(), repr=False)
-    looking: PerThread[AttentionObserver] = field(default_factory=PerThread, repr=False)
+    observers: PerThread[AttentionObserver] = field(default_factory=PerThread, repr=False)
     hook: RemovableHandle | None = field(default=None, repr=False)
-    watching: PerThread[Callable[[nn.Module, Tensor], None] | None] = field(default_factory=PerThread, repr=False)
+    watches: PerThread[Callable[[nn.Module, Tensor], None] | None] = field(default_factory=PerThread, repr=False)
     impl: str = "auto"
 
     @property
@@ -61,14 +61,6 @@ class AttentionSite:
     def has_coverage(self) -> bool:
         """Whether the attention that a key received goes into its score."""
         return self.map_config is not None and self.coverage is not None
-
-    def observers(self, module: nn.Module) -> tuple[AttentionObserver, ...]:
-        """Who sees a call of ``module``, which carries this site, by the running thread."""
-        return self.looking.of(module)
-
-    def watch(self, module: nn.Module) -> Callable[[nn.Module, Tensor], None] | None:
-        """What is called with the scores of a call of ``module`` by the running thread, or None."""
-        return next(reversed(self.watching.of(module)), None)
 
     @property
     def learned_names(self) -> list[str]:
@@ -89,7 +81,7 @@ def weigh(module: nn.Module, scores: Tensor) -> Tensor:
         ValueError: see ``weights_under``.
     """
     site: AttentionSite = module.__dict__[SITE]
-    watch = site.watch(module)
+    watch = site.watches.innermost(module)
     if watch is not None:
         watch(module, scores)
     return weights_under(site.map_config, module, scores)
@@ -209,7 +201,7 @@ def observing(observers: Iterable[tuple[AttentionSite, AttentionObserver]]) -> I
     """Show each site's calls by this thread inside the block to its observer, beside those that look already."""
     with ExitStack() as stack:
         for site, observer in observers:
-            stack.enter_context(site.looking.set(observer))
+            stack.enter_context(site.observers.set(observer))
         yield
 
 
@@ -244,7 +236,7 @@ def trial(
     own = [site.map_config for site in sites]
     with ExitStack() as stack:
         for site in sites:
-            stack.enter_context(site.watching.set(None if watch is None else partial(watch, site)))
+            stack.enter_context(site.watches.set(None if watch is None else partial(watch, site)))
         try:
             for site in sites:
                 site.map_config = maps.get(site.path, site.map_config)

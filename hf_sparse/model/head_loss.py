@@ -26,8 +26,8 @@ class HeadLoss(TorchFunctionMode):
     too. It also divides by ``num_items_in_batch`` where the model forgets to, which makes gradient accumulation
     exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made;
     a head whose classes are divided over processes would gather them in its own forward, which is put off whole, as is
-    that of any head where DeepSpeed's ZeRO-3 computes linear layers.
-    A head with backward hooks is not put off: torch calls them where a module returned a tensor.
+    that of any head where DeepSpeed's ZeRO-3 computes linear layers. A head with backward hooks is not put off: torch
+    calls them where a module returned a tensor.
     ``factor`` is on the loss; see ``SparseConfig.loss_scale``.
 
     Attributes:

@@ -74,7 +74,7 @@ def _token_scores(original: Callable[..., object], self: Any, *args: object, **k
 def _is_unread(model: PreTrainedModel) -> bool:
     """Whether the head of a model is sparse, and nobody asked for one of the two kinds of logits."""
     state = sparse_state(model)
-    return state.config.head is not None and not state.readings.of(model)
+    return state.config.head is not None and state.readings.innermost(model) is None
 
 
 _WEIGHTS_TIED = "the harness ties the weights of a sparse model, as it does with every model before it scores"

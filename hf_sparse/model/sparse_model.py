@@ -250,8 +250,8 @@ def _read_as_log_probs(model: PreTrainedModel, state: SparseState, has_labels: b
     """Whether the logits of a call are log-probabilities, where it does not say."""
     if state.config.head is None:
         return False
-    readings = state.readings.of(model)
-    return readings[-1] if readings else not has_labels
+    asked = state.readings.innermost(model)
+    return not has_labels if asked is None else asked
 
 
 def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:

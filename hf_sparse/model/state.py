@@ -153,7 +153,7 @@ class SparseState:
         Raises:
             RuntimeError: inside ``raw_scores``, or sparse attention was taken out by way of the configuration.
         """
-        if self.config.head is not None and self.readings.of(model)[-1:] == (False,):
+        if self.config.head is not None and self.readings.innermost(model) is False:
             raise RuntimeError(_RAW_DECODING)
         self.check_attention(model)
 

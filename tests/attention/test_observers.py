@@ -24,7 +24,7 @@ def test_an_inner_block_takes_nothing_from_the_outer_one():
     assert {count.calls for count in outer.values()} == {4}
     assert {count.calls for count in inner.values()} == {2}
     assert edges.visible == 2 * again.visible > 0
-    assert not any(site.observers(module) for module, site in attention_sites(model))
+    assert not any(site.observers.of(module) for module, site in attention_sites(model))
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def test_an_inner_trial_gives_the_scores_back_to_the_outer_one():
             model(**run)
         model(**run)
     assert outer == inner == [site.path for _, site in attention_sites(model)]
-    assert all(site.watch(module) is None for module, site in attention_sites(model))
+    assert all(site.watches.innermost(module) is None for module, site in attention_sites(model))
 
 
 def test_every_weight_is_counted_beyond_the_whole_numbers_of_float32():

@@ -240,7 +240,7 @@ def test_a_failure_leaves_the_model_as_it_was():
         calibrate(model, Unlucky(model), progress=False)
     assert settings_of(model) == before
     assert model.training
-    assert all(site.watch(module) is None for module, site in attention_sites(model))
+    assert all(site.watches.innermost(module) is None for module, site in attention_sites(model))
 
 
 def test_what_a_fused_loss_cannot_do_is_refused_after_all(monkeypatch):

@@ -33,7 +33,7 @@ from hf_sparse import (
 )
 from hf_sparse.fertility.source import source_of
 from hf_sparse.generation.suggest import Continuations
-from tests.test_hub import LocalHub
+from tests.local_hub import LocalHub
 from tests.tiny_models import PAD, tiny_model, tokens
 
 NAMES = ["bart", "marian", "t5"]

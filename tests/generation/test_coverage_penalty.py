@@ -101,7 +101,7 @@ def test_counting_of_supports_goes_on_afterwards():
 
     model = model_with()
     generated(model, CoveragePenalty(), num_beams=2)
-    assert not any(site.observers(module) for module, site in attention_sites(model))
+    assert not any(site.observers.of(module) for module, site in attention_sites(model))
 
 
 @pytest.mark.parametrize(

@@ -186,10 +186,10 @@ def _map_problem(name: str, map_config: MapConfig) -> str | None:
 def _call_problem(module: nn.Module, call: AttentionCall) -> str | None:
     """The reason why no backend without weights can serve a call, whatever the map, or None."""
     site: AttentionSite = module.__dict__[SITE]
-    observers = site.observers(module)
+    observers, watch = site.observers.of(module), site.watches.innermost(module)
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
-    if call.wants_weights or site.watch(module) is not None or not all(each.beside for each in observers):
+    if call.wants_weights or watch is not None or not all(each.beside for each in observers):
         return "does not return weights, which were asked for (output_attentions, calibration, a price or penalty)"
     if observers and isinstance(call.mask, BlockMask):
         return "does not count supports (observe) under a BlockMask, which gives torch no matrix to count them by"

@@ -34,7 +34,7 @@ def sequential_weights(module: nn.Module, call: AttentionCall, scores: Tensor) -
             coverage where scores are capped.
     """
     site: AttentionSite = module.__dict__[SITE]
-    for observer in site.observers(module):
+    for observer in site.observers.of(module):
         observer.receive(received_names(call))
     weights = constrained_weights if site.is_constrained else covered_weights
     return weights(module, call, scores)

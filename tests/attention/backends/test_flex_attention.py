@@ -172,7 +172,7 @@ def test_what_flex_attention_cannot_serve_is_refused_by_name():
     with pytest.raises(ValueError, match=r'attention_mask was a BlockMask, .* use set_impl\(model, "flex"\)'):
         sparse_attention(module(impl="torch"), q, k, v, blocks)
     watched = module()
-    looking = watched.__dict__[SITE].looking.set(SupportCount())
+    looking = watched.__dict__[SITE].observers.set(SupportCount())
     with (
         looking,
         pytest.raises(ValueError, match=r'impl="flex" does not count supports \(observe\) under a BlockMask'),

@@ -1,0 +1,71 @@
+"""What this package changes in other libraries: all of it is listed, and can be undone."""
+
+import subprocess
+import sys
+
+from transformers import (
+    PreTrainedModel,
+)
+
+import hf_sparse
+from hf_sparse.hooks import install, uninstall
+
+
+def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
+    hooked = PreTrainedModel.post_init
+    install()
+    assert PreTrainedModel.post_init is hooked
+    try:
+        uninstall()
+        assert PreTrainedModel.post_init is not hooked
+        assert not hasattr(PreTrainedModel.post_init, "__wrapped__")
+    finally:
+        install()
+    assert hf_sparse.__version__
+
+
+EVERY_CHANGE = """
+import copy, sys, torch, transformers
+from types import FunctionType
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, FillMaskPipeline
+
+LIBRARIES = ("transformers", "accelerate", "peft", "torch")
+
+def snapshot():
+    found = {}
+    modules = {name: module for name, module in sys.modules.items() if name.split(".")[0] in LIBRARIES}
+    for name, module in modules.items():
+        functions = {key: id(value) for key, value in vars(module).items() if isinstance(value, FunctionType)}
+        found |= {(name, key): value for key, value in functions.items()}
+        for cls in vars(module).values():
+            if isinstance(cls, type) and cls.__module__ == name:
+                methods = {key: id(value) for key, value in vars(cls).items() if not isinstance(value, int | dict)}
+                found |= {(name, cls.__qualname__, key): value for key, value in methods.items()}
+    for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
+        found |= {(registry.__name__, key): id(value) for key, value in registry._global_mapping.items()}
+    return found
+
+def changes():
+    now = snapshot()
+    added = {key for key in set(now) - set(before) if key[:-1] in owners}  # not those of modules imported since
+    return sorted(added | {key for key, value in before.items() if now.get(key) != value})
+
+shape = dict(vocab_size=23, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+model = copy.deepcopy(LlamaForCausalLM(LlamaConfig(**shape)))  # building and copying leave traces of their own
+before = snapshot()
+owners = {key[:-1] for key in before} - {(module,) for module in sys.modules}  # modules find functions late
+import hf_sparse
+from hf_sparse.hooks import PATCHES, uninstall
+hf_sparse.sparsify(model, attn="entmax15", head="sparsemax")
+trainer = Trainer(model, TrainingArguments(sys.argv[1], use_cpu=True, report_to=[]))
+model.generate(torch.tensor([[3]]), max_new_tokens=2, num_beams=2)
+expected = {patch.name for patch in PATCHES if patch.owner.partition(":")[0] in sys.modules}  # imported here
+assert {key[-1] for key in changes()} == expected, changes()
+uninstall()
+print(changes())
+"""
+
+
+def test_everything_changed_in_other_libraries_is_in_the_table_and_undone(tmp_path):
+    run = subprocess.run([sys.executable, "-c", EVERY_CHANGE, str(tmp_path)], capture_output=True, text=True)
+    assert run.stdout.strip().splitlines()[-1:] == ["[]"], run.stdout + run.stderr
