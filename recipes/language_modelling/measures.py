@@ -46,6 +46,8 @@ DENSE = {
     "nucleus 0.9": Decoding(top_p=0.9),
 }
 SPARSE = {"sampling": Decoding()}
+# Where the bins of a token's count in the training text begin.
+COUNTS = (0, 20, 200, 1000)
 
 
 def fit(p: Tensor, x: Tensor, uniform: float) -> dict[str, float]:
@@ -74,6 +76,26 @@ def fit(p: Tensor, x: Tensor, uniform: float) -> dict[str, float]:
         "accuracy": float((p.argmax(-1) == x).sum()),
         "support": float(support_size(p).sum()),
     }
+
+
+def by_count(p: Tensor, x: Tensor, uniform: float, counts: Tensor) -> Tensor:
+    """What eps-perplexity charges for rare and for frequent tokens.
+
+    Args:
+        p: (N, V), the distributions that are drawn from.
+        x: (N,), observed classes.
+        uniform: see ``fit``.
+        counts: (V,), how often each class is in the training text.
+
+    Returns:
+        (bins, 3) float64, a bin from each of ``COUNTS``: the number of tokens, the sum of their ``eps_loss`` (nats),
+        and how many have probability 0.
+    """
+    gold = p.gather(-1, x[:, None])[:, 0].double()
+    charged = -((1 - uniform) * gold + uniform / p.shape[-1]).log()
+    bins = torch.bucketize(counts[x], torch.tensor(COUNTS), right=True) - 1
+    told = torch.stack([torch.ones_like(gold), charged, (gold == 0).double()], 1)
+    return torch.zeros(len(COUNTS), 3, dtype=torch.float64).index_add_(0, bins, told)
 
 
 def repetitions(drawn: Tensor, text: Tensor, span: int) -> tuple[int, int]:

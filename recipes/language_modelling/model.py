@@ -59,6 +59,7 @@ class LanguageSettings(Settings):
     steps: int = setting(400)
     batch_size: int = setting(16)
     lr: float = setting(6e-3)
+    embedding_lr: float = setting(1.0)  # multiple of lr for the embedding, which is the head's matrix, too
     lora_lr: float = setting(3e-3)
     uniform: float = setting(0.01)
     span: int = setting(32, paper="16, 32, 128, 512")
@@ -71,7 +72,7 @@ class LanguageSettings(Settings):
     def __post_init__(self) -> None:
         check_one_of(self, head=HEADS, conversion=CONVERSIONS)
         check_positive(self, "conversion_steps", "lora_rank", "width", "layers", "steps", "batch_size")
-        check_positive(self, "vocabulary", "span", "test_rows", "prompts", "prompt")
+        check_positive(self, "vocabulary", "span", "test_rows", "prompts", "prompt", "embedding_lr")
         if self.width % NUM_HEADS:
             raise ValueError(f"width must be a multiple of {NUM_HEADS}, the heads of attention, was {self.width}")
         if self.prompt >= self.context:
@@ -187,6 +188,8 @@ class Corpus:
         held_out = torch.tensor(rows)
         self.test_rows, self.dev_rows = held_out[: settings.test_rows], held_out[settings.test_rows :]
         self.log: list[dict[str, Any]] = []
+        # How often each token is in the training rows.
+        self.counts = torch.tensor(self.train_rows).flatten().bincount(minlength=len(self.tokenizer))
 
     def train(self, model: Any, folder: Path, steps: int, lr: float, phase: int) -> None:
         """Train ``model`` in place for one phase, with a whole schedule of the learning rate."""
@@ -201,6 +204,7 @@ class Corpus:
             collator=collate,
             steps=steps,
             lr=lr,
+            lr_multiples={"transformer.wte": settings.embedding_lr},
             batch_size=settings.batch_size,
             seed=settings.seed + phase,
             report_to=settings.report_to,

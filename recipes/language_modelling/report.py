@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +13,12 @@ from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
 from ..lib.seeds import Mean, by_run, mean_of, over_seeds
+from .measures import COUNTS
 from .pictures import draw, draw_curves, plain
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
 LONGER = "recipes/language_modelling/results/wikitext2_longer.json"
+EMBEDDING = "recipes/language_modelling/results/wikitext2_embedding.json"
 CUT = "nucleus 0.9"  # the truncation of softmax that the tables over seeds have beside it
 MEASURES = (
     Measure("eps-perplexity", "eps_perplexity", ".1f", "lower"),
@@ -134,6 +138,39 @@ def language_longer() -> str:
     return seeds_table(LONGER)
 
 
+@block
+def language_embedding() -> str:
+    """All heads again, with a higher learning rate for the embedding."""
+    return seeds_table(EMBEDDING)
+
+
+@block
+def language_counts() -> str:
+    """What eps-perplexity charges by how often tokens are in the training text: softmax, and the others beyond it."""
+    runs = by_run(read(EMBEDDING)["runs"])
+    softmax = {run["settings"]["seed"]: _charged(run) for run in runs.pop("softmax")}
+    bins = [f"{start:,} to {end - 1:,}" for start, end in pairwise(COUNTS)]
+    shares = [each["tokens"] for each in read(EMBEDDING)["runs"][0]["figures"]["by_count"]]
+    lines = [_row("times in the training text", *bins, f"{COUNTS[-1]:,} or more", "all")]
+    lines.append("|---" * (len(COUNTS) + 2) + "|")
+    lines.append(_row("share of the tokens", *(f"{share:.1%}" for share in [*shares, 1])))
+    lines.append(_row("softmax", *(over_seeds(each, ".3f") for each in zip(*softmax.values()))))
+    for name, records in runs.items():
+        beyond = [
+            [own - dense for own, dense in zip(_charged(run), softmax[run["settings"]["seed"]])] for run in records
+        ]
+        missed = [each["missed"] for each in mean_of([run["figures"]["by_count"] for run in records])]
+        missed.append(sum(map(mul, missed, shares)))
+        cells = [f"{over_seeds(nats, '.3f')} ({share:.1%})" for nats, share in zip(zip(*beyond), missed)]
+        lines.append(_row(f"{name}, beyond it", *cells))
+    return "\n".join(lines)
+
+
+def _charged(run: Record) -> list[float]:
+    nats = [each["eps_loss"] for each in run["figures"]["by_count"]]
+    return [*nats, sum(nats)]
+
+
 def seeds_table(result: str) -> str:
     """Runs under softmax attention, and softmax cut to a nucleus: over seeds, and at a fitted temperature."""
     records = [run for run in _from_scratch(result) if run["settings"]["attention"] == "softmax"]
@@ -148,6 +185,8 @@ def seeds_table(result: str) -> str:
         if CUT in drawn[0]:
             lines.append(_row(f"{name}, {CUT}", "1", *_over_seeds([way[CUT] for way in drawn], SEEDS), *_fitted([])))
     settings, count = records[0]["settings"], max(map(len, seeds.values()))
+    multiple = settings.get("embedding_lr", 1.0)
+    of_embedding = f", {multiple:g} times that for the embedding" if multiple != 1 else ""
     over = "One seed"
     if count > 1:
         over = f"Mean ± standard deviation over {count} seeds, one seed where no deviation stands"
@@ -156,7 +195,7 @@ def seeds_table(result: str) -> str:
             *lines,
             "",
             f"{over}; accuracy and tokens missed in per cent; {settings['steps']} steps at the learning rate "
-            f"{settings['lr']:g}. {origin(records)}",
+            f"{settings['lr']:g}{of_embedding}. {origin(records)}",
         ]
     )
 

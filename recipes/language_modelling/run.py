@@ -29,7 +29,7 @@ from ..lib.models import config_of, probabilities
 from ..lib.records import Figures
 from ..lib.study import Study, main
 from .curve import fit_to, points
-from .measures import DENSE, SPARSE, Decoding, distinct, fit, repetitions
+from .measures import COUNTS, DENSE, SPARSE, Decoding, by_count, distinct, fit, repetitions
 from .model import DENSE_RUN, ENTMAX, HEADS, Corpus, LanguageSettings
 from .report import card, condensed, report
 
@@ -48,12 +48,14 @@ def measure(model: Any, corpus: Corpus) -> Figures:
     Returns:
         ``decodings``: by name, the means of the sums of ``fit``, with ``eps_perplexity`` and ``perplexity`` (None if a
         token was missed), ``rep`` and ``wrep``. ``keys``: mean number of keys of nonzero weight, None for softmax
-        attention. ``human``: ``rep`` of the reference. ``tokens``: their number.
+        attention. ``human``: ``rep`` of the reference. ``tokens``: their number. ``by_count``: by how often they
+        are in the training text, from each of ``COUNTS``: their share ``tokens``, the share ``missed`` of these, and
+        their part ``eps_loss`` of the log of the eps-perplexity (nats), all under sampling.
     """
     settings = corpus.settings
     decodings = decodings_of(settings)
     sums: dict[str, dict[str, float]] = {name: {} for name in decodings}
-    human, count = 0, 0
+    human, count, charged = 0, 0, torch.zeros(len(COUNTS), 3, dtype=torch.float64)
     random = torch.Generator().manual_seed(settings.seed)
     model.eval()
     with observe(model) as counts:
@@ -62,6 +64,7 @@ def measure(model: Any, corpus: Corpus) -> Figures:
             text = rows[:, 1:]
             count += text.numel()
             human += repetitions(text, text, settings.span)[0]
+            charged += by_count(p.flatten(0, 1), text.flatten(), settings.uniform, corpus.counts)
             for name, decoding in decodings.items():
                 drawn_from = decoding.of(p).flatten(0, 1)
                 figures = fit(drawn_from, text.flatten(), settings.uniform)
@@ -78,7 +81,11 @@ def measure(model: Any, corpus: Corpus) -> Figures:
         figures["perplexity"] = math.exp(loss) if math.isfinite(loss) else None
     nonzero, queries = (sum(getattr(each, name) for each in counts.values()) for name in ("nonzero", "rows"))
     keys = nonzero / queries if queries else None
-    return {"decodings": means, "keys": keys, "human": {"rep": human / count}, "tokens": count}
+    bins = [
+        {"tokens": tokens / count, "eps_loss": loss / count, "missed": missed / max(tokens, 1)}
+        for tokens, loss, missed in charged.tolist()
+    ]
+    return {"decodings": means, "keys": keys, "human": {"rep": human / count}, "tokens": count, "by_count": bins}
 
 
 def calibrated(model: Any, corpus: Corpus) -> Figures:

@@ -68,6 +68,23 @@ def annealing(start: Mapping[str, float] | None, over: float) -> list[AnnealingC
     return [callback] if start else []
 
 
+def _optimizer(
+    model: torch.nn.Module, arguments: Seq2SeqTrainingArguments, multiples: Mapping[str, float]
+) -> torch.optim.Optimizer | None:
+    """Trainer's optimizer, with a multiple of the learning rate for some modules; None where all multiples are 1."""
+    if all(multiple == 1 for multiple in multiples.values()):
+        return None
+    groups: dict[float, list[torch.nn.Parameter]] = {}
+    for name, weight in model.named_parameters():
+        multiple = next((each for module, each in multiples.items() if name.startswith(f"{module}.")), 1.0)
+        if weight.requires_grad:
+            groups.setdefault(multiple, []).append(weight)
+    make, options = Seq2SeqTrainer.get_optimizer_cls_and_kwargs(arguments, model)
+    options = {**options, "weight_decay": arguments.weight_decay}
+    lr = arguments.learning_rate
+    return make([{"params": weights, "lr": multiple * lr} for multiple, weights in groups.items()], **options)
+
+
 class DenseTrainer(BucketedTrainer, Seq2SeqTrainer):
     """The stock trainer, in the order of the rows that sparse models see."""
 
@@ -81,6 +98,7 @@ def train(
     collator: Any,
     steps: int,
     lr: float,
+    lr_multiples: Mapping[str, float] | None = None,
     batch_size: int,
     seed: int,
     schedule_steps: int | None = None,
@@ -103,6 +121,7 @@ def train(
         collator: makes a batch of rows.
         steps: optimizer steps in all.
         lr: peak learning rate.
+        lr_multiples: what it is multiplied by for the weights of a module, by the module's name.
         batch_size: rows per step.
         seed: of dropout and of the order of the rows.
         schedule_steps: length of the schedule, which rises over a tenth of it and falls to zero along half a cosine;
@@ -154,6 +173,7 @@ def train(
         train_dataset=rows,
         processing_class=tokenizer,
         callbacks=list(callbacks),
+        optimizers=(_optimizer(model, arguments, lr_multiples or {}), None),
         **({} if teacher is None else {"teacher": teacher}),
     )
     trainer.remove_callback(ProgressCallback)

@@ -91,6 +91,7 @@ def test_a_file_is_named_with_its_folder(tmp_path, monkeypatch):
         (["dev_rows=-1"], "dev_rows must be at least 0, was -1"),
         (["likelihood=-1"], "likelihood must be at least 0, was -1"),
         (["head=softmax", "likelihood=1"], "likelihood is for sparse heads, of which softmax is none; was 1"),
+        (["embedding_lr=0"], "embedding_lr must be above 0, was 0"),
         (["uniform=0"], "uniform must be above 0 and below 1, was 0"),
         (["data=FILE"], "tokens are not enough for one row of 64"),
     ],
@@ -143,6 +144,32 @@ def test_decodings_cut_as_generate_does():
         torch.testing.assert_close(decoding.of(logits.softmax(-1)), warper(None, logits.clone()).softmax(-1))
     assert measures.Decoding(top_k=1).arguments() == {"do_sample": False}
     assert measures.SPARSE["sampling"].arguments() == {"do_sample": True, "top_k": 0, "top_p": 1.0}
+
+
+def test_what_eps_perplexity_charges_is_divided_by_how_often_a_token_was_seen():
+    counts = torch.tensor([0, 19, 20, 1000])  # bins 0, 0, 1, 3
+    p, x = torch.cat([P, P]), torch.tensor([1, 1, 2, 3])
+    tokens, charged, missed = measures.by_count(p, x, 0.01, counts).unbind(1)
+    assert tokens.tolist() == [2, 1, 0, 1]
+    assert missed.tolist() == [1, 0, 0, 0]
+    one = [-math.log(0.99 * share + 0.0025) for share in (0.4, 0.0, 0.3, 0.01)]
+    torch.testing.assert_close(charged.tolist(), [one[0] + one[1], one[2], 0.0, one[3]])
+    assert float(charged.sum()) == pytest.approx(measures.fit(p, x, 0.01)["eps_loss"], rel=1e-6)
+
+
+def test_the_embedding_can_have_a_learning_rate_of_its_own(tmp_path):
+    small = dataclasses.replace(recipe.RUNS["entmax13"], **recipe.QUICK | {"steps": 2})  # the rate of the first is 0
+
+    def trained(multiple: float) -> dict[str, torch.Tensor]:
+        model = models.Corpus(dataclasses.replace(small, embedding_lr=multiple)).model(tmp_path)
+        return {name: weight.detach() for name, weight in model.named_parameters()}
+
+    begun = dict(models.build(small, models.Corpus(small).tokenizer).named_parameters())
+    usual, fast = trained(1.0), trained(4.0)
+    for name, weight in begun.items():
+        multiple = 4 if name == "transformer.wte.weight" else 1
+        torch.testing.assert_close(fast[name] - weight, multiple * (usual[name] - weight), rtol=1e-4, atol=1e-6)
+    assert not torch.equal(usual["transformer.wte.weight"], begun["transformer.wte.weight"])
 
 
 def test_the_likelihood_that_is_trained_on_is_what_eps_perplexity_charges():
