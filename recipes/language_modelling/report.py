@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import mul
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..lib.blocks import block, read
@@ -145,15 +146,32 @@ def language_embedding() -> str:
 
 
 @block
+def language_errors() -> str:
+    """eps-perplexity with errors in the scores, and by how much it is higher than without."""
+    errors = list(read(EMBEDDING)["runs"][0]["figures"]["with_errors"])
+    lines = [_row("run", "no error", *(f"deviation {error}" for error in errors)), "|---" * (len(errors) + 2) + "|"]
+    for name, runs in _embedding().items():
+        each = [run["figures"] for run in runs]
+        before = [figures["decodings"]["sampling"]["eps_perplexity"] for figures in each]
+        cells = [over_seeds(before, ".1f")]
+        for error in errors:
+            after = [figures["with_errors"][error] for figures in each]
+            risen = fmean(new / old - 1 for new, old in zip(after, before))
+            cells.append(f"{over_seeds(after, '.1f')} ({risen:+.0%})")
+        lines.append(_row(name, *cells))
+    return "\n".join(lines)
+
+
+@block
 def language_counts() -> str:
-    """What eps-perplexity charges by how often tokens are in the training text: softmax, and the others beyond it."""
-    runs = by_run(read(EMBEDDING)["runs"])
+    """What eps-perplexity charges a token, by its count in the training text: softmax, and the others beyond it."""
+    runs = _embedding()
     softmax = {run["settings"]["seed"]: _charged(run) for run in runs.pop("softmax")}
     bins = [f"{start:,} to {end - 1:,}" for start, end in pairwise(COUNTS)]
     shares = [each["tokens"] for each in read(EMBEDDING)["runs"][0]["figures"]["by_count"]]
     lines = [_row("times in the training text", *bins, f"{COUNTS[-1]:,} or more", "all")]
     lines.append("|---" * (len(COUNTS) + 2) + "|")
-    lines.append(_row("share of the tokens", *(f"{share:.1%}" for share in [*shares, 1])))
+    lines.append(_row("share of the tokens", *(f"{share:.1%}" for share in shares), "100%"))
     lines.append(_row("softmax", *(over_seeds(each, ".3f") for each in zip(*softmax.values()))))
     for name, records in runs.items():
         beyond = [
@@ -166,9 +184,14 @@ def language_counts() -> str:
     return "\n".join(lines)
 
 
+def _embedding() -> dict[str, list[Record]]:
+    return by_run(read(EMBEDDING)["runs"])
+
+
 def _charged(run: Record) -> list[float]:
-    nats = [each["eps_loss"] for each in run["figures"]["by_count"]]
-    return [*nats, sum(nats)]
+    bins = run["figures"]["by_count"]
+    nats = [each["eps_loss"] for each in bins]
+    return [*(part / each["tokens"] for part, each in zip(nats, bins)), sum(nats)]
 
 
 def seeds_table(result: str) -> str:

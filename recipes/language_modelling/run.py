@@ -33,6 +33,7 @@ from .measures import COUNTS, DENSE, SPARSE, Decoding, by_count, distinct, fit, 
 from .model import DENSE_RUN, ENTMAX, HEADS, Corpus, LanguageSettings
 from .report import card, condensed, report
 
+ERRORS = (0.2, 0.4)  # standard deviations of what is added to scores
 COVERAGES = (0.94, 0.95, 0.96, 0.97, 0.98, 0.99)  # of dev tokens by the support
 
 
@@ -86,6 +87,22 @@ def measure(model: Any, corpus: Corpus) -> Figures:
         for tokens, loss, missed in charged.tolist()
     ]
     return {"decodings": means, "keys": keys, "human": {"rep": human / count}, "tokens": count, "by_count": bins}
+
+
+@torch.no_grad()
+def with_errors(model: Any, corpus: Corpus) -> dict[str, float]:
+    """eps-perplexity on the held-out rows with a normal error added to every score, by its standard deviation."""
+    random, losses, count = torch.Generator().manual_seed(corpus.settings.seed), dict.fromkeys(ERRORS, 0.0), 0
+    model.eval()
+    for rows in corpus.test_rows.split(10):
+        ids, text = rows.to(model.device), rows[:, 1:].flatten()
+        scores = model(input_ids=ids, labels=ids).logits[:, :-1].flatten(0, 1)  # raw, as beside any labels
+        noise = torch.randn(scores.shape, generator=random).to(scores)
+        for error in ERRORS:
+            p = probabilities(model, scores + error * noise).cpu()
+            losses[error] += fit(p, text, corpus.settings.uniform)["eps_loss"]
+        count += len(text)
+    return {str(error): math.exp(loss / count) for error, loss in losses.items()}
 
 
 def calibrated(model: Any, corpus: Corpus) -> Figures:
@@ -166,6 +183,7 @@ def perform(settings: LanguageSettings, folder: Path) -> Figures:
         "curve": points(corpus.log),
         "dev": fit_to(model, corpus.dev_rows, settings.uniform) if len(corpus.dev_rows) else {},
         **measure(model, corpus),
+        "with_errors": with_errors(model, corpus),
         "written": continuations(model, corpus),
         "calibrated": calibrated(model, corpus),  # the last: it changes the model
     }

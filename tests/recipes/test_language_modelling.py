@@ -13,6 +13,7 @@ from datasets import Dataset, DatasetDict
 
 import hf_sparse
 from hf_sparse import from_pretrained, sparse_config
+from hf_sparse.functional import entmax15
 from recipes.language_modelling import data, measures
 from recipes.language_modelling import model as models
 from recipes.language_modelling import run as recipe
@@ -246,6 +247,23 @@ def test_perplexity_is_that_of_the_models_own_loss_and_the_human_share_is_of_the
     seen = [token in row[max(0, place - 32) : place] for row in text for place, token in enumerate(row)]
     assert found["human"]["rep"] == sum(seen) / len(seen)
     assert found["tokens"] == len(seen)
+
+
+@pytest.mark.parametrize("head", ["softmax", "entmax15"])
+def test_errors_are_added_to_scores_and_not_to_what_the_map_gives(head, monkeypatch):
+    settings = dataclasses.replace(recipe.RUNS[head], **recipe.QUICK)
+    corpus = models.Corpus(settings)
+    model = models.made_sparse(models.build(settings, corpus.tokenizer), settings).eval()
+    monkeypatch.setattr(recipe, "ERRORS", (0.0, 0.3))
+    found = recipe.with_errors(model, corpus)
+    assert found["0.0"] == pytest.approx(recipe.measure(model, corpus)["decodings"]["sampling"]["eps_perplexity"])
+    rows = corpus.test_rows
+    weight, hidden = model.lm_head.weight.detach(), model.transformer(rows).last_hidden_state[:, :-1].detach()
+    noise = torch.randn(rows[:, 1:].numel(), len(weight), generator=torch.Generator().manual_seed(settings.seed))
+    scores = (hidden @ weight.T).flatten(0, 1) + 0.3 * noise
+    p = scores.softmax(-1) if head == "softmax" else entmax15(scores / sparse_config(model).head.temperature)
+    expected = measures.fit(p, rows[:, 1:].flatten(), settings.uniform)["eps_loss"] / rows[:, 1:].numel()
+    assert found["0.3"] == pytest.approx(math.exp(expected), rel=1e-4)
 
 
 @pytest.mark.parametrize(
