@@ -82,17 +82,22 @@ def test_sparse_outputs_must_both_be_ahead_on_average(claims, monkeypatch, softm
     assert inflection.sparse_output_is_more_accurate("medium").holds is holds
 
 
-@pytest.mark.parametrize(("entmax15", "holds"), [(0.8, True), (0.7, False)])
-def test_longer_training_must_agree(claims, monkeypatch, entmax15, holds):
+@pytest.mark.parametrize(("entmax15", "sparsemax", "holds"), [(0.8, 0.8, True), (0.7, 0.8, False), (0.8, 0.7, False)])
+def test_longer_training_must_agree(claims, monkeypatch, entmax15, sparsemax, holds):
     inflection = importlib.import_module("blocks.claims.inflection")
     accuracy = {"softmax": 0.5, "entmax15": 0.6, "sparsemax": 0.6}
     grids = {
         "medium": {(head, within): {0: accuracy[head]} for head in accuracy for within in accuracy},
-        "eight_languages_longer": {("softmax", "softmax"): {0: 0.7, 1: 0.8}, ("entmax15", "softmax"): {0: entmax15}},
+        "eight_languages_longer": {
+            ("softmax", "softmax"): {0: 0.7, 1: 0.8},
+            ("entmax15", "softmax"): {0: entmax15},
+            ("sparsemax from alpha 1.5", "softmax"): {0: sparsemax},
+        },
     }
     monkeypatch.setattr(inflection, "grid_of", lambda key, grid: grids[grid])
     found = inflection.sparse_output_is_more_accurate("medium", "eight_languages_longer")
-    assert found.figures.endswith(f"after 7,200 steps under softmax attention 1: 75.0% ± 7.1%, 1.5: {entmax15:.1%}")
+    expected = f"1: 75.0% ± 7.1%, 1.5: {entmax15:.1%}, 2 from 1.5: {sparsemax:.1%}"
+    assert found.figures.endswith(f"after 7,200 steps under softmax attention {expected}")
     assert found.holds is holds
 
 
