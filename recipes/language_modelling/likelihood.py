@@ -9,8 +9,8 @@ from torch import Tensor
 import hf_sparse
 
 
-def eps_likelihood(p: Tensor, targets: Tensor, uniform: float) -> Tensor:
-    """Minus the mean logarithm of ``(1 - uniform) p + uniform / V``; its exponential is eps-perplexity.
+def eps_losses(p: Tensor, targets: Tensor, uniform: float) -> Tensor:
+    """Minus the logarithm of ``(1 - uniform) p + uniform / V``; the exponential of its mean is eps-perplexity.
 
     Args:
         p: (..., V) probabilities.
@@ -18,20 +18,20 @@ def eps_likelihood(p: Tensor, targets: Tensor, uniform: float) -> Tensor:
         uniform: share of the uniform distribution, in (0, 1).
 
     Returns:
-        A number, in nats. Targets of probability zero have no gradient.
+        (...) nats. Targets of probability zero have no gradient.
 
     Source: eps-perplexity of Martins, Marinho and Martins 2020, Sparse Text Generation.
     """
-    of_targets = p.gather(-1, targets[..., None])
-    return -((1 - uniform) * of_targets + uniform / p.shape[-1]).log().mean()
+    of_targets = p.gather(-1, targets[..., None])[..., 0]
+    return -((1 - uniform) * of_targets + uniform / p.shape[-1]).log()
 
 
 class LikelihoodTrainer(hf_sparse.SparseSeq2SeqTrainer):
-    """A trainer that adds ``eps_likelihood`` to the loss once half of the steps are done.
+    """A trainer that adds the mean of ``eps_losses`` to the loss once half of the steps are done.
 
     Args:
         weight: of that logarithm.
-        uniform: see ``eps_likelihood``.
+        uniform: see ``eps_losses``.
     """
 
     def __init__(self, *args: Any, weight: float, uniform: float, **kwargs: Any) -> None:
@@ -43,5 +43,5 @@ class LikelihoodTrainer(hf_sparse.SparseSeq2SeqTrainer):
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         if model.training and 2 * self.state.global_step >= self.state.max_steps:
             p = hf_sparse.probabilities(model, outputs.logits[:, :-1])
-            loss = loss + self.weight * eps_likelihood(p, inputs["labels"][:, 1:], self.uniform)
+            loss = loss + self.weight * eps_losses(p, inputs["labels"][:, 1:], self.uniform).mean()
         return (loss, outputs) if return_outputs else loss

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from hf_sparse.metrics import eps_perplexity, jensen_shannon, sparsemax_score, support_size
 
+from .likelihood import eps_losses
+
 
 class Decoding(NamedTuple):
     """A way to draw the next token: from all of a distribution, or from a part of it.
@@ -91,10 +93,9 @@ def by_count(p: Tensor, x: Tensor, uniform: float, counts: Tensor) -> Tensor:
         (bins, 3) float64, a bin from each of ``COUNTS``: the number of tokens, the sum of their ``eps_loss`` (nats),
         and how many have probability 0.
     """
-    gold = p.gather(-1, x[:, None])[:, 0].double()
-    charged = -((1 - uniform) * gold + uniform / p.shape[-1]).log()
+    charged, missed = eps_losses(p.double(), x, uniform), p.gather(-1, x[:, None])[:, 0] == 0
     bins = torch.bucketize(counts[x], torch.tensor(COUNTS), right=True) - 1
-    told = torch.stack([torch.ones_like(gold), charged, (gold == 0).double()], 1)
+    told = torch.stack([torch.ones_like(charged), charged, missed.double()], 1)
     return torch.zeros(len(COUNTS), 3, dtype=torch.float64).index_add_(0, bins, told)
 
 

@@ -204,7 +204,7 @@ class Corpus:
             collator=collate,
             steps=steps,
             lr=lr,
-            lr_multiples={"transformer.wte": settings.embedding_lr},
+            embedding_lr=settings.embedding_lr,
             batch_size=settings.batch_size,
             seed=settings.seed + phase,
             report_to=settings.report_to,

@@ -166,16 +166,17 @@ def language_errors() -> str:
 def language_counts() -> str:
     """What eps-perplexity charges a token, by its count in the training text: softmax, and the others beyond it."""
     runs = _embedding()
-    softmax = {run["settings"]["seed"]: _charged(run) for run in runs.pop("softmax")}
+    dense = runs.pop("softmax")
+    softmax = {run["settings"]["seed"]: _charged(run) for run in dense}
     bins = [f"{start:,} to {end - 1:,}" for start, end in pairwise(COUNTS)]
-    shares = [each["tokens"] for each in read(EMBEDDING)["runs"][0]["figures"]["by_count"]]
+    shares = [each["tokens"] for each in dense[0]["figures"]["by_count"]]
     lines = [_row("times in the training text", *bins, f"{COUNTS[-1]:,} or more", "all")]
     lines.append("|---" * (len(COUNTS) + 2) + "|")
     lines.append(_row("share of the tokens", *(f"{share:.1%}" for share in shares), "100%"))
     lines.append(_row("softmax", *(over_seeds(each, ".3f") for each in zip(*softmax.values()))))
     for name, records in runs.items():
         beyond = [
-            [own - dense for own, dense in zip(_charged(run), softmax[run["settings"]["seed"]])] for run in records
+            [own - other for own, other in zip(_charged(run), softmax[run["settings"]["seed"]])] for run in records
         ]
         missed = [each["missed"] for each in mean_of([run["figures"]["by_count"] for run in records])]
         missed.append(sum(map(mul, missed, shares)))

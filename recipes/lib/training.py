@@ -69,16 +69,16 @@ def annealing(start: Mapping[str, float] | None, over: float) -> list[AnnealingC
 
 
 def _optimizer(
-    model: torch.nn.Module, arguments: Seq2SeqTrainingArguments, multiples: Mapping[str, float]
+    model: PreTrainedModel, arguments: Seq2SeqTrainingArguments, embedding_lr: float
 ) -> torch.optim.Optimizer | None:
-    """Trainer's optimizer, with a multiple of the learning rate for some modules; None where all multiples are 1."""
-    if all(multiple == 1 for multiple in multiples.values()):
+    """Trainer's optimizer, with a multiple of the learning rate for the embedding; None for Trainer's own."""
+    if embedding_lr == 1:
         return None
+    embedding = {id(weight) for weight in model.get_input_embeddings().parameters()}
     groups: dict[float, list[torch.nn.Parameter]] = {}
-    for name, weight in model.named_parameters():
-        multiple = next((each for module, each in multiples.items() if name.startswith(f"{module}.")), 1.0)
+    for weight in model.parameters():
         if weight.requires_grad:
-            groups.setdefault(multiple, []).append(weight)
+            groups.setdefault(embedding_lr if id(weight) in embedding else 1.0, []).append(weight)
     make, options = Seq2SeqTrainer.get_optimizer_cls_and_kwargs(arguments, model)
     options = {**options, "weight_decay": arguments.weight_decay}
     lr = arguments.learning_rate
@@ -98,7 +98,7 @@ def train(
     collator: Any,
     steps: int,
     lr: float,
-    lr_multiples: Mapping[str, float] | None = None,
+    embedding_lr: float = 1.0,
     batch_size: int,
     seed: int,
     schedule_steps: int | None = None,
@@ -121,7 +121,7 @@ def train(
         collator: makes a batch of rows.
         steps: optimizer steps in all.
         lr: peak learning rate.
-        lr_multiples: what it is multiplied by for the weights of a module, by the module's name.
+        embedding_lr: what it is multiplied by for the input embedding, and with it for a head that is tied to it.
         batch_size: rows per step.
         seed: of dropout and of the order of the rows.
         schedule_steps: length of the schedule, which rises over a tenth of it and falls to zero along half a cosine;
@@ -173,7 +173,7 @@ def train(
         train_dataset=rows,
         processing_class=tokenizer,
         callbacks=list(callbacks),
-        optimizers=(_optimizer(model, arguments, lr_multiples or {}), None),
+        optimizers=(_optimizer(model, arguments, embedding_lr), None),
         **({} if teacher is None else {"teacher": teacher}),
     )
     trainer.remove_callback(ProgressCallback)

@@ -18,7 +18,7 @@ from recipes.language_modelling import data, measures
 from recipes.language_modelling import model as models
 from recipes.language_modelling import run as recipe
 from recipes.language_modelling.curve import points
-from recipes.language_modelling.likelihood import LikelihoodTrainer, eps_likelihood
+from recipes.language_modelling.likelihood import LikelihoodTrainer, eps_losses
 from recipes.lib.study import main
 from tests.tiny_models import tiny_model, tokens
 
@@ -175,7 +175,7 @@ def test_the_embedding_can_have_a_learning_rate_of_its_own(tmp_path):
 
 def test_the_likelihood_that_is_trained_on_is_what_eps_perplexity_charges():
     x, u = torch.tensor([1, 1]), 0.01
-    assert float(eps_likelihood(P, x, u)) == pytest.approx(measures.fit(P, x, u)["eps_loss"] / 2, rel=1e-6)
+    assert float(eps_losses(P, x, u).mean()) == pytest.approx(measures.fit(P, x, u)["eps_loss"] / 2, rel=1e-6)
 
 
 @torch.no_grad()
@@ -185,7 +185,7 @@ def test_the_likelihood_joins_the_loss_in_the_second_half(tmp_path):
     trainer = LikelihoodTrainer(model, arguments, weight=0.5, uniform=0.01)
     inputs = {"input_ids": tokens(), "labels": tokens()}
     loss = float(model(**inputs).loss)
-    added = float(eps_likelihood(model(tokens()).logits[:, :-1].exp(), tokens()[:, 1:], 0.01))
+    added = float(eps_losses(model(tokens()).logits[:, :-1].exp(), tokens()[:, 1:], 0.01).mean())
     model.train()
     trainer.state.max_steps = 4
     for step, expected in ((1, loss), (2, loss + 0.5 * added)):
