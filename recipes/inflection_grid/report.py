@@ -14,11 +14,14 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
-EIGHT, EIGHT_LONGER, EIGHT_HIGH, EIGHT_HIGH_LONGER, TRIALS, MEDIUM, HIGH = (
+MEDIUM, MEDIUM_LONGER, HIGH, HIGH_LONGER, TRIALS = (
     f"recipes/inflection_grid/results/{name}.json"
     for name in (
-        *("eight_languages", "eight_languages_longer", "eight_languages_high", "eight_languages_high_longer"),
-        *("trials", "medium", "high"),
+        "eight_languages",
+        "eight_languages_longer",
+        "eight_languages_high",
+        "eight_languages_high_longer",
+        "trials",
     )
 )
 DATA = {"": "English verbs of the repository", "sigmorphon2018": "SIGMORPHON 2018"}
@@ -56,7 +59,7 @@ def condensed(figures: Figures) -> Figures:
 
 
 def name_of(given: str | Mapping[str, Any] | None) -> str:
-    """The name of a map of the settings; in older records it is all there is."""
+    """The name of a map of the settings, which may be given by name alone."""
     return given["name"] if isinstance(given, Mapping) else given or "softmax"
 
 
@@ -179,56 +182,8 @@ def trials(result: str) -> str:
 
 
 @block
-def inflection_grid_eight() -> str:
-    """The grid with a thousand words in each of eight languages."""
-    return grid(EIGHT)
-
-
-@block
-def inflection_languages_eight() -> str:
-    """The same by language."""
-    return languages(EIGHT)
-
-
-@block
-def inflection_grid_eight_longer() -> str:
-    """A part of that grid, trained for longer."""
-    return grid(EIGHT_LONGER)
-
-
-@block
-def inflection_languages_eight_longer() -> str:
-    """The same by language."""
-    return languages(EIGHT_LONGER)
-
-
-@block
-def inflection_grid_eight_high() -> str:
-    """The grid with ten thousand words in each of eight languages, as far as there are so many, in part."""
-    return grid(EIGHT_HIGH)
-
-
-@block
-def inflection_languages_eight_high() -> str:
-    """The same by language."""
-    return languages(EIGHT_HIGH)
-
-
-@block
-def inflection_grid_eight_high_longer() -> str:
-    """A part of that grid, trained for longer."""
-    return f"{grid(EIGHT_HIGH_LONGER)}\n\n{origin(EIGHT_HIGH_LONGER)}"
-
-
-@block
-def inflection_trials() -> str:
-    """The choice of temperatures."""
-    return trials(TRIALS)
-
-
-@block
 def inflection_grid() -> str:
-    """The grid with a thousand words per language."""
+    """The grid with a thousand words in each of eight languages."""
     return grid(MEDIUM)
 
 
@@ -239,8 +194,20 @@ def inflection_languages() -> str:
 
 
 @block
+def inflection_grid_longer() -> str:
+    """A part of that grid, trained for longer."""
+    return grid(MEDIUM_LONGER)
+
+
+@block
+def inflection_languages_longer() -> str:
+    """The same by language."""
+    return languages(MEDIUM_LONGER)
+
+
+@block
 def inflection_grid_high() -> str:
-    """The grid with ten thousand words per language."""
+    """The grid with ten thousand words in each of eight languages, as far as there are so many, in part."""
     return grid(HIGH)
 
 
@@ -248,3 +215,15 @@ def inflection_grid_high() -> str:
 def inflection_languages_high() -> str:
     """The same by language."""
     return languages(HIGH)
+
+
+@block
+def inflection_grid_high_longer() -> str:
+    """A part of that grid, trained for longer."""
+    return f"{grid(HIGH_LONGER)}\n\n{origin(HIGH_LONGER)}"
+
+
+@block
+def inflection_trials() -> str:
+    """The choice of temperatures."""
+    return trials(TRIALS)
