@@ -6,7 +6,7 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -90,7 +90,7 @@ def _demo(options: argparse.Namespace) -> int:
     if is_sparse(model):
         _say("made dense: the page has maps of its own")
         unsparsify(model)
-    launch_demo(Playground(model, AutoTokenizer.from_pretrained(options.model)), port=options.port)
+    launch_demo(Playground(model, _own_tokenizer(options.model)), port=options.port)
     return 0
 
 
@@ -125,13 +125,37 @@ def _load(path: str) -> Any:
 
 
 def _batches(model: PreTrainedModel, options: argparse.Namespace) -> list[dict[str, Any]]:
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    tokenizer = _own_tokenizer(options.model)
     return text_batches(options.data, model, tokenizer, batch_size=options.batch_size, max_length=options.max_length)
 
 
+def _own_tokenizer(path: str) -> Any:
+    """The tokenizer saved with a model.
+
+    Raises:
+        ValueError: there is none: Transformers makes one that knows no words, or misses a file.
+    """
+    names, problem = {"tokenizer_config.json", "tokenizer.json"}, None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        if _is_saved(path, names | set(tokenizer.vocab_files_names.values())):
+            return tokenizer
+    except (TypeError, ValueError) as error:
+        if _is_saved(path, names):
+            raise
+        problem = error
+    raise ValueError(
+        f"{path} has no tokenizer; save the model's there: tokenizer.save_pretrained({path!r})"
+    ) from problem
+
+
+def _is_saved(path: str, names: Iterable[str]) -> bool:
+    return any(cached_file(path, name, _raise_exceptions_for_missing_entries=False) for name in names)
+
+
 def _save(model: PreTrainedModel, options: argparse.Namespace) -> None:
-    found = cached_file(options.model, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False)
-    tokenizer = None if found is None else AutoTokenizer.from_pretrained(options.model)
+    has_tokenizer = _is_saved(options.model, ["tokenizer_config.json"])
+    tokenizer = AutoTokenizer.from_pretrained(options.model) if has_tokenizer else None
     save_pretrained(model, options.out)
     if tokenizer is not None:
         tokenizer.save_pretrained(options.out)

@@ -141,6 +141,18 @@ def test_what_the_functions_refuse_ends_with_their_message(arguments, message, d
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", ["llama", "t5", "marian"])  # whose tokenizers fail late, early and not at all
+def test_a_model_without_its_tokenizer_is_not_fitted_to_unknown_tokens(kind, tmp_path, capsys):
+    tiny_model(kind).save_pretrained(tmp_path / "bare")
+    (tmp_path / "pairs").write_text("w5 w6 w7\tw8 w9\nw10\tw11 w12 w13\n")
+    bare, maps = str(tmp_path / "bare"), ["--attn", "entmax15", "--data", str(tmp_path / "pairs")]
+    for call in (["calibrate", bare, str(tmp_path / "out"), *maps], ["compare", bare, *maps]):
+        with pytest.raises(SystemExit):
+            main(call)
+        assert f"{bare} has no tokenizer" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_labels_of_a_text_are_those_of_each_kind_of_language_model(tmp_path):
     file = tmp_path / "pairs"
     file.write_text("w5 w6 w7\tw8 w9\nw10\tw11 w12 w13\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -179,17 +179,19 @@ class Answer:
         rows: logits (N, V), -inf for a class that is padding, or hidden states (N, d), float32 at least.
         target: classes (N,), None without labels.
         is_logits: whether rows are scores of classes.
+        of_places: whether the classes are the positions of the batch.
     """
 
     rows: Tensor
     target: Tensor | None
     is_logits: bool
+    of_places: bool = False
 
     def split(self, size: int) -> Iterator[Answer]:
         """The same, ``size`` positions at a time."""
         for start in range(0, len(self.rows), size):
             some = slice(start, start + size)
-            yield Answer(self.rows[some], None if self.target is None else self.target[some], self.is_logits)
+            yield replace(self, rows=self.rows[some], target=None if self.target is None else self.target[some])
 
 
 def answer(model: PreTrainedModel, batch: Batch) -> Answer:
@@ -214,7 +216,7 @@ def answer(model: PreTrainedModel, batch: Batch) -> Answer:
         kept = counted(batch, kind, model.config.is_encoder_decoder, (len(places), places.shape[-1]))
         if kept is not None:
             places = places.masked_fill(~kept[:, None].to(places.device), -torch.inf)
-        return Answer(places.flatten(0, 1), None, is_logits=True)
+        return Answer(places.flatten(0, 1), None, is_logits=True, of_places=True)
     name = next((name for name in ("logits", "last_hidden_state") if torch.is_tensor(found.get(name))), None)
     if name is None:
         raise ValueError(

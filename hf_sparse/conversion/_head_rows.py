@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class HeadRows:
         room = max(1, _KEPT_LOGITS // (self.num_batches * rows.shape[-1]))
         spaced = torch.linspace(0, len(rows) - 1, min(room, len(rows)), dtype=torch.float32, device=rows.device).long()
         target = None if given.target is None else given.target[spaced]
-        self.parts.append(Answer(rows[spaced], target, given.is_logits))
+        self.parts.append(replace(given, rows=rows[spaced], target=target))
 
     @property
     def logits(self) -> Tensor:

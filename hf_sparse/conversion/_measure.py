@@ -208,4 +208,9 @@ class Judge:
                 f"measure={self.measure!r} compares distributions, and {type(self.model).__name__} returns none here; "
                 "choose 'states'"
             )
+        if self.measure == "states" and dense.of_places:
+            raise ValueError(
+                f"measure='states' compares vectors of one width, and {type(self.model).__name__} scores the "
+                "positions of each batch; choose 'eps_kl', or give its encoder"
+            )
         return self.measure

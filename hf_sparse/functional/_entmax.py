@@ -57,7 +57,7 @@ def _are_crowded(x: Tensor, alpha: float) -> bool:
 def _by_candidates(x: Tensor, alpha: float, impl: str) -> Tensor | None:
     """p of long rows on a CPU, solved on their candidates; None where dense arithmetic is faster."""
     length = x.shape[-1]
-    if length < CANDIDATES_FROM or alpha > 2 or x.device.type != "cpu" or in_graph():
+    if in_graph() or length < CANDIDATES_FROM or alpha > 2 or x.device.type != "cpu":
         return None
     only_values = only_values_wanted(x)
     p = solve_few_rows(x, alpha) if only_values and 0 < x.numel() <= FEW_ROWS * length else None

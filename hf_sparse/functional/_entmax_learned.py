@@ -97,7 +97,7 @@ _WORTH_A_CALL = 1 << 14
 
 def _runs(alpha: Tensor, x: Tensor, impl: str) -> Runs | None:
     """The runs of rows x (..., V) for an alpha (..., 1) that broadcasts over them, or None."""
-    if x.numel() == 0 or x.device.type != "cpu" or in_graph():
+    if in_graph() or x.numel() == 0 or x.device.type != "cpu":
         return None
     by_row = alpha.detach().expand(*x.shape[:-1], 1).flatten()
     alphas, lengths = torch.unique_consecutive(by_row, return_counts=True)

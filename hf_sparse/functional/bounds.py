@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .registry import Setting
-from .rows import accumulation_dtype, check_scores, in_graph
+from .rows import accumulation_dtype, check_scores, is_readable
 
 # Bounds are float32 differences between fertility and the attention already spent: rounding must not make them
 # infeasible.
@@ -45,7 +45,7 @@ def settled_or_sorted(
     """
 
     def solve(x: Tensor, u: Tensor) -> Tensor:
-        if in_graph() or x.device.type != "cpu":
+        if not (is_readable(x) and is_readable(u)) or x.device.type != "cpu":
             return by_sorting(x, u)
         found, settled = rounds(x, u)
         if not bool(settled.all()):
@@ -78,7 +78,7 @@ def map_bounded_rows(
             f"upper bounds must broadcast to the scores {tuple(z.shape)}, was of shape {tuple(u.shape)}"
         ) from error
     x, bound = (tensor.movedim(dim, -1).to(accumulation_dtype(z, u)) for tensor in (z, u))
-    if not in_graph():
+    if is_readable(x) and is_readable(bound):
         _check_bounds(x, bound)
     return rows(x, bound.clamp(min=0))[0].to(z.dtype).movedim(-1, dim)
 

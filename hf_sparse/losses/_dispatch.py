@@ -156,7 +156,7 @@ def _entmax_losses(
 
 def _is_long(z: Tensor) -> bool:
     """Whether rows are long enough for a search of their supports to pay, outside graphs, where it can run."""
-    return z.shape[1] >= CANDIDATES_FROM and not in_graph()
+    return not in_graph() and z.shape[1] >= CANDIDATES_FROM
 
 
 def _stays_in_cache(z: Tensor, y: Tensor) -> bool:

@@ -283,6 +283,12 @@ def test_a_model_that_points_to_answers_is_judged_by_where_they_start_and_end():
     assert report.after.divergence == pytest.approx(sum(after) / 6, rel=1e-3)
     assert report.after.divergence < report.before.divergence
     assert compare(dense, batches, attn="sparsemax", progress=False).measure == "eps_kl"
+    # The places of batches of different lengths are no vectors of one space.
+    refused = pytest.raises(ValueError, match=r"BertForQuestionAnswering scores the positions of each batch")
+    with refused:
+        calibrate(model, batches, measure="states", progress=False)
+    with refused:
+        compare(dense, batches, attn="sparsemax", measure="states", progress=False)
 
 
 BAD = [

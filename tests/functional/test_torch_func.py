@@ -5,7 +5,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from hf_sparse.functional import MAPS, alpha_relu, entmax
+from hf_sparse.functional import MAPS, alpha_relu, csoftmax, csparsemax, entmax
 from tests.tolerances import GRADIENT, WEIGHT
 
 REQUIRED = {"alpha_relu": {"alpha": 1.5, "tau": 0.1}}
@@ -51,6 +51,17 @@ def test_rows_are_mapped_over(name):
     jacobians = torch.autograd.functional.jacobian(call, z)
     wanted = torch.stack([jacobians[row, :, row] for row in range(len(z))])
     torch.testing.assert_close(vmap(jacrev(call))(z), wanted, atol=GRADIENT[torch.float64], rtol=0)
+
+
+@pytest.mark.parametrize("function", [csparsemax, csoftmax])
+def test_rows_of_a_bounded_map_are_mapped_over(function):
+    z, tangent = scores(6)
+    call = lambda z, u: function(3 * z, u)  # noqa: E731
+    weighted = lambda z, u, by: (call(z, u) * by).sum()  # noqa: E731
+    for bound in (torch.full_like(z, 0.4), 0.3 + tangent.abs()):
+        torch.testing.assert_close(vmap(call)(z, bound), call(z, bound), atol=WEIGHT[torch.float64], rtol=0)
+        found, wanted = (of(z, bound, tangent) for of in (vmap(grad(weighted)), grad(weighted)))
+        torch.testing.assert_close(found, wanted, atol=GRADIENT[torch.float64], rtol=0)
 
 
 @pytest.mark.parametrize("function", [entmax, alpha_relu])
