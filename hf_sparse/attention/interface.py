@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.generation.continuous_batching import PagedAttentionCache
+from transformers.utils.output_capturing import _active_collector
 
+from ..functional.rows import in_graph
 from ._call import Arguments, AttentionCall
 from ._scores import grouped, scores_of_call
 from .backends import output_without_weights
@@ -162,6 +165,17 @@ def _check_sinks(module: nn.Module, site: AttentionSite, *sinks: Tensor | None) 
 
 
 def _wants_weights(module: nn.Module, others: Arguments) -> bool:
-    """Whether the call, or else the configuration, asks for the weights."""
+    """Whether the call, or else the configuration, asks for the weights.
+
+    Some modules keep the argument to themselves (GPT-2's, OPT's) or are given none (SigLIP's): Transformers, which
+    collects what they return, knows.
+    """
     configured = getattr(getattr(module, "config", None), "output_attentions", False)
-    return bool(others.get("output_attentions", configured))
+    return bool(others.get("output_attentions", configured)) or any("attentions" in name for name in _collected())
+
+
+def _collected() -> Iterable[str]:
+    """What Transformers collects of the running call. A compiler cannot ask, unless it compiles the collecting too."""
+    if in_graph() and not _active_collector.compiling:
+        return ()
+    return _active_collector.get() or ()

@@ -174,8 +174,9 @@ class SparseState:
         finally:
             self.calls.decoding -= 1
             self.calls.searches.clear()
-            for part, name in names:
-                part.name(name)
+            if state_of(model) is self:  # it may have been made dense meanwhile, by a streamer say
+                for part, name in names:
+                    part.name(name)
 
     @contextmanager
     def running(self) -> Iterator[None]:

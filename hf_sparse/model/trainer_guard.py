@@ -70,7 +70,11 @@ def _load_from_checkpoint(
             f"{described(state)}: give the trainer hf_sparse.from_pretrained(checkpoint), with is_trainable=True "
             "for an adapter, or begin a new run"
         )
-    original(self, resume_from_checkpoint, *args, **kwargs)
+    if trained is None or state is None:
+        return original(self, resume_from_checkpoint, *args, **kwargs)
+    # An adapter is loaded under the maps it was saved under alone. The callback that changes them sets them next.
+    with state.replaced(attn=trained.attn, head=trained.head):
+        original(self, resume_from_checkpoint, *args, **kwargs)
 
 
 def _trained_settings(checkpoint: Path) -> SparseConfig | None:

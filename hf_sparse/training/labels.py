@@ -20,23 +20,25 @@ Logits = TypeVar("Logits", Tensor, LinearLogits)
 def shifts_labels(model: PreTrainedModel) -> bool:
     """Whether logits at one position are scored by the label of the next.
 
-    Transformers tells by the name of the class, and cannot for some (``GPT2LMHeadModel``, ``XLNetLMHeadModel``): for
-    these, whether the first label of a row changes the loss of made-up tokens tells. A model without such a loss, or
-    that reads no made-up tokens, shifts nothing, which is ``Trainer``'s answer for all of them.
+    Whether the first label of a row changes the loss of made-up tokens tells. Transformers goes by the name of the
+    class, which misleads for some (``BartForCausalLM``) and says nothing for others (``GPT2LMHeadModel``); it decides
+    where a model has no such loss, or reads no made-up tokens.
     """
     inner = transformers_model(model)
     if inner.config.is_encoder_decoder:
         return False
     loss_type = getattr(inner, "loss_type", None)
-    if loss_type is not None or inner.get_output_embeddings() is None:
-        return LOSS_MAPPING.get(loss_type) is ForCausalLMLoss
+    by_name = LOSS_MAPPING.get(loss_type) is ForCausalLMLoss
+    if inner.get_output_embeddings() is None or (loss_type is not None and not by_name):
+        return by_name
     try:
         inputs, _ = first_run(inner, None)
         one, other = (_loss_of_first(inner, inputs, label) for label in (0, 1))
     except NoExampleError:
-        return False
-    # Where no label counts some losses are zero, and others NaN.
-    return one is not None and other is not None and bool((one == other) | one.isnan())
+        return by_name
+    if one is None or other is None or one.is_meta:  # FSDP loads the weights in one process alone
+        return by_name
+    return bool((one == other) | one.isnan())  # where no label counts some losses are zero, and others NaN
 
 
 def _loss_of_first(model: PreTrainedModel, inputs: Mapping[str, Any], label: int) -> Tensor | None:
@@ -78,9 +80,9 @@ def _labels_in_place(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
 
 
 def scored(logits: Logits, inputs: Mapping[str, Any], shifts_labels: bool) -> Logits:
-    """The rows of ``logits`` (batch, length, V) whose label counts: (N, V)."""
+    """The rows of ``logits`` (..., length, V) whose label counts: (N, V)."""
     shifted = shifts_labels and inputs.get("shift_labels") is None
-    return (logits[:, :-1] if shifted else logits)[counted(inputs, shifts_labels)]
+    return (logits[..., :-1, :] if shifted else logits)[counted(inputs, shifts_labels)]
 
 
 def counted_labels(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:

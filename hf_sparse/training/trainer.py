@@ -142,7 +142,7 @@ class SparseTrainer(BucketedTrainer):
         """
         args: SparseTrainingArguments = self.args
         self._check_model(model, args)
-        # Trainer itself goes by the name of the class, which says nothing for GPT-2.
+        # Trainer itself goes by the name of the class.
         shifts = self._loss_shifts_labels = shifts_labels(model)
         self._distillation: Distillation | None = None
         self._suppression: Suppression | None = None
@@ -192,9 +192,9 @@ class SparseTrainer(BucketedTrainer):
 
     def create_optimizer(self, *args: object, **kwargs: Any) -> torch.optim.Optimizer:
         """The optimizer, with a group of its own for learned settings where they have a learning rate."""
-        own = self.args.settings_learning_rate
+        own, is_new = self.args.settings_learning_rate, self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
-        if own is not None:
+        if own is not None and is_new:
             learned = {id(weight): weight for weight in learned_parameters(self.model)}
             for group in optimizer.param_groups:
                 group["params"] = [weight for weight in group["params"] if id(weight) not in learned]

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from hf_sparse import AnnealingCallback, SparseConfig, SparseTrainer, from_pretrained, sparse_config, sparsify
@@ -155,6 +156,25 @@ def test_training_goes_on_from_a_checkpoint(start, restore, tmp_path):
     for one, other in zip(again.parameters(), whole.parameters()):
         assert torch.equal(one, other)
     assert sparse_config(from_pretrained(tmp_path / "parts" / "checkpoint-4")) == SparseConfig.parse(**settings)
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, SparseTrainer])
+def test_an_adapter_goes_on_from_a_checkpoint(trainer_class, tmp_path):
+    settings = {"attn": "entmax15", "head": "sparsemax"}
+
+    def adapted():
+        torch.manual_seed(0)
+        return get_peft_model(sparsify(tiny_model("llama"), **settings), LoraConfig(target_modules=["q_proj"]))
+
+    options = {"save_strategy": "steps", "save_steps": 2, "trainer_class": trainer_class}
+    whole = adapted()
+    seen, _ = anneal(whole, tmp_path / "whole", AnnealingCallback(0.75), trainer_class=trainer_class)
+    first, _ = anneal(adapted(), tmp_path / "parts", AnnealingCallback(0.75), Stop(2), **options)
+    again, checkpoint = adapted(), str(tmp_path / "parts" / "checkpoint-2")
+    rest, _ = anneal(again, tmp_path / "parts", AnnealingCallback(0.75), resume=checkpoint, **options)
+    assert [*first, *rest] == seen
+    for one, other in zip(again.parameters(), whole.parameters()):
+        assert torch.equal(one, other)
 
 
 def test_tags_follow_the_settings(tmp_path):

@@ -287,6 +287,17 @@ def test_settings_have_a_learning_rate_of_their_own(tmp_path):
         assert moved == pytest.approx(0.05 if "sparse_" in name else 1e-3, rel=0.3)
 
 
+def test_settings_with_a_learning_rate_train_twice_and_resume(tmp_path):
+    model = learn_settings(sparsify(no_dropout(tiny_model("llama")), **LLAMA), ("temperature",))
+    args = arguments(tmp_path, settings_learning_rate=0.05, max_steps=2, save_strategy="steps", save_steps=1)
+    trainer = SparseTrainer(model, args, train_dataset=rows())
+    trainer.create_optimizer()
+    sizes = [len(group["params"]) for group in trainer.optimizer.param_groups]
+    trainer.train()
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert [len(group["params"]) for group in trainer.optimizer.param_groups] == sizes
+
+
 def test_a_learning_rate_for_nothing_is_refused(tmp_path):
     args = arguments(tmp_path, settings_learning_rate=0.05)
     with pytest.raises(ValueError, match="for learned settings, and none is learned"):

@@ -2,9 +2,19 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForPreTraining, XLNetConfig, XLNetLMHeadModel
+from transformers import (
+    BartConfig,
+    BartForCausalLM,
+    BertConfig,
+    BertForPreTraining,
+    GPT2Config,
+    GPT2DoubleHeadsModel,
+    XLNetConfig,
+    XLNetLMHeadModel,
+)
 
-from hf_sparse import SparseTrainer, SparseTrainingArguments, sparsify
+from hf_sparse import SparseTrainer, SparseTrainingArguments, raw_scores, sparsify
+from hf_sparse.losses import entmax15_loss
 from hf_sparse.training.labels import counted, shifts_labels
 from tests.tiny_models import tiny_model
 
@@ -27,8 +37,47 @@ def test_labels_are_shifted_where_the_loss_of_the_model_shifts_them(name, shifts
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_a_causal_class_that_scores_each_token_at_its_own_place_does_not_shift():
-    assert not shifts_labels(xlnet())
+def decoder():
+    """A causal class by its name, whose loss is of the token of each place."""
+    sizes = {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    torch.manual_seed(0)
+    return BartForCausalLM(BartConfig(vocab_size=23, d_model=16, dropout=0.0, **sizes)).eval()
+
+
+@pytest.mark.parametrize("make", [xlnet, decoder])
+def test_a_causal_class_that_scores_each_token_at_its_own_place_does_not_shift(make):
+    assert not shifts_labels(make())
+    assert not shifts_labels(sparsify(make(), head="entmax15"))
+
+
+def test_the_name_of_a_class_decides_where_weights_are_elsewhere():
+    assert shifts_labels(tiny_model("llama").to("meta"))
+    assert shifts_labels(decoder().to("meta"))
+
+
+def test_a_decoder_that_shifts_nothing_is_trained_on_the_mean_over_its_labels(tmp_path):
+    model = sparsify(decoder(), head="entmax15")
+    ids = torch.randint(3, 23, (4, 6), generator=torch.Generator().manual_seed(0))
+    rows = [{"input_ids": row[:-1], "labels": row[1:]} for row in ids]
+    with torch.no_grad(), raw_scores(model):
+        logits = model(torch.stack([row["input_ids"] for row in rows])).logits
+    loss = entmax15_loss(logits.flatten(0, 1), ids[:, 1:].flatten())
+    arguments = SparseTrainingArguments(
+        str(tmp_path), max_steps=1, per_device_train_batch_size=4, report_to=[], use_cpu=True, disable_tqdm=True
+    )
+    trainer = SparseTrainer(model, arguments, train_dataset=rows)
+    assert trainer.train().training_loss == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_rows_of_several_choices_are_trained(tmp_path):
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    model = sparsify(GPT2DoubleHeadsModel(GPT2Config(vocab_size=23, **sizes)), head="entmax15")
+    ids = torch.randint(3, 23, (2, 8), generator=torch.Generator().manual_seed(0))
+    row = {"input_ids": ids, "labels": ids, "mc_token_ids": torch.tensor([7, 7]), "mc_labels": torch.tensor(1)}
+    arguments = SparseTrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
+    trainer = SparseTrainer(model, arguments, train_dataset=[row, row])
+    assert trainer.train().training_loss > 0
+    assert trainer.evaluate([row])["eval_head_support"] <= 23
 
 
 def test_a_model_without_a_loss_for_labels_alone_shifts_nothing_and_is_trained(tmp_path):

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from transformers import OPTConfig, OPTForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
 from hf_sparse import sparsify
 from hf_sparse.attention import observe, set_impl
@@ -285,3 +286,34 @@ def test_what_traces_or_transforms_the_call_is_refused_and_auto_computes_in_torc
     torch.testing.assert_close(compiled(q), expected)
     slope = torch.func.grad(lambda q: attend("auto")(q).square().sum())(q)
     torch.testing.assert_close(slope, torch.func.grad(lambda q: attend("torch")(q).square().sum())(q))
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+KEEPERS = {  # whose modules do not hand on that weights were asked for
+    "gpt2": lambda: tiny_model("gpt2"),
+    "opt": lambda: OPTForCausalLM(OPTConfig(vocab_size=23, ffn_dim=16, word_embed_proj_dim=16, **SIZES)),
+    "siglip": lambda: SiglipVisionModel(
+        SiglipVisionConfig(image_size=8, patch_size=2, intermediate_size=16, vision_use_head=False, **SIZES)
+    ),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", KEEPERS)
+def test_weights_that_a_module_keeps_silent_about_are_returned_or_refused(name, monkeypatch):
+    model = sparsify(KEEPERS[name]().eval(), attn="entmax15")
+    generator = torch.Generator().manual_seed(0)
+    inputs = (
+        {"pixel_values": torch.randn(2, 3, 8, 8, generator=generator)}
+        if name == "siglip"
+        else {"input_ids": torch.randint(3, 23, (2, 16), generator=generator)}
+    )
+    expected = model(**inputs, output_attentions=True).attentions
+    assert len(expected) == 2
+    monkeypatch.setattr(_cpp, "_FEWEST_QUERIES", 1)
+    monkeypatch.setattr(_cpp, "_FEWEST_SCORES", 1)
+    for found, wanted in zip(model(**inputs, output_attentions=True).attentions, expected, strict=True):
+        assert torch.equal(found, wanted)
+    set_impl(model, "cpp")
+    with pytest.raises(ValueError, match="does not return weights, which were asked for"):
+        model(**inputs, output_attentions=True)
