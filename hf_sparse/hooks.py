@@ -29,7 +29,7 @@ __all__ = ["PATCHES", "install", "uninstall"]
 def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:
     original(self)
     attach_as_saved(self)
-    install_where_imported((*OF_PEFT, *OF_SENTENCE_TRANSFORMERS))
+    install_where_imported(OF_SENTENCE_TRANSFORMERS)
     if "transformers.trainer" in sys.modules:
         install_late()
 

@@ -1,10 +1,23 @@
 """Adapters of sparse models, saved and loaded by PEFT, Transformers and this package, and put into no others."""
 
 import json
+import subprocess
+import sys
+from functools import partial
 
 import pytest
 import torch
-from peft import AdaptionPromptConfig, LoraConfig, PeftModel, get_peft_model
+from peft import (
+    AdaptionPromptConfig,
+    CPTConfig,
+    LoraConfig,
+    PeftConfig,
+    PeftMixedModel,
+    PeftModel,
+    PrefixTuningConfig,
+    get_peft_model,
+)
+from peft.utils.hotswap import hotswap_adapter
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer
 
 from hf_sparse import SparseTrainer, from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
@@ -56,6 +69,79 @@ def test_a_run_of_an_adapter_is_not_resumed_under_other_maps(trainer_class, base
     with pytest.raises(ValueError, match=r"was trained with .*entmax15.*is_trainable=True for an adapter"):
         trainer(adapted(base, "sparsemax")).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     trainer(from_pretrained(tmp_path / "checkpoint-1", is_trainable=True)).train()
+
+
+WITHOUT = """
+import sys
+from peft import AutoPeftModelForCausalLM, PeftModel
+from transformers import AutoModelForCausalLM
+base, adapter = sys.argv[1:]
+dense = AutoModelForCausalLM.from_pretrained(base)
+for load in (
+    lambda: AutoModelForCausalLM.from_pretrained(adapter),
+    lambda: AutoPeftModelForCausalLM.from_pretrained(adapter),
+    lambda: PeftModel.from_pretrained(dense, adapter),
+):
+    try:
+        load()
+    except Exception as error:
+        print(repr(error))
+"""
+
+
+@pytest.mark.parametrize("config", [LoraConfig(**LORA), PrefixTuningConfig(num_virtual_tokens=2)], ids=["r", "no r"])
+def test_nothing_opens_an_adapter_without_this_package(config, base, tmp_path):
+    config.task_type = "CAUSAL_LM"
+    path = tmp_path / "adapter"
+    get_peft_model(sparsify(AutoModelForCausalLM.from_pretrained(base), head="entmax15"), config).save_pretrained(path)
+    run = subprocess.run([sys.executable, "-c", WITHOUT, base, path], capture_output=True, text=True)
+    refusals = run.stdout.splitlines()
+    assert len(refusals) == 3, run.stderr
+    assert all("import hf_sparse before you load it" in refusal for refusal in refusals)
+    assert PeftConfig.from_pretrained(path).peft_type == config.peft_type
+    assert getattr(PeftConfig.from_pretrained(path), "r", None) == getattr(config, "r", None)
+    assert not isinstance(json.loads((path / "adapter_config.json").read_text()).get("r"), int)  # servers read it
+    assert is_sparse(from_pretrained(path))
+
+
+@torch.no_grad()
+def test_an_adapter_is_not_swapped_into_another_model(base, tmp_path):
+    adapted(base).save_pretrained(tmp_path / "adapter")
+    dense = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**LORA))
+    with pytest.raises(ValueError, match="this PeftModel is dense: load the adapter with"):
+        hotswap_adapter(dense, str(tmp_path / "adapter"), "default")
+    same = get_peft_model(sparsify(AutoModelForCausalLM.from_pretrained(base), attn="entmax15"), LoraConfig(**LORA))
+    hotswap_adapter(same.eval(), str(tmp_path / "adapter"), "default")
+    assert torch.equal(same(tokens()).logits, adapted_logits(tmp_path / "adapter"))
+
+
+def adapted_logits(path):
+    return from_pretrained(path)(tokens()).logits
+
+
+@torch.no_grad()
+def test_a_mixed_model_takes_an_adapter_of_its_maps(base, tmp_path):
+    adapted(base).save_pretrained(tmp_path / "adapter")
+    load = partial(PeftMixedModel.from_pretrained, model_id=tmp_path / "adapter")
+    mixed = load(sparsify(AutoModelForCausalLM.from_pretrained(base), attn="entmax15"))
+    assert torch.equal(mixed(tokens()).logits, adapted_logits(tmp_path / "adapter"))
+    with pytest.raises(ValueError, match="this LlamaForCausalLM is dense"):
+        load(AutoModelForCausalLM.from_pretrained(base))
+
+
+def test_an_adapter_with_a_loss_of_its_own_is_refused_under_a_sparse_head():
+    tokens_of_task = {"cpt_token_ids": [3, 4], "cpt_mask": [1, 1], "cpt_tokens_type_mask": [1, 4]}
+    for maps in ({"head": "entmax15"}, {"attn": "entmax15"}):
+        config = CPTConfig(task_type="CAUSAL_LM", **tokens_of_task)
+        model = get_peft_model(sparsify(tiny_model("llama"), **maps), config)
+        ones = torch.ones_like(tokens())
+        inputs = {"input_ids": tokens(), "attention_mask": ones, "input_type_mask": 4 * ones}
+        assert model(**inputs, labels=None).logits.isfinite().any()
+        if "head" in maps:
+            with pytest.raises(ValueError, match=r"CPT computes softmax's loss .* PeftModelForCausalLM has entmax15"):
+                model(**inputs, labels=tokens())
+        else:
+            assert model(**inputs, labels=tokens()).loss.isfinite()
 
 
 def test_an_adapter_under_its_own_name_has_its_settings_beside_it(base, tmp_path):

@@ -25,7 +25,7 @@ def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
 
 
 EVERY_CHANGE = """
-import copy, sys, torch, transformers
+import copy, sys, torch, transformers, peft.utils.hotswap
 from types import FunctionType
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, FillMaskPipeline
 

@@ -21,7 +21,6 @@ from ..fertility.source import SourceFertility, drop_source, keep_source
 from .late_attention import check_late_attention
 from .logits_guard import OF_SENTENCE_TRANSFORMERS
 from .patch import install_where_imported
-from .peft_guard import OF_PEFT
 from .saved_config import mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
 from .state import PartAttention, SparseState, check_whole, set_state, sparse_state, state_of, transformers_model
@@ -60,7 +59,7 @@ def attach(
         vars(module)[SITE] = site
         add_learned(module, site)
         follow_cache(module, site)
-    install_where_imported((*OF_PEFT, *OF_SENTENCE_TRANSFORMERS))
+    install_where_imported(OF_SENTENCE_TRANSFORMERS)
     divert(model)
     show_losses(model)
     state = SparseState(config)

@@ -48,7 +48,8 @@ class HeadLoss(TorchFunctionMode):
         self.head = head
         self.num_items = num_items
         self.label_smoothing = label_smoothing
-        self.fused = fused and not head._backward_hooks and not head._backward_pre_hooks
+        hooked = head._backward_hooks or head._backward_pre_hooks
+        self.fused = fused and hasattr(head, "weight") and not hooked
         self.factor = factor
         self.asked = False
         self._gathering: Any = None

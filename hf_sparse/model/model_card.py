@@ -31,7 +31,17 @@ FIGURES = {
 }
 
 
-def sparsity_section(config: SparseConfig, figures: Mapping[str, float] | None = None, load_from: str = HERE) -> str:
+OF_MODELS = "Once `hf_sparse` is imported, `AutoModel` classes load the same model; without it they refuse to."
+OF_ADAPTERS = "This is an adapter. `hf_sparse` makes its base sparse too; PEFT refuses the adapter without it."
+
+
+def sparsity_section(
+    config: SparseConfig,
+    figures: Mapping[str, float] | None = None,
+    load_from: str = HERE,
+    *,
+    is_adapter: bool = False,
+) -> str:
     """Markdown on a sparse model, between comments by which it is found again.
 
     Args:
@@ -40,6 +50,7 @@ def sparsity_section(config: SparseConfig, figures: Mapping[str, float] | None =
             others keep their names. Rates, edges and coverage are shares in [0, 1]. None or empty leaves the figures
             out.
         load_from: what the example loads.
+        is_adapter: whether that is an adapter of PEFT, without its base.
 
     >>> print(sparsity_section(SparseConfig.parse(attn="entmax15"), {"eval_attention_zero_rate": 0.912}))
     <!-- begin hf_sparse -->
@@ -56,7 +67,7 @@ def sparsity_section(config: SparseConfig, figures: Mapping[str, float] | None =
     lines += [f"| {place} | {text} |" for place, text in _places(config)]
     lines += ["", *(_figure(name, value) for name, value in figures.items()), ""] if figures else [""]
     lines += ["```python", "import hf_sparse", "", f'model = hf_sparse.from_pretrained("{load_from}")', "```", ""]
-    lines += ["Once `hf_sparse` is imported, `AutoModel` classes load the same model; without it they refuse to."]
+    lines += [OF_ADAPTERS if is_adapter else OF_MODELS]
     return "\n".join([*lines, "<!-- end hf_sparse -->"])
 
 
@@ -77,7 +88,7 @@ def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, l
     path = Path(folder, "README.md")
     card = ModelCard(path.read_text(encoding="utf-8") if path.exists() else NEW_CARD)
     metadata: Any = card.data
-    section = sparsity_section(config, figures, load_from)
+    section = sparsity_section(config, figures, load_from, is_adapter=Path(folder, "adapter_config.json").exists())
     text, found = SECTION.subn(lambda _: section, card.text, count=1)
     tags = list(metadata.tags or [])
     metadata.tags = [*tags, *(tag for tag in ("hf_sparse", *config.map_names) if tag not in tags)]

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel
+
+from ..fertility.source import save_source
 from .patch import Patch
-from .saved_config import check_adapter, check_layers, save_adapter_settings
-from .state import state_of, transformers_model
+from .saved_config import ADAPTER_SETTINGS, check_adapter, check_layers
+from .seal import read_sealed_adapter, seal_adapter
+from .state import sparse_config, state_of, transformers_model
+
+
+def save_adapter_settings(model: PreTrainedModel, folder: Path) -> None:
+    """Write the settings of a sparse model into ``folder`` if it holds an adapter without its base, and seal that."""
+    adapter = folder / "adapter_config.json"
+    if adapter.exists():
+        of_class = {"architecture": type(model).__name__, "id2label": model.config.id2label}
+        settings = json.dumps(sparse_config(model).to_dict() | of_class, indent=2)
+        (folder / ADAPTER_SETTINGS).write_text(settings + "\n", encoding="utf-8")
+        save_source(model, folder)
+        seal_adapter(adapter)
 
 
 def _save_pretrained(original: Callable[..., None], self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> None:
@@ -30,11 +46,29 @@ def _from_pretrained(
 
 
 def _load_adapter(original: Callable[..., Any], self: Any, model_id: Any, *args: object, **kwargs: Any) -> Any:
-    check_adapter(self, model_id, kwargs)
+    # A PeftMixedModel, which calls this too, says otherwise what is inside.
+    model = self if hasattr(self, "get_base_model") else self.base_model.model
+    check_adapter(model, model_id, kwargs)
     return original(self, model_id, *args, **kwargs)
 
 
-_TRIGGER = "a model is built, made sparse or put into a PEFT model after peft was imported"
+def _hotswap_adapter(
+    original: Callable[..., Any], model: Any, model_name_or_path: Any, *args: object, **kwargs: Any
+) -> Any:
+    check_adapter(model, model_name_or_path, kwargs)
+    return original(model, model_name_or_path, *args, **kwargs)
+
+
+def _cpt_forward(original: Callable[..., Any], self: Any, *args: object, **kwargs: Any) -> Any:
+    state = state_of(self)
+    if kwargs.get("labels") is not None and state is not None and state.config.head is not None:
+        raise ValueError(
+            f"CPT computes softmax's loss from the scores itself, and the head of this {type(self).__name__} has "
+            f"{state.config.head.name}: use another adapter, or sparsify with head=None"
+        )
+    return original(self, *args, **kwargs)
+
+
 _NO_OTHER = "An adapter that was trained in a sparse model is not loaded into another."
 
 OF_PEFT = (
@@ -43,8 +77,21 @@ OF_PEFT = (
         "save_pretrained",
         _save_pretrained,
         reason="An adapter is saved without its base; without the maps it would come back in a dense model.",
-        trigger=_TRIGGER,
     ),
-    Patch("peft:PeftModel", "from_pretrained", _from_pretrained, reason=_NO_OTHER, trigger=_TRIGGER),
-    Patch("peft:PeftModel", "load_adapter", _load_adapter, reason=_NO_OTHER, trigger=_TRIGGER),
+    Patch("peft:PeftModel", "from_pretrained", _from_pretrained, reason=_NO_OTHER),
+    Patch("peft:PeftModel", "load_adapter", _load_adapter, reason=_NO_OTHER),
+    Patch("peft.utils.hotswap", "hotswap_adapter", _hotswap_adapter, reason=_NO_OTHER),
+    Patch(
+        "peft.config:PeftConfigMixin",
+        "from_json_file",
+        read_sealed_adapter,
+        reason="Such an adapter is refused, with this package's name, by all that opens it without this package; with "
+        "this package it opens.",
+    ),
+    Patch(
+        "peft:PeftModelForCausalLM",
+        "_cpt_forward",
+        _cpt_forward,
+        reason="It puts a dense loss in the place of that of a sparse head.",
+    ),
 )

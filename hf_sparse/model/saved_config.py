@@ -1,9 +1,9 @@
 """The settings of a sparse model in its files.
 
 They are saved in four places: the block in ``config.json`` and the name of the attention beside it (``mark``; in the
-file one more field is sealed, see ``seal``); for an adapter without its base ``hf_sparse.json``
-(``save_adapter_settings``); the record of a source of fertilities in both
-(``fertility.source``); and, for people, the model card (``model_card``).
+file two fields are sealed, see ``seal``); for an adapter without its base ``hf_sparse.json``
+(``peft_guard``); the record of a source of fertilities in both (``fertility.source``); and, for people, the model card
+(``model_card``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from transformers.utils import cached_file
 from ..attention.interface import NAME
 from ..attention.site import AttentionSite, attention_sites
 from ..config import KINDS, AttentionRule, SparseConfig
-from ..fertility.source import save_source
 from .state import described, sparse_config, state_of
 
 BLOCK = "hf_sparse"
@@ -121,15 +120,6 @@ class AdapterSettings(NamedTuple):
         architecture, labels = block.pop("architecture", None), block.pop("id2label", None)
         by_number = None if labels is None else {int(number): label for number, label in labels.items()}
         return cls(SparseConfig.from_dict(block), architecture, by_number)
-
-
-def save_adapter_settings(model: PreTrainedModel, folder: Path) -> None:
-    """Write the settings of a sparse model into ``folder`` if it holds an adapter without its base."""
-    if (folder / "adapter_config.json").exists():
-        of_class = {"architecture": type(model).__name__, "id2label": model.config.id2label}
-        settings = json.dumps(sparse_config(model).to_dict() | of_class, indent=2)
-        (folder / ADAPTER_SETTINGS).write_text(settings + "\n", encoding="utf-8")
-        save_source(model, folder)
 
 
 def where_on_hub(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""The seal on ``config.json``: fields that this package alone reads, so that no sparse checkpoint opens as dense.
+"""The seal on configuration files: fields that this package alone reads, so that no sparse checkpoint opens as dense.
 
 Transformers takes ``attn_implementation`` from a caller in the place of the one that was saved, and servers have an
 attention of their own. Auto classes and servers choose by ``model_type``, explicit classes read their own fields by
 their types. In the files of a sparse model a sentence that names this package stands behind the first, and one of the
-others holds a record in its place: that sentence, and the value. Configurations in memory are never sealed.
+others holds a record in its place: that sentence, and the value. In ``adapter_config.json`` of an adapter that was
+trained in a sparse model these are ``peft_type``, by which PEFT chooses, and the rank ``r``, which servers read.
+Configurations in memory are never sealed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from transformers import PreTrainedConfig
 from .saved_config import BLOCK, block_of
 
 SENTENCE = "the attention or the head of this checkpoint is sparse: import hf_sparse before you load it"
+_TYPES = ("model_type", "peft_type")
 _VALUE = "value"
 _BEHIND_TYPE = f": {SENTENCE}"
 
@@ -38,6 +41,22 @@ def read_sealed(
 ) -> dict[str, Any]:
     """``PreTrainedConfig._dict_from_json_file`` that gives sealed fields their values back."""
     return _unsealed(original(cls, path))
+
+
+def read_sealed_adapter(
+    original: Callable[..., dict[str, Any]], cls: Any, path: str | Path, **kwargs: Any
+) -> dict[str, Any]:
+    """``PeftConfigMixin.from_json_file`` that gives sealed fields their values back."""
+    return _unsealed(original(cls, path, **kwargs))
+
+
+def seal_adapter(file: Path) -> None:
+    """Seal an ``adapter_config.json``, once."""
+    saved = _unsealed(json.loads(file.read_text(encoding="utf-8")))
+    saved["peft_type"] = f"{saved['peft_type']}{_BEHIND_TYPE}"
+    if "r" in saved:
+        saved["r"] = {BLOCK: SENTENCE, _VALUE: saved["r"]}
+    file.write_text(json.dumps(saved, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def sealed_field(cls: Any, record: dict[str, object]) -> str:
@@ -84,7 +103,7 @@ def _seal(config: PreTrainedConfig, saved: dict[str, Any]) -> bool:
 def _unsealed(saved: dict[str, Any]) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, value in saved.items():
-        if name == "model_type" and isinstance(value, str):
+        if name in _TYPES and isinstance(value, str):
             values[name] = value.removesuffix(_BEHIND_TYPE)
         elif not isinstance(value, dict):
             values[name] = value

@@ -31,8 +31,8 @@ from .lazy_logits import LinearLogits
 from .logits_guard import OF_HARNESS
 from .model_card import update_card
 from .patch import install_where_imported
-from .peft_guard import OF_PEFT
-from .saved_config import check_layers, save_adapter_settings
+from .peft_guard import save_adapter_settings
+from .saved_config import check_layers
 from .state import DENSE_AGAIN, SparseState, needs_forward, sparse_state
 from .trainer_guard import install_late
 from .trl_guard import OF_TRL
@@ -71,12 +71,6 @@ class SparseModel:
         """
         install_late()
         return self.get_output_embeddings() is not None
-
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        """The model's own. PEFT asks when it wraps a model: the moment to guard it; see ``hf_sparse.hooks``."""
-        install_where_imported(OF_PEFT)
-        return cast(bool, cast(Any, super()).is_gradient_checkpointing)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse a call that a wrapper of ``forward`` answered without the sparse forward."""

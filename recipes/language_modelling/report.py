@@ -97,6 +97,7 @@ def card(record: Record, records: Sequence[Record]) -> Card:
         "their repetition can be compared. One run: differences of a hundredth mean nothing.",
         record=record,
         config=figures["maps"],
+        is_adapter=settings["conversion"] == "lora",
         support={"head_support": figures["decodings"]["sampling"]["support"]} if figures["maps"] else {},
     )
 

@@ -71,6 +71,7 @@ class Card:
         record: of the run, with the command that trains it and the folder of its weights.
         config: settings of ``sparsify``; None for a model without sparse maps.
         support: figures for the section on sparse maps.
+        is_adapter: whether it is an adapter of PEFT, without its base.
         use: Markdown of the section on use; empty for none.
         metadata: further fields of the card's metadata, ``language`` for instance.
     """
@@ -88,6 +89,7 @@ class Card:
     record: Record
     config: Mapping[str, Any] | None = None
     support: Mapping[str, float] = field(default_factory=dict)
+    is_adapter: bool = False
     use: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -110,7 +112,8 @@ class Card:
         parts = [f"---\n{self._metadata(config).to_yaml()}\n---", f"# {self.title}", self.what]
         parts += [f"## {heading}\n\n{text}" for heading, text in sections.items() if text]
         if config is not None:
-            parts.append(sparsity_section(config, self.support, self.record["weights"]))
+            section = sparsity_section(config, self.support, self.record["weights"], is_adapter=self.is_adapter)
+            parts.append(section)
         return "\n\n".join(parts) + "\n"
 
     def _metadata(self, config: SparseConfig | None) -> ModelCardData:
@@ -155,7 +158,8 @@ class Card:
             for measure in self.measures
             if measure.lost(own, dense)
         ]
-        return "\n".join(lost) or "In none of these figures."
+        judged = [measure.label for measure in self.measures if measure.better]
+        return "\n".join(lost) or f"Not in {', '.join(judged)}, beside `{self.dense}`."
 
     def _weights(self) -> str:
         return (

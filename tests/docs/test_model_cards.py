@@ -46,8 +46,8 @@ def test_a_headline_has_a_reason(headline):
 @pytest.mark.parametrize(
     ("own", "lost"),
     [
-        ({"support": 1.0}, ["In none of these figures."]),
-        ({"support": 10.0, "right": 0.6, "loss": 1.0}, ["In none of these figures."]),
+        ({"support": 1.0}, ["Not in accuracy, loss, beside `softmax`."]),
+        ({"support": 10.0, "right": 0.6, "loss": 1.0}, ["Not in accuracy, loss, beside `softmax`."]),
         ({"support": 1.0, "right": 0.4}, ["- accuracy: 40%, `softmax` 50%"]),
         ({"support": 1.0, "loss": 2.5, "right": 0.6}, ["- loss: 2.5, `softmax` 2.0"]),
         ({"support": 1.0, "loss": 3.0, "right": 0.0}, ["- accuracy: 0%, `softmax` 50%", "- loss: 3.0, `softmax` 2.0"]),
