@@ -23,7 +23,7 @@ def triton_problem(device: torch.device) -> str | None:
     if os.environ.get("HF_SPARSE_TRITON") == "0":
         return "the environment variable HF_SPARSE_TRITON=0 turns the Triton kernels off"
     if find_spec("triton") is None:
-        return "triton is not installed: pip install hf_sparse[gpu]"
+        return "triton is not installed: pip install 'hf_sparse[gpu]'"
     if device.type == "cpu":
         if os.environ.get("TRITON_INTERPRET") == "1":
             return None

@@ -14,7 +14,23 @@ from ..functional.arguments import check_flag, check_number
 
 @dataclass
 class SparseTrainingArguments(Seq2SeqTrainingArguments):
-    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with six more."""
+    """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with six more.
+
+    Args:
+        sparse_label_smoothing: share of the uniform distribution in the training targets, in [0, 1]; inside the loss of
+            the head's map.
+        distillation_weight: the dense teacher's part in the training loss, in [0, 1]; see ``SparseTrainer``.
+        suppression_weight: price of the softmax mass outside the head's support, at least 0; for a model that is to be
+            decoded dense (``docs/training.md``).
+        max_loss_increase: share above the dense model's loss, above 0, within which the fewest edges of attention are
+            trained for; None trains for the loss alone.
+        settings_learning_rate: of learned settings (alpha, temperature), above 0; None takes that of the weights.
+        log_sparsity: whether support sizes and zero rates of head and attention are logged.
+
+    Raises:
+        ValueError: a number out of its range.
+        TypeError: an argument of the wrong type.
+    """
 
     sparse_label_smoothing: float = field(
         default=0.0, metadata={"help": "Mix training targets with the uniform distribution, inside the sparse loss."}
