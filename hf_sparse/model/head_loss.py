@@ -24,10 +24,11 @@ class HeadLoss(TorchFunctionMode):
     Many model classes call ``cross_entropy`` themselves and never look at ``model.loss_function``. Standing where
     they all end up keeps each model's own shift of the labels. ``nll_loss`` of a ``log_softmax`` is cross-entropy
     too. It also divides by ``num_items_in_batch`` where the model forgets to, which makes gradient accumulation
-    exact. With ``fused`` the head's linear layer is put off until the loss asks for it, and the logits are never made;
-    a head whose classes are divided over processes would gather them in its own forward, which is put off whole, as is
-    that of any head where DeepSpeed's ZeRO-3 computes linear layers. A head with backward hooks is not put off: torch
-    calls them where a module returned a tensor.
+    exact; a model that scores each of its ``labels`` several times keeps its mean over these. With ``fused`` the
+    head's linear layer is put off until the loss asks for it, and the logits are never made; a head whose classes are
+    divided over processes would gather them in its own forward, which is put off whole, as is that of any head where
+    DeepSpeed's ZeRO-3 computes linear layers. A head with backward hooks is not put off: torch calls them where a
+    module returned a tensor.
     ``factor`` is on the loss; see ``SparseConfig.loss_scale``.
 
     Attributes:
@@ -42,11 +43,13 @@ class HeadLoss(TorchFunctionMode):
         label_smoothing: float,
         fused: bool = False,
         factor: float = 1.0,
+        labels: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.map_config = map_config
         self.head = head
         self.num_items = num_items
+        self.labels = labels
         self.label_smoothing = label_smoothing
         hooked = head._backward_hooks or head._backward_pre_hooks
         self.fused = fused and hasattr(head, "weight") and not hooked
@@ -121,9 +124,19 @@ class HeadLoss(TorchFunctionMode):
         loss = loss if self.factor == 1 else self.factor * loss
         if self.num_items is None:
             return loss
-        divisor = items_divisor(self.num_items, target != options["ignore_index"])
+        counted = target != options["ignore_index"]
+        divisor = items_divisor(self.num_items, counted)
+        if missing_count:
+            divisor = divisor * self._times_scored(counted)
         # The model divides the sum itself, by 1 in place of 0; a NaN says that the count is wrong.
         return torch.where(divisor.isnan(), torch.nan, loss / divisor if missing_count else loss).to(loss.dtype)
+
+    def _times_scored(self, counted: Tensor) -> Tensor | int:
+        """How often each label is among the targets: ProphetNet repeats them for every n-gram stream."""
+        if self.labels is None or counted.numel() <= self.labels.numel() or counted.numel() % self.labels.numel():
+            return 1
+        times = counted.sum() / (self.labels != -100).sum().to(counted.device)
+        return torch.where((times > 1) & (times == times.round()), times, 1)
 
 
 def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -> None:

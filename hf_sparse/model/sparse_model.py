@@ -182,7 +182,8 @@ def sparse_forward(
         check_flag("log_probs", log_probs)
     check_packed(self, args, kwargs)
     kwargs |= sequential_arguments(self, fertility, args, kwargs)
-    has_labels = _has_labels(self, args, kwargs)
+    labels = _labels(self, args, kwargs)
+    has_labels = bool(labels)
     num_items = kwargs.get("num_items_in_batch")
     _check_loss(self, state, label_smoothing, num_items, has_labels)
     _hand_on_num_items(self, kwargs, has_labels)
@@ -195,7 +196,7 @@ def sparse_forward(
     if has_labels and head is not None:
         fused = self.training and state.config.fused_loss
         factor = state.config.loss_factor
-        loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused, factor)
+        loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused, factor, labels.get("labels"))
         output = _forward_with_loss(self, loss, args, kwargs)
     elif log_probs and state.config.head is not None:
         output = _forward_screened(self, state, head, args, kwargs)
@@ -234,10 +235,10 @@ def _hand_on_num_items(model: PreTrainedModel, kwargs: dict[str, Any], has_label
         kwargs["num_items_in_batch"] = num_items + (num_items == 0)
 
 
-def _has_labels(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether labels of any name came with a call."""
+def _labels(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The labels of any name that came with a call."""
     given = kwargs | dict(zip(model._arguments, args))
-    return any(value is not None for name, value in given.items() if "labels" in name)
+    return {name: value for name, value in given.items() if "labels" in name and value is not None}
 
 
 def _read_as_log_probs(model: PreTrainedModel, state: SparseState, has_labels: bool) -> bool:

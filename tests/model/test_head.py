@@ -188,9 +188,21 @@ def test_nll_loss_of_log_softmax_is_the_maps_loss_too():
     output = model(**inputs, num_items_in_batch=29)
     z = torch.stack([output.logits, output.logits_ngram[:, 0]], dim=1)  # its two streams, each with all labels
     expected = losses.entmax15_loss(z, tokens()[:, None].expand(-1, 2, -1), reduction="sum")
-    torch.testing.assert_close(output.loss, expected / 29)
+    torch.testing.assert_close(output.loss, expected / (2 * 29))
     attention = sparsify(tiny_prophetnet(), attn="softmax")
     torch.testing.assert_close(attention(**inputs).loss, dense(**inputs).loss, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"attn": "softmax"}, {"head": "entmax15"}], ids=["attention", "head"])
+@pytest.mark.parametrize("streams", [{}, {"ngram": 3}, {"disable_ngram_loss": True}, {"ngram": 1}])
+def test_labels_that_are_scored_in_several_streams_are_divided_by_all_of_them(streams, settings):
+    model = sparsify(tiny_prophetnet(**streams), **settings)
+    labels = tokens()
+    labels[0, :4] = -100
+    mean = model(tokens(), labels=labels).loss
+    torch.testing.assert_close(model(tokens(), labels=labels, num_items_in_batch=(labels != -100).sum()).loss, mean)
+    ignored = torch.full_like(labels, -100)
+    assert float(model(tokens(), labels=ignored, num_items_in_batch=5).loss.detach()) == 0
 
 
 def test_a_loss_that_no_sparse_one_can_stand_in_for_is_refused():
