@@ -14,6 +14,7 @@ from ..attention.find import named_attention
 from ..cache_name import CACHE
 from .dry_run import DryRun, dry_run, input_device
 from .lazy_logits import LinearLogits
+from .sparse_model import has_logits
 from .state import sparse_config
 
 _ATTENTION = re.compile(r"(.*_)?(attn|att|attention)", re.IGNORECASE)
@@ -31,6 +32,7 @@ def audit(model: PreTrainedModel, inputs: Mapping[str, Any]) -> DryRun:
 
     Raises:
         ValueError: a check failed; the message names the module and what to do.
+        NotImplementedError: the head is sparse, and its logits have another name in the output.
     """
     record = dry_run(model, with_arguments(model, inputs), training=sparse_config(model).fused_loss)
     for problem in filter(None, (check(record) for check in CHECKS.values())):
@@ -131,7 +133,7 @@ def fused_loss_without_logits(record: DryRun) -> str | None:
     """That something between the head and a fused loss computed the logits, or None."""
     if not sparse_config(record.model).fused_loss:
         return None
-    logits = record.output.logits
+    logits = record.output.logits if has_logits(record.model, record.output) else None
     if isinstance(logits, LinearLogits) and not logits.computed:
         return None
     return f"{type(record.model).__name__} needs its logits for more than the loss; pass fused_loss=False"

@@ -202,12 +202,12 @@ def sparse_forward(
         output = _forward_screened(self, state, head, args, kwargs)
     else:
         output = self._dense_forward(self, *args, **kwargs)
-    if log_probs and _has_logits(self, output):
+    if log_probs and has_logits(self, output):
         output.logits = log_distribution(state.head, output.logits)
     return output.to_tuple() if as_tuple else output
 
 
-def _has_logits(model: PreTrainedModel, output: Any) -> bool:
+def has_logits(model: PreTrainedModel, output: Any) -> bool:
     """Whether an output has logits; an inner model may know the head, and return hidden states alone.
 
     Raises:

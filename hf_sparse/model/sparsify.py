@@ -23,7 +23,7 @@ from .attach import attach, detach, own_configs
 from .audit import audit
 from .auto_settings import balanced_head, tau_of_head
 from .dry_run import DryRun, input_device
-from .example import first_run
+from .example import NoExampleError, first_run
 from .forward_guard import bind_again, check_forward, mixed_precision_off
 from .partitioned import whole
 from .sparse_model import SparseModel
@@ -80,6 +80,7 @@ def sparsify(
         ValueError: an unknown map or setting, a setting out of range, nothing to replace, a model that is sparse
             already or whose forward something wraps, attention that cannot be reached, input that cannot be made up,
             a predictor or table that is missing or that nothing asks for. The model is then as it was.
+        NotImplementedError: a head whose logits have another name in the model's output. The model is as it was.
     """
     dense = transformers_model(model)
     if is_sparse(dense):
@@ -94,17 +95,16 @@ def sparsify(
         _check_fits(dense, config)
         check_learned(model, dense, config)
         config = _with_temperature(dense, config)
-        inputs: Mapping[str, Any] | None = None
-        if _needs_a_run(config) and input_device(dense).type != "meta":
-            inputs, before = first_run(dense, example)
-            config = _completed(dense, config, before)
+        run = _first_run(dense, config, example)
+        if run is not None:
+            config = _completed(dense, config, run[1])
         own_configs(model)
         attach(dense, config, source)
         sparse_state(dense).owns_configs = True
-        if inputs is not None:
+        if run is not None:
             with ExitStack() as undo:
                 undo.callback(detach, dense)
-                audit(dense, inputs)
+                audit(dense, run[0])
                 undo.pop_all()  # all is well: stay sparse
     bind_again(model, dense)
     return model
@@ -140,6 +140,20 @@ def unsparsify(model: Model) -> Model:
 def _needs_a_run(config: SparseConfig) -> bool:
     """Whether the model has to run: to complete the configuration, or to see that its attention was reached."""
     return bool(config.attn or config.fused_loss or (config.head is not None and config.head.open_settings))
+
+
+def _first_run(
+    model: PreTrainedModel, config: SparseConfig, example: Mapping[str, object] | None
+) -> tuple[Mapping[str, object], DryRun] | None:
+    """``first_run``; None where the model has no weights, or where it need not run and no input can be made up."""
+    if input_device(model).type == "meta":
+        return None
+    try:
+        return first_run(model, example)
+    except NoExampleError:
+        if example is not None or _needs_a_run(config):
+            raise
+        return None
 
 
 def _with_temperature(model: PreTrainedModel, config: SparseConfig) -> SparseConfig:

@@ -151,11 +151,20 @@ def test_an_inner_model_that_knows_the_head_and_returns_hidden_states_is_called_
 
 
 @torch.no_grad()
-def test_logits_under_another_name_are_refused_and_never_read_as_dense():
-    model = sparsify(build("bert", "BertForPreTraining"), head="entmax15")
-    with pytest.raises(NotImplementedError, match=r"BertForPreTraining returns prediction_logits, .* pass head=None"):
+def test_logits_under_another_name_are_refused_and_never_read_as_dense(monkeypatch):
+    model, refusal = build("bert", "BertForPreTraining"), r"BertForPreTraining returns prediction_logits, .* head=None"
+    for settings in ({}, {"attn": "entmax15"}, {"fused_loss": True}):
+        with pytest.raises(NotImplementedError, match=refusal):
+            sparsify(model, head="entmax15", **settings)
+        assert not is_sparse(model)
+
+    monkeypatch.setattr(type(model), "main_input_name", "riddles")  # no input can be made up: the first call refuses
+    sparsify(model, head="entmax15")
+    with pytest.raises(NotImplementedError, match=refusal):
         model(tokens())
     assert model(tokens(), log_probs=False).prediction_logits.isfinite().all()
+    with pytest.raises(ValueError, match=r"does not run on example=\{'riddles'\}"):
+        sparsify(unsparsify(model), head="entmax15", example={"riddles": tokens()})
 
 
 # --- a wrapper around forward, as in trainers that fuse the head with their own loss ---
