@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -230,11 +231,18 @@ class SparseTrainer(BucketedTrainer):
                 "concatenate_datasets take the place of torch's classes, Dataset.from_list that of a list), or its "
                 "IterableDataset with features=... in map"
             )
-        run = self._forward(model, kwargs.get("num_items_in_batch"))
-        if not self._counts_supports(model):
-            return super().compute_loss(run, inputs, return_outputs, **kwargs)
+        run = self._run(model, kwargs.get("num_items_in_batch"))
+        return super().compute_loss(run, inputs, return_outputs, **kwargs)
+
+    def _run(self, model: PreTrainedModel, num_items: torch.Tensor | int | None) -> Any:
+        """``_forward``, with a count of supports on the way where they will be logged."""
+        run = self._forward(model, num_items)
+        return partial(self._counted, model, run) if self._counts_supports(model) else run
+
+    def _counted(self, model: PreTrainedModel, run: Callable[..., Any], /, **inputs: Any) -> Any:
+        """The output of ``run(**inputs)``, whose supports are counted."""
         with observe(model) as counts:
-            loss, outputs = super().compute_loss(run, inputs, True, **kwargs)
+            outputs = run(**inputs)
         for count in counts.values():
             self._sparsity.add("attention_support", count.nonzero, count.rows)
             self._sparsity.add("attention_zero_rate", count.keys - count.nonzero, count.keys)
@@ -242,7 +250,7 @@ class SparseTrainer(BucketedTrainer):
             self._sparsity.add("attention_edges", self._budget.edges.kept, self._budget.edges.visible)
         if sparse_config(self.model).head is not None and "labels" in inputs:
             self._count_head(outputs["logits"], inputs)
-        return (loss, outputs) if return_outputs else loss
+        return outputs
 
     def _counts_supports(self, model: PreTrainedModel) -> bool:
         """Whether supports of this call will be logged: in evaluation, at the first step and where a log is due."""
@@ -304,3 +312,11 @@ class SparseTrainer(BucketedTrainer):
 
 class SparseSeq2SeqTrainer(SparseTrainer, Seq2SeqTrainer):
     """``Seq2SeqTrainer`` for sparse models; arguments, logs and errors as for ``SparseTrainer``."""
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, *args: Any, **kwargs: Any
+    ) -> Any:
+        """``Seq2SeqTrainer``'s own, which runs the model past ``compute_loss`` where it also calls ``generate``."""
+        if self.args.predict_with_generate and not prediction_loss_only:
+            model = self._run(model, None)
+        return super().prediction_step(model, inputs, prediction_loss_only, *args, **kwargs)

@@ -24,6 +24,7 @@ from hf_sparse import (
 )
 from hf_sparse.model import lazy_logits
 from hf_sparse.model.lazy_logits import LinearLogits
+from hf_sparse.model.state import sparse_state
 from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import tiny_model, tokens
 
@@ -314,6 +315,20 @@ def test_prediction_by_generation_works(tmp_path):
     output = SparseSeq2SeqTrainer(model, args).predict(rows_of_uneven_length())
     assert output.predictions.shape == (ROWS, 5)
     assert isinstance(SparseSeq2SeqTrainer(model, args), Seq2SeqTrainer)
+
+
+def test_an_evaluation_by_generation_tells_the_sparsity_at_the_labels(tmp_path):
+    seen = []
+    for generated in (False, True):
+        model = sparsify(tiny_model("bart"), attn="entmax15", head="entmax15")
+        model.generation_config.max_length = 5
+        args = arguments(tmp_path, predict_with_generate=generated)
+        trainer = SparseSeq2SeqTrainer(model, args, compute_metrics=lambda _: {})
+        metrics = trainer.evaluate(rows_of_uneven_length())
+        seen.append(sparse_state(model).figures)
+        assert {f"eval_{name}" for name in seen[-1]} <= set(metrics)
+    assert {"head_support", "head_missed_rate", "attention_support"} <= set(seen[1])
+    assert seen[1] == pytest.approx(seen[0])
 
 
 def test_a_peft_model_trains_its_adapter_on_the_sparse_loss(tmp_path):
