@@ -189,7 +189,8 @@ class EdgeBudget:
             **inputs: with ``labels``; ``num_items_in_batch`` as for the model.
 
         Raises:
-            ValueError: no labels, or nothing that is trained changes the edges.
+            ValueError: no labels, nothing that is trained changes the edges, or logits of a causal model that do not
+                go with the labels position by position.
         """
         if model.training and inputs.get("labels") is None:
             raise ValueError("max_loss_increase needs labels: it compares losses")
@@ -200,6 +201,8 @@ class EdgeBudget:
         share = self.edges.soft_share
         if not share.requires_grad:
             raise ValueError("the edges have no gradient: train weights of the layers, or settings of the maps")
+        if self.shifts_labels:  # virtual tokens come before a row, whose first label is then scored too
+            check_positions(outputs.logits, inputs["labels"], "max_loss_increase; or set max_loss_increase=None")
         dense = self.dense_outputs(inputs)
         price.see(outputs["loss"], dense.loss)
         if self.teacher_weight:

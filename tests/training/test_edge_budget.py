@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -359,6 +359,14 @@ def test_a_loss_without_labels_or_gradient_is_refused(tmp_path):
         weight.requires_grad_(name == "lm_head.weight")
     with pytest.raises(ValueError, match="the edges have no gradient: train weights of the layers"):
         budgeted(model, tmp_path, tiny_model("llama"))
+
+
+def test_virtual_tokens_by_which_other_labels_count_are_refused(tmp_path):
+    prompted = get_peft_model(
+        sparsify(tiny_model("llama"), **LLAMA), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    )
+    with pytest.raises(ValueError, match=r"logits \(8, 8, 23\) and labels \(8, 6\) must agree .* max_loss_increase"):
+        budgeted(prompted, tmp_path)
 
 
 def test_a_classifier_has_a_budget_too(tmp_path):
