@@ -65,12 +65,14 @@ class SparseModel:
 
     @property
     def accepts_loss_kwargs(self) -> bool:
-        """Read by Trainer: whether the loss is divided by ``num_items_in_batch`` over all accumulated batches.
+        """Read by Trainer: whether the losses of accumulated batches add up, rather than being means of their own.
 
-        The first Trainer that asks is also the moment to guard it; see ``hf_sparse.hooks``.
+        With a language-model head they are divided by ``num_items_in_batch``. Without one the dense class may tell,
+        and CTC may be a sum. The first Trainer that asks is also the moment to guard it; see ``hf_sparse.hooks``.
         """
         install_late()
-        return self.get_output_embeddings() is not None
+        own = getattr(super(), "accepts_loss_kwargs", loss_is_sum(self))
+        return self.get_output_embeddings() is not None or bool(own)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse a call that a wrapper of ``forward`` answered without the sparse forward."""
@@ -127,6 +129,12 @@ class SparseModel:
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         state: Any = super().__reduce_ex__(protocol)[2:]
         return (_empty_sparse_model, (self._dense_class, self._constrained), *state)
+
+
+def loss_is_sum(model: Any) -> bool:
+    """Whether the loss is a sum over the rows of a batch, divided by nothing: that of CTC may be."""
+    is_ctc = type(model).__name__.endswith("ForCTC")  # other classes have its configuration, too
+    return is_ctc and getattr(model.config, "ctc_loss_reduction", "mean") == "sum"
 
 
 def forward(self: PreTrainedModel, *args: object, **kwargs: Any) -> Any:

@@ -16,6 +16,7 @@ from ..attention import attention_sites
 from ..attention.soft_edges import SoftEdges, soft_edges
 from ..losses import softmax_loss
 from ..model.dry_run import quiet_pass
+from ..model.sparse_model import loss_is_sum
 from ..model.state import sparse_config, transformers_model
 from .labels import counted, scored
 from .supports import check_positions
@@ -223,7 +224,7 @@ class EdgeBudget:
         given = {name: value for name, value in inputs.items() if name != "num_items_in_batch"}
         with quiet_pass(self.teacher, training=True):
             outputs = self.teacher(**given)
-        if items is not None:  # some models forget to divide by it
+        if items is not None and not loss_is_sum(self.teacher):  # some models forget to divide by it
             count = counted(inputs, self.shifts_labels).sum()
             # A mean over no label is NaN, and would be the loss of the whole step.
             outputs["loss"] = torch.where(count == 0, 0.0, outputs["loss"] * count / items)

@@ -15,6 +15,7 @@ from transformers import (
     LlamaForCausalLM,
     Trainer,
     TrainingArguments,
+    Wav2Vec2ForCTC,
 )
 
 from hf_sparse import SparseTrainer, learn_settings, sparsify
@@ -22,7 +23,7 @@ from hf_sparse.attention.soft_edges import soft_edges
 from hf_sparse.training.edge_budget import GAIN, MEMORY, PRICES, RATE, EdgeBudget, EdgePrice
 from tests.tiny_models import tiny_model, tokens
 from tests.training.test_distillation import no_dropout, scored
-from tests.training.test_trainer import ROWS, arguments, largest_change
+from tests.training.test_trainer import ROWS, arguments, heard, largest_change, sounds
 
 LLAMA = {"attn": "entmax15"}
 
@@ -239,6 +240,16 @@ def learnt(tmp_path_factory):
     args = TrainingArguments(str(tmp_path_factory.mktemp("dense")), report_to=[], **options)
     Trainer(model, args, train_dataset=rows()).train()
     return model.eval()
+
+
+def test_a_loss_that_is_a_sum_over_rows_has_the_same_increase_in_parts(tmp_path):
+    increases = []
+    for batch in (ROWS, 2):
+        teacher = heard(Wav2Vec2ForCTC)
+        options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": ROWS // batch}
+        trainer = budgeted(sparsify(copy.deepcopy(teacher), **LLAMA), tmp_path, teacher, sounds(), **options)
+        increases.append(trainer.state.log_history[0]["loss_increase"])
+    assert increases[1] == pytest.approx(increases[0], abs=1e-4)
 
 
 @pytest.mark.parametrize("adapted", [False, True])

@@ -7,7 +7,15 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftMixedModel, get_peft_model
 from torch import nn
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Trainer, TrainingArguments
+from transformers import (
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Trainer,
+    TrainingArguments,
+    Wav2Vec2Config,
+    Wav2Vec2ForCTC,
+    Wav2Vec2ForSequenceClassification,
+)
 from transformers.hyperparameter_search import ALL_HYPERPARAMETER_SEARCH_BACKENDS
 from transformers.trainer_utils import HPSearchBackend
 
@@ -79,6 +87,49 @@ def test_accumulation_equals_one_big_batch(name, trainer_class, settings, tmp_pa
     moved = largest_change(start, whole)
     assert moved > 1e-3
     assert largest_change(parts, whole) < 1e-6 * max(1, moved)
+
+
+def heard(model_class, **options):
+    """A dense model of sound, without a language-model head."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 9, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_labels": 9}
+    sizes |= {"intermediate_size": 16, "conv_dim": (8,), "conv_kernel": (10,), "conv_stride": (5,)}
+    sizes |= {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "apply_spec_augment": False}
+    sizes |= {f"{part}_dropout": 0.0 for part in ("hidden", "attention", "feat_proj", "final")} | {"layerdrop": 0.0}
+    return model_class(Wav2Vec2Config(**sizes, **options))
+
+
+def sounds(of_rows=False):
+    """Made-up sounds, with a label for each row or several in it."""
+    labels = tokens(ROWS, 3, seed=2).clamp(1, 8)
+    columns = {"input_values": tokens(ROWS, 60).float() / 23, "labels": labels[:, 0] if of_rows else labels}
+    return Dataset.from_dict({name: value.tolist() for name, value in columns.items()})
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, SparseTrainer])
+@pytest.mark.parametrize(
+    ("model_class", "reduction"),
+    [(Wav2Vec2ForCTC, "sum"), (Wav2Vec2ForCTC, "mean"), (Wav2Vec2ForSequenceClassification, "sum")],
+)
+def test_accumulation_of_sums_and_means_without_a_head_equals_one_big_batch(
+    model_class, reduction, trainer_class, tmp_path
+):
+    data, losses_seen = sounds(of_rows=model_class is Wav2Vec2ForSequenceClassification), []
+    for batch in (ROWS, 2):
+        options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": ROWS // batch}
+        model = sparsify(heard(model_class, ctc_loss_reduction=reduction), attn="entmax15")
+        trainer = trainer_class(model, arguments(tmp_path, **options), train_dataset=data)
+        trainer.train()
+        losses_seen.append(trainer.state.log_history[0]["loss"])
+    assert losses_seen[1] == pytest.approx(losses_seen[0], rel=1e-4)
+
+
+def test_a_class_without_a_head_may_say_that_its_losses_add_up():
+    class Summing(Wav2Vec2ForSequenceClassification):
+        accepts_loss_kwargs = True
+
+    assert sparsify(heard(Summing), attn="entmax15").accepts_loss_kwargs
+    assert not sparsify(heard(Wav2Vec2ForSequenceClassification), attn="entmax15").accepts_loss_kwargs
 
 
 def test_the_stock_trainer_accumulates_this_dense_model_wrongly(tmp_path):
