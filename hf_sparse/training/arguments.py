@@ -17,8 +17,8 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
     """``Seq2SeqTrainingArguments`` (all of ``TrainingArguments`` among them) with six more.
 
     Args:
-        sparse_label_smoothing: share of the uniform distribution in the training targets, in [0, 1]; inside the loss of
-            the head's map.
+        sparse_label_smoothing: share of the uniform distribution in the training targets, in [0, 1], inside the loss
+            of the head's map.
         distillation_weight: the dense teacher's part in the training loss, in [0, 1]; see ``SparseTrainer``.
         suppression_weight: price of the softmax mass outside the head's support, at least 0; for a model that is to be
             decoded dense (``docs/training.md``).
