@@ -15,7 +15,14 @@ from .hub import attach_as_saved, check_loaded
 from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
-from .model.patch import ON_IMPORT, Patch, Registration, install_where_imported
+from .model.patch import (
+    ON_IMPORT,
+    Patch,
+    Registration,
+    forget_imports,
+    install_once_imported,
+    install_where_imported,
+)
 from .model.peft_guard import OF_PEFT
 from .model.saved_config import block_of, check_adapter
 from .model.seal import read_sealed, write_sealed
@@ -163,13 +170,15 @@ PATCHES: tuple[Patch | Registration, ...] = (
 
 
 def install() -> None:
-    """Install every patch whose trigger is the import of this package."""
+    """Install every patch whose trigger is the import of this package, and those of PEFT once that is imported."""
     for patch in PATCHES:
         if patch.trigger == ON_IMPORT:
             patch.install()
+    install_once_imported("peft", OF_PEFT)
 
 
 def uninstall() -> None:
     """Undo all of it, late patches too."""
+    forget_imports()
     for patch in PATCHES:
         patch.uninstall()

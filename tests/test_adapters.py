@@ -104,6 +104,26 @@ def test_nothing_opens_an_adapter_without_this_package(config, base, tmp_path):
     assert is_sparse(from_pretrained(path))
 
 
+ONCE_IMPORTED = """
+import sys
+import hf_sparse
+from importlib.util import find_spec
+assert find_spec("peft") and "peft" not in sys.modules
+from peft import AutoPeftModelForCausalLM
+print(hf_sparse.is_sparse(AutoPeftModelForCausalLM.from_pretrained(sys.argv[1])))
+"""
+
+
+def test_an_adapter_opens_whichever_package_is_imported_first(tmp_path):
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(base)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(task_type="CAUSAL_LM", **LORA))
+    model.save_pretrained(adapter)
+    for code in (ONCE_IMPORTED, "import peft\n" + ONCE_IMPORTED.replace('and "peft" not in sys.modules', "")):
+        run = subprocess.run([sys.executable, "-c", code, adapter], capture_output=True, text=True)
+        assert run.stdout.splitlines()[-1:] == ["True"], run.stderr
+
+
 @torch.no_grad()
 def test_an_adapter_is_not_swapped_into_another_model(base, tmp_path):
     adapted(base).save_pretrained(tmp_path / "adapter")

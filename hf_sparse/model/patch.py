@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 _ORIGINAL = "_hf_sparse_original"
@@ -95,6 +99,46 @@ def install_where_imported(patches: Iterable[Patch]) -> None:
     """Install those patches whose owner's module was imported."""
     for patch in patches:
         if patch.owner.partition(":")[0] in sys.modules:
+            patch.install()
+
+
+def install_once_imported(package: str, patches: Iterable[Patch]) -> None:
+    """Install patches of a package now if it was imported, else at the end of its import, by whomever."""
+    if package in sys.modules:
+        for patch in patches:
+            patch.install()
+    elif not any(isinstance(finder, _AtImport) and finder.package == package for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AtImport(package, tuple(patches)))
+
+
+def forget_imports() -> None:
+    """Wait for no import any more."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AtImport)]
+
+
+@dataclass(frozen=True)
+class _AtImport(MetaPathFinder):
+    """Finds a package as others do, who may only look for it, and installs patches once it has run."""
+
+    package: str
+    patches: tuple[Patch, ...]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self.package:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            loader.exec_module = partial(self._run, loader.exec_module)
+        return spec
+
+    def _run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        execute(module)
+        for patch in self.patches:
             patch.install()
 
 

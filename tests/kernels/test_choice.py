@@ -170,7 +170,7 @@ def test_triton_is_never_auto_on_the_cpu_and_says_why_it_cannot_run(monkeypatch)
         with pytest.raises(KernelUnavailable, match=message):
             entmax15(z, impl="triton")
     monkeypatch.setattr("hf_sparse.kernels._triton_device.find_spec", lambda name: None)
-    with pytest.raises(KernelUnavailable, match=r"triton is not installed: pip install hf_sparse\[gpu\]"):
+    with pytest.raises(KernelUnavailable, match=r"triton is not installed: pip install 'hf_sparse\[gpu\]'"):
         entmax15(Z, impl="triton")
     monkeypatch.setenv("HF_SPARSE_TRITON", "0")
     with pytest.raises(KernelUnavailable, match="HF_SPARSE_TRITON=0 turns the Triton kernels off"):
