@@ -164,6 +164,15 @@ def test_an_adapter_with_a_loss_of_its_own_is_refused_under_a_sparse_head():
             assert model(**inputs, labels=tokens()).loss.isfinite()
 
 
+def test_a_model_saved_beside_the_adapter_of_a_dense_one_leaves_that_alone(base, tmp_path):
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**LORA)).save_pretrained(tmp_path)
+    adapter = (tmp_path / "adapter_config.json").read_text()
+    sparsify(AutoModelForCausalLM.from_pretrained(base), attn="entmax15").save_pretrained(tmp_path)
+    assert (tmp_path / "adapter_config.json").read_text() == adapter
+    assert not (tmp_path / ADAPTER_SETTINGS).exists()
+    assert "This is an adapter" not in (tmp_path / "README.md").read_text()
+
+
 def test_an_adapter_under_its_own_name_has_its_settings_beside_it(base, tmp_path):
     save_pretrained(adapted(base, adapter_name="mine"), tmp_path / "adapter")
     loaded = from_pretrained(tmp_path / "adapter" / "mine", adapter_name="other")

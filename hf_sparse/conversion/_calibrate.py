@@ -56,8 +56,8 @@ def calibrate(
     No weight changes. Attention first: from the dense model's scores, recorded in one pass, each head gets the
     temperature at which its weights q are closest to its softmax p, in ``||q - p||^2``, and the alpha at which that
     costs least for the keys it keeps. Then, under that attention, the head: without a goal the temperature at which
-    its loss against the dense model's distribution is smallest (alpha-ReLU's with its
-    tau, centered or not, whichever is closer), with one alpha and temperature together. Softmax stays softmax.
+    its loss against the dense model's distribution is smallest (alpha-ReLU's with its tau, centered or not, whichever
+    is closer), with one alpha and temperature together. Softmax stays softmax.
 
     Settings are fitted on three quarters of the batches and judged on the others: of what attention was and what was
     fitted, the closest output wins, and without a goal the head keeps its settings where fitted ones are no closer.

@@ -71,7 +71,14 @@ def sparsity_section(
     return "\n".join([*lines, "<!-- end hf_sparse -->"])
 
 
-def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, load_from: str = HERE) -> None:
+def update_card(
+    folder: str | Path,
+    config: SparseConfig,
+    figures: Any = None,
+    load_from: str = HERE,
+    *,
+    is_adapter: bool | None = None,
+) -> None:
     """Write the section into ``README.md`` of a saved model: in place of the section there, else at the end.
 
     Args:
@@ -79,6 +86,7 @@ def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, l
         config: the model's settings; ``hf_sparse`` and the names of its maps are added to the card's tags.
         figures: see ``sparsity_section``.
         load_from: see ``sparsity_section``.
+        is_adapter: see ``sparsity_section``; None looks for an adapter in the folder.
 
     Raises:
         ValueError: the metadata of the card that is there cannot be read.
@@ -88,7 +96,9 @@ def update_card(folder: str | Path, config: SparseConfig, figures: Any = None, l
     path = Path(folder, "README.md")
     card = ModelCard(path.read_text(encoding="utf-8") if path.exists() else NEW_CARD)
     metadata: Any = card.data
-    section = sparsity_section(config, figures, load_from, is_adapter=Path(folder, "adapter_config.json").exists())
+    if is_adapter is None:
+        is_adapter = Path(folder, "adapter_config.json").exists()
+    section = sparsity_section(config, figures, load_from, is_adapter=is_adapter)
     text, found = SECTION.subn(lambda _: section, card.text, count=1)
     tags = list(metadata.tags or [])
     metadata.tags = [*tags, *(tag for tag in ("hf_sparse", *config.map_names) if tag not in tags)]

@@ -117,8 +117,10 @@ class SparseModel:
         cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", args[0] if args else True):
             state = sparse_state(cast(Any, self))
-            update_card(Path(save_directory), state.config, state.figures)
-            save_adapter_settings(cast(Any, self), Path(save_directory))
+            folder, is_adapter = Path(save_directory), getattr(self, "_hf_peft_config_loaded", False)
+            update_card(folder, state.config, state.figures, is_adapter=is_adapter)
+            if is_adapter:  # else one that lies there is another model's
+                save_adapter_settings(cast(Any, self), folder)
 
     def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: object, **kwargs: object) -> Any:
         """Refresh the model card before every upload."""

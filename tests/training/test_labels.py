@@ -16,7 +16,7 @@ from transformers import (
 from hf_sparse import SparseTrainer, SparseTrainingArguments, raw_scores, sparsify
 from hf_sparse.losses import entmax15_loss
 from hf_sparse.training.labels import counted, shifts_labels
-from tests.tiny_models import tiny_model
+from tests.tiny_models import spread, tiny_model
 
 
 def xlnet():
@@ -71,13 +71,16 @@ def test_a_decoder_that_shifts_nothing_is_trained_on_the_mean_over_its_labels(tm
 
 def test_rows_of_several_choices_are_trained(tmp_path):
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
-    model = sparsify(GPT2DoubleHeadsModel(GPT2Config(vocab_size=23, **sizes)), head="entmax15")
+    model = sparsify(spread(GPT2DoubleHeadsModel(GPT2Config(vocab_size=23, **sizes))), head="entmax15")
     ids = torch.randint(3, 23, (2, 8), generator=torch.Generator().manual_seed(0))
     row = {"input_ids": ids, "labels": ids, "mc_token_ids": torch.tensor([7, 7]), "mc_labels": torch.tensor(1)}
     arguments = SparseTrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
     trainer = SparseTrainer(model, arguments, train_dataset=[row, row])
     assert trainer.train().training_loss > 0
-    assert trainer.evaluate([row])["eval_head_support"] <= 23
+    with torch.no_grad():
+        logits = model.eval()(ids[None], mc_token_ids=row["mc_token_ids"][None]).logits
+    support = (logits[..., :-1, :].exp() > 0).sum(-1).double().mean()
+    assert trainer.evaluate([row])["eval_head_support"] == pytest.approx(float(support))
 
 
 def test_a_model_without_a_loss_for_labels_alone_shifts_nothing_and_is_trained(tmp_path):
