@@ -30,6 +30,7 @@ import triton
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from triton.testing import do_bench
 
 from hf_sparse import sparsify
@@ -114,11 +115,18 @@ class Report:
         except FAILURES as error:
             self.add(section.__name__, "inputs", "all that follow", lambda error=error: {"failed": described(error)})
 
-    def compare(self, section: str, case: str, runs: dict[str, Callable[[], Any]], **about: float) -> None:
+    def compare(
+        self,
+        section: str,
+        case: str,
+        runs: dict[str, Callable[[], Any]],
+        clock: Callable[[Callable[[], Any]], dict[str, float]] | None = None,
+        **about: float,
+    ) -> None:
         """Time the runs; ratios are to the first that works, and every row says what the case is about."""
         baseline: dict[str, Any] = {}
         for name, run in runs.items():
-            row = self.add(section, case, name, lambda run=run: timed(run) | about)
+            row = self.add(section, case, name, lambda run=run: (clock or timed)(run) | about)
             if "ms" in row and baseline:
                 row |= {"ratio": row["ms"] / baseline["ms"], "baseline": baseline["candidate"]}
                 self.write()
@@ -154,6 +162,29 @@ def timed(run: Callable[[], Any]) -> dict[str, float]:
     run()
     peak = torch.cuda.max_memory_allocated() - held
     return {"ms": do_bench(run, warmup=20, rep=80, return_mode="median"), "peak_mb": peak / 2**20}
+
+
+def replayed(run: Callable[[], Any]) -> dict[str, float]:
+    """Milliseconds of a call as one CUDA graph: what the GPU takes, without the host, which launches the kernels."""
+    if SMOKE:
+        return timed(run)
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        run()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return {"ms": do_bench(graph.replay, warmup=20, rep=80, return_mode="median")}
+
+
+def once(run: Callable[[], Any]) -> dict[str, float]:
+    """Milliseconds of the second call, for what is long and compiles in its first."""
+    run()
+    start = time.perf_counter()
+    run()
+    return {"ms": 1e3 * (time.perf_counter() - start)}
 
 
 def stop(signum: int, frame: Any) -> None:
@@ -347,10 +378,9 @@ def rows(report: Report) -> None:
             "cross_entropy": lambda z, y=y: F.cross_entropy(z, y),
             "cross_entropy of float32, as Transformers'": lambda z, y=y: F.cross_entropy(z.float(), y),
         } | {name: lambda z, loss=loss, y=y: loss(z, y, impl="triton") for name, loss in LOSSES.items()}
-        report.compare(
-            "rows, forward + backward", f"{len(z)} x {vocabulary}",
-            {name: with_gradients(loss, z) for name, loss in candidates.items()},
-        )  # fmt: skip
+        case, runs = f"{len(z)} x {vocabulary}", {name: with_gradients(loss, z) for name, loss in candidates.items()}
+        report.compare("rows, forward + backward", case, runs)
+        report.compare("rows, forward + backward", f"{case}, as a CUDA graph", runs, replayed)
 
 
 def fused(report: Report) -> None:
@@ -395,8 +425,6 @@ def training_step(
     length: int, head_dim: int, num_layers: int, vocabulary: int, maps: dict[str, Any]
 ) -> Callable[[], None]:
     """Forward and backward of a Llama with 16 heads, 4 of them with keys of their own."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     config = LlamaConfig(
         vocab_size=vocabulary, hidden_size=16 * head_dim, intermediate_size=44 * head_dim,
         num_hidden_layers=num_layers, num_attention_heads=16, num_key_value_heads=4, use_cache=False,
@@ -459,17 +487,16 @@ def attention(report: Report) -> None:
 def others(report: Report) -> None:
     """adasplash tunes itself for minutes at every new length, FlexAttention is compiled: they come last."""
     heads, dim = (2, 16) if SMOKE else (16, 128)
-    for length in (48,) if SMOKE else (8192, 2048):
+    for length in (48,) if SMOKE else (2048, 8192):
         for density in DENSITIES:
             inputs = local_inputs(length, heads, heads, dim, width_for(density, length, dim), batch_of(length))
             attends = {"adasplash 2": adasplash, "flash entmax15": flash}
             if not SMOKE:  # on the CPU torch's FlexAttention gives no gradients
                 attends["FlexAttention entmax15"] = flex
-            report.compare(
-                "attention, forward + backward", f"T = {length}, density {density}, others",
-                {name: with_gradients(attend, *inputs) for name, attend in attends.items()},
-                **described_by(length, density),
-            )  # fmt: skip
+            case, about = f"T = {length}, density {density}, others", described_by(length, density)
+            runs = {name: with_gradients(attend, *inputs) for name, attend in attends.items()}
+            report.compare("attention, forward + backward", case, runs, **about)
+            report.compare("attention, forward + backward", f"{case}, as a CUDA graph", runs, replayed, **about)
 
 
 def decode(report: Report) -> None:
@@ -481,6 +508,77 @@ def decode(report: Report) -> None:
         attends = {"SDPA": partial(F.scaled_dot_product_attention, enable_gqa=True), "entmax15": one_query}
         runs = {name: partial(attend, q, k, v) for name, attend in attends.items()}
         report.compare("decode, one query", f"T = {length}", runs)
+        report.compare("decode, one query", f"T = {length}, as a CUDA graph", runs, replayed)
+
+
+def language_model(dtype: torch.dtype, maps: dict[str, Any], **sizes: int) -> PreTrainedModel:
+    """A Llama with random weights, made sparse by ``maps``, none of whose strings ends before it is long enough."""
+    config = LlamaConfig(**sizes, max_position_embeddings=2048, eos_token_id=None, pad_token_id=0)
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        model = LlamaForCausalLM(config).to(dtype).eval()
+    return sparsify(model, **maps) if maps else model
+
+
+def strings(model: PreTrainedModel, prompts: list[list[int]], length: int, **options: Any) -> list[list[int]]:
+    """Greedy continuations of prompts of one length, each of ``length`` tokens."""
+    ids = torch.tensor(prompts, device=DEVICE)
+    mask = torch.ones_like(ids)
+    out = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=length, **options)
+    return out[:, ids.shape[1] :].tolist()
+
+
+def batch_strings(model: PreTrainedModel, prompts: list[list[int]], length: int) -> list[list[int]]:
+    """The same of prompts of any length, which continuous batching decodes."""
+    settings = GenerationConfig(do_sample=False, max_new_tokens=length, eos_token_id=-1, pad_token_id=0)
+    found = model.generate_batch(prompts, generation_config=settings, progress_bar=False)
+    return [output.generated_tokens for output in found.values()]
+
+
+BOTH: dict[str, Any] = {"attn": "entmax15", "head": "entmax15"}
+TINY = {
+    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+LARGE = {
+    "vocab_size": 32_000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 4,
+    "num_attention_heads": 16, "num_key_value_heads": 4,
+}  # fmt: skip
+
+
+def generation(report: Report) -> None:
+    """Strings of a model, with the graph that Transformers compiles over a static cache, and many requests at once.
+
+    A model's weights are random here, so that attention is dense, and every step costs what it can cost at most.
+    """
+    model, length = language_model(torch.float32, BOTH, **TINY), 4 if SMOKE else 24
+    prompts = torch.randint(1, 300, (3, 10), generator=torch.Generator().manual_seed(0)).tolist()
+    expected = strings(model, prompts, length)
+    for name, decode_all in {
+        "over a static cache, compiled": partial(strings, cache_implementation="static"),
+        "by continuous batching": batch_strings,
+    }.items():
+        report.add("check", "generate", name, lambda run=decode_all: same(run(model, prompts, length), expected))
+    sizes, batch, length, before = (TINY, 2, 4, 8) if SMOKE else (LARGE, 8, 64, 512)
+    prompts = torch.randint(1, 300, (batch, before), generator=torch.Generator().manual_seed(0)).tolist()
+    models = {
+        "softmax": language_model(DTYPE, {}, **sizes),
+        "entmax15 attention and head": language_model(DTYPE, BOTH, **sizes),
+    }
+    for how, decode_all in {
+        "a kernel after the other": strings,
+        "compiled over a static cache": partial(strings, cache_implementation="static"),
+        "continuous batching": batch_strings,
+    }.items():
+        runs = {name: partial(decode_all, model, prompts, length) for name, model in models.items()}
+        report.compare("generate", f"{batch} strings of {length} tokens after {before}, {how}", runs, once)
+
+
+def same(actual: list[list[int]], expected: list[list[int]]) -> dict[str, Any]:
+    """How large a share of the tokens differs."""
+    pairs = [pair for ours, theirs in zip(actual, expected, strict=True) for pair in zip(ours, theirs, strict=True)]
+    differing = sum(a != b for a, b in pairs) / len(pairs)
+    return {"errors": [differing], "verdict": "WRONG" if differing else "right"}
 
 
 # By when each is over, in seconds from the start; what one leaves is the next one's. The interpreter is in no hurry.
@@ -491,9 +589,10 @@ SECTIONS = {
         rows: 140,
         fused: 190,
         decode: 215,
-        models: 250,
-        attention: 420,
-        others: 510,
+        generation: 330,
+        models: 365,
+        attention: 535,
+        others: 685,
     }.items()
 }
 

@@ -156,7 +156,7 @@ def require(holds: torch.Tensor, error: Callable[[], Exception]) -> None:
     ValueError: both must hold
     """
     if holds.is_cuda and torch.version.hip is None:
-        torch._assert_async(holds.all())
+        torch._assert_async(holds.all() if holds.dim() else holds)
     elif not bool(holds.all()):
         raise error()
 
@@ -182,12 +182,13 @@ def class_indices(target: torch.Tensor, num_classes: int, ignore_index: int) -> 
         raise TypeError(f"target must hold class indices (int64), was {target.dtype}")
     target = target.long()  # in a narrow dtype ignore_index and V would wrap around, and be classes
     counted = target != ignore_index
+    y = target * counted
     if is_readable(target):
-        valid = ~counted | ((target >= 0) & (target < num_classes))
+        valid = (y >= 0) & (y < num_classes)
         require(
             valid,
             lambda: IndexError(
                 f"target must be in [0, {num_classes}) or {ignore_index} (ignored), was {int(target[~valid][0])}"
             ),
         )
-    return target.masked_fill(~counted, 0), counted
+    return y, counted

@@ -40,6 +40,17 @@ def sum_to_one(scores: Tensor) -> Tensor:
 
     Half precision cannot hold them so well that their exponentials sum to one; a row is then told by its floor.
     """
-    is_half = torch.finfo(scores.dtype).eps > _SUM_TO_ONE / 10
-    total = upcast(scores).logsumexp(-1).abs()
-    return (total < 0.1) & on_floor(scores).any(-1) if is_half else total < _SUM_TO_ONE
+    return with_zeros(scores) if _is_half(scores) else _total_is_one(scores)
+
+
+def with_zeros(scores: Tensor) -> Tensor:
+    """Whether rows of ``scores`` (..., V) hold logarithms of distributions that have zeros: (...), bool."""
+    return _total_is_one(scores) & on_floor(scores).any(-1)
+
+
+def _total_is_one(scores: Tensor) -> Tensor:
+    return (upcast(scores).exp().sum(-1) - 1).abs() < (0.1 if _is_half(scores) else _SUM_TO_ONE)
+
+
+def _is_half(scores: Tensor) -> bool:
+    return torch.finfo(scores.dtype).eps > _SUM_TO_ONE / 10

@@ -107,13 +107,12 @@ def _alpha_per_row(alpha: Tensor, logits: Tensor) -> Tensor:
 
 
 def _row_weight(y: Tensor, counted: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """``<weight, y>`` of each row that counts, 0 of the others: (N,)."""
-    row_weight = counted.to(dtype)
+    """``<weight, y>`` of each row that counts, 0 of the others: (N,); without a weight bool, the rows that count."""
     if weight is None:
-        return row_weight
+        return counted
     weight = weight.to(dtype)
     # Not a matrix product, which autocast would round.
-    return row_weight * ((y.to(dtype) * weight).sum(-1) if y.is_floating_point() else weight[y])
+    return counted * ((y.to(dtype) * weight).sum(-1) if y.is_floating_point() else weight[y])
 
 
 def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: MapSettings) -> Tensor:

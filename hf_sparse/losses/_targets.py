@@ -16,7 +16,7 @@ from ..functional.arguments import (
     items_divisor,
     require,
 )
-from ..functional.log_zero import on_floor, sum_to_one
+from ..functional.log_zero import on_floor, with_zeros
 from ..functional.rows import accumulation_dtype, is_readable
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.
@@ -79,10 +79,9 @@ def check_logits(logits: Tensor, weight: Tensor | None = None) -> None:
         )
     if is_readable(logits) and logits.numel() > 0:
         row = logits.detach().reshape(-1, logits.shape[-1])[0]
-        has_zeros = on_floor(row).any()
-        if row.is_cuda or bool(has_zeros):
+        if row.is_cuda or bool(on_floor(row).any()):
             require(
-                ~(has_zeros & sum_to_one(row)),
+                ~with_zeros(row),
                 lambda: ValueError(
                     "logits are log-probabilities of a sparse distribution, from a call of a sparse model without "
                     "labels; pass labels to the model, which computes this loss, or take raw scores inside "
@@ -169,7 +168,7 @@ def reduce_rows(
 
     Args:
         loss: (N,).
-        row_weight: (N,), in the dtype of the losses.
+        row_weight: (N,), in the dtype of the losses; or bool, the rows that count, with a weight of 1.
         shape: shape of the targets, for ``reduction="none"``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         num_items: divisor of the mean, so that gradient accumulation can divide by the items of all its batches; by
@@ -178,15 +177,18 @@ def reduce_rows(
     Raises:
         ValueError: a number of items of 0, though some rows have weight.
     """
-    loss = torch.where(row_weight == 0, 0.0, loss) * row_weight
+    counted = row_weight if row_weight.dtype == torch.bool else row_weight != 0
+    loss = torch.where(counted, loss, 0.0)
+    if row_weight is not counted:
+        loss = loss * row_weight
     if reduction == "none":
         return loss.reshape(shape)
     if reduction == "sum":
         return loss.sum()
     if num_items is not None:
-        return loss.sum() / items_divisor(num_items, row_weight != 0, loss.dtype)
+        return loss.sum() / items_divisor(num_items, counted, loss.dtype)
     total = row_weight.sum()
-    return loss.sum() / torch.where(total == 0, 1.0, total)
+    return loss.sum() / (total + (total == 0))
 
 
 def score_gradient(p: Tensor, y: Tensor, grad: Tensor) -> Tensor:

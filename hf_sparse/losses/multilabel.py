@@ -44,7 +44,7 @@ def sparsegen_lin_hinge_loss(logits: Tensor, labels: Tensor, lam: float = 0.0, *
     eta, counted = _label_distribution(logits, labels)
     z = logits.reshape(eta.shape).to(eta.dtype)
     loss = _pairwise_hinge(z / (1 - lam) - eta, eta > 0)
-    return reduce_rows(loss, counted.to(loss.dtype), logits.shape[:-1], reduction)
+    return reduce_rows(loss, counted, logits.shape[:-1], reduction)
 
 
 def sparsehourglass_hinge_loss(logits: Tensor, labels: Tensor, q: float = 1.0, *, reduction: str = "mean") -> Tensor:
@@ -81,7 +81,7 @@ def sparsehourglass_hinge_loss(logits: Tensor, labels: Tensor, q: float = 1.0, *
     num_classes = z.shape[-1]
     inverse_scale = (z.sum(-1, keepdim=True).abs() + num_classes * q) / (1 + num_classes * q)
     loss = _pairwise_hinge(z - eta * inverse_scale, eta > 0)
-    return reduce_rows(loss, counted.to(loss.dtype), logits.shape[:-1], reduction)
+    return reduce_rows(loss, counted, logits.shape[:-1], reduction)
 
 
 def sparsemax_huber_loss(logits: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:

@@ -58,4 +58,4 @@ def suppression_loss(
     z = upcast(logits).reshape(-1, logits.shape[-1])
     kept = (p.detach().reshape(z.shape) > 0).scatter(-1, y[:, None], True)
     loss = z.logsumexp(-1) - z.masked_fill(~kept, -torch.inf).logsumexp(-1)
-    return reduce_rows(loss, counted.to(loss.dtype), target.shape, reduction, num_items)
+    return reduce_rows(loss, counted, target.shape, reduction, num_items)

@@ -154,7 +154,7 @@ def linear_fenchel_young_loss(
         regularizer = partial(MAPS[base].loss_regularizer(), **base_settings)
         one_hot, smoothed = smoothed_one_hot(len(weight), label_smoothing, loss.dtype, loss.device)
         loss = loss + (regularizer(smoothed) - regularizer(one_hot))
-    return reduce_rows(loss, counted.to(loss.dtype), target.shape, reduction, num_items)
+    return reduce_rows(loss, counted, target.shape, reduction, num_items)
 
 
 def _row_losses(weight: Tensor, base: str, settings: dict[str, float], impl: str, chunk_size: int | None) -> RowLosses:
