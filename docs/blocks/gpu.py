@@ -62,11 +62,16 @@ def gpu_benchmark() -> str:
     lines = [f"{len(checks)} comparisons with float64, {wrong} of them wrong; largest relative error {error:.1e}."]
     for section in dict.fromkeys(row["section"] for row in result["rows"] if "ms" in row):
         lines += ["", *_times(section, [row for row in result["rows"] if row["section"] == section])]
-    for row in result["rows"]:
-        if why := row.get("failed") or row.get("missing") or row.get("skipped"):
-            lines += ["", f"Not measured: {row['section']}, {row['candidate']} ({why})."]
+    reasons = {
+        f"Not measured: {row['section']}, {row['candidate']} ({why})."
+        for row in result["rows"]
+        if (why := row.get("failed") or row.get("missing") or row.get("skipped"))
+    }
+    for reason in sorted(reasons):
+        lines += ["", reason]
     machine = result["machine"]
-    where = f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}, commit {machine['commit'][:10]}"
+    commits = sorted({row.get("commit") or machine["commit"] for row in result["rows"]})
+    where = f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}, commit {', '.join(commits)}"
     return "\n".join([*lines, "", f"Milliseconds, the ratio to the first column, and peak memory. {where}."])
 
 
@@ -84,5 +89,8 @@ def _time(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
     ratio = f" ({row['ratio']:.2f})" if "ratio" in row else ""
-    memory = f", {row['peak_mb'] / 1024:.1f} GB" if row["peak_mb"] >= 1000 else f", {row['peak_mb']:.0f} MB"
-    return f"{row['ms']:.3g}{ratio}{memory}"
+    memory = ""
+    if "peak_mb" in row:
+        memory = f", {row['peak_mb'] / 1024:.1f} GB" if row["peak_mb"] >= 1000 else f", {row['peak_mb']:.0f} MB"
+    milliseconds = f"{row['ms']:.3g}" if row["ms"] < 1000 else f"{row['ms']:.0f}"
+    return f"{milliseconds}{ratio}{memory}"

@@ -23,7 +23,7 @@ def test_the_gpu_benchmark_runs_in_the_interpreter_and_finds_the_kernels_right(t
     subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
     rows = json.loads(out.read_text())["rows"]
     assert {row["section"].partition(",")[0] for row in rows} == {
-        "check", "rows", "fused linear loss", "attention", "decode", "training step",
+        "check", "rows", "fused linear loss", "attention", "decode", "generate", "training step",
     }  # fmt: skip
     assert all(row["verdict"] == "right" for row in rows if row["section"] == "check")
     assert not any("failed" in row or "skipped" in row for row in rows)
