@@ -92,9 +92,9 @@ def counted(seeds: Sequence[object]) -> str:
     return f" (means of {len(ALPHAS)} maps in attention, {len(seeds)} seed{'s' if len(seeds) > 1 else ''})"
 
 
-def ensembles_help() -> Outcome:
+def ensembles_help(grid: str) -> Outcome:
     """Compare the accuracy of each ensemble with the mean of its members."""
-    records, pairs = runs(GRIDS["eight_languages"]), {}
+    records, pairs = runs(GRIDS[grid]), {}
     for record in records:
         if members := record["settings"]["members"]:
             single = Mean([other["figures"]["accuracy"] for other in records if other["run"] == members])
