@@ -260,6 +260,17 @@ def test_the_parts_of_an_encoder_decoder_are_loaded_without_the_kinds_they_lack(
     assert torch.equal(encoder(tokens()).last_hidden_state, model.encoder(tokens()).last_hidden_state)
 
 
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+def test_a_part_of_an_encoder_decoder_keeps_the_lists_of_the_whole_when_it_is_saved(kind, tmp_path):
+    model = sparsify(tiny_model("t5"), attn={kind: ["entmax15", None], "encoder": ["sparsemax", "entmax15"]})
+    model.save_pretrained(tmp_path / "whole")
+    encoder = T5EncoderModel.from_pretrained(tmp_path / "whole")
+    encoder.save_pretrained(tmp_path / "part")
+    again = T5EncoderModel.from_pretrained(tmp_path / "part")
+    assert sparse_config(again) == sparse_config(encoder)
+    assert torch.equal(again(tokens()).last_hidden_state, model.encoder(tokens()).last_hidden_state)
+
+
 ON_DISK = ("model.layers.1", "lm_head")
 DIVIDED = dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.norm", "model.rotary_emb"), "cpu")
 PLACES = {

@@ -203,8 +203,15 @@ def answer(model: PreTrainedModel, batch: Batch) -> Answer:
     answer, the rows are the scores of its start and of its end, and the classes are the positions.
 
     Raises:
-        ValueError: see ``scored``; or an output with none of these.
+        ValueError: see ``scored``; or an output with none of these, or with NaN in it.
     """
+    found = _answer(model, batch)
+    if bool(found.rows.amax(-1).isnan().any()):
+        raise ValueError(f"the output of this {type(model).__name__} is NaN; look at its weights and inputs")
+    return found
+
+
+def _answer(model: PreTrainedModel, batch: Batch) -> Answer:
     if batch.get("labels") is not None:
         return Answer(*scored(model, batch), is_logits=True)
     with dense_head(model):

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 _SPACES = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
-# Control characters, what turns the direction of a text, and what XML, and so a picture, cannot hold.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+# Control characters, what turns the direction of a text or has no width, and what XML, and so a picture, cannot hold.
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 
 
 def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
@@ -41,8 +43,18 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None =
         if token.startswith("▁"):  # SentencePiece drops the space where a text begins
             text = " " + text.replace("▁", " ").lstrip(" ")
         text = text.translate(_SPACES)
-        labels.append(_CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text))
+        labels.append(visible(text))
     return labels
+
+
+def visible(text: str) -> str:
+    """A text with the codes of its control characters, but for line breaks.
+
+    >>> visible("red\\x1b[31m")
+    'red\\\\x1b[31m'
+    """
+    codes = (_CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), line) for line in text.split("\n"))
+    return "\n".join(codes)
 
 
 def columns(label: str) -> int:

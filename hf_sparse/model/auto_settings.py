@@ -39,11 +39,16 @@ def tau_of_head(model: PreTrainedModel, head_map: MapConfig, before: DryRun) -> 
         before: a run of the model.
 
     Raises:
-        ValueError: the run did not call the head.
+        ValueError: the run did not call the head, or gave it NaN.
     """
     if before.hidden_rms is None:
         raise ValueError(
             f'tau="auto" reads the input of the head, which {type(model).__name__} did not call; give tau a number'
+        )
+    if not math.isfinite(before.hidden_rms):
+        raise ValueError(
+            f'tau="auto" reads the input of the head, which is NaN or infinite in this {type(model).__name__}; look '
+            "at its weights"
         )
     head = model.get_output_embeddings()
     settings = {"temperature": head_map.temperature, "centered": head_map.centered}

@@ -89,6 +89,7 @@ class SparseState:
         children: modules that lead to its attention, with their children; see ``check_late_attention``.
         scored_by_loss: whether labels are scored by the loss of the head's map; see ``LabelScores``.
         screen: how ``generate`` computes the logits of its head.
+        target: where training moves its settings to; None where they are not on the way.
     """
 
     settings: SparseConfig
@@ -103,6 +104,7 @@ class SparseState:
     children: Children = field(default_factory=list, repr=False)
     scored_by_loss: bool = False
     screen: HeadScreen = field(default_factory=HeadScreen, repr=False)
+    target: SparseConfig | None = None
 
     @property
     def config(self) -> SparseConfig:

@@ -13,7 +13,7 @@ from transformers.trainer_callback import ExportableState
 from ..config import MapConfig, SparseConfig
 from ..functional.arguments import check_count
 from ..model.attach import change_settings
-from ..model.state import sparse_config
+from ..model.state import sparse_config, sparse_state
 from ..settings import SettingValue
 
 # From the share of the annealing steps done, in [0, 1), to the share of the way gone; at 1 all of it is.
@@ -125,14 +125,15 @@ class AnnealingCallback(TrainerCallback, ExportableState):
                 "give fewer, or a share such as 0.5"
             )
         # A model loaded from a checkpoint has the settings of the way; the target is in the checkpoint's state.
-        target = sparse_config(model)
+        # One that was interrupted on the way has not lost its target.
+        target = sparse_state(model).target or sparse_config(model)
         if state.global_step > 0:
             if saved is None:
                 raise ValueError("the checkpoint was saved without annealing, so that its target is not known")
             target = SparseConfig.from_dict(saved["attributes"]["target"])
         self._check_moves(target)
         self.target = target.to_dict()
-        change_settings(model, self.settings(target, self.share(state.global_step, state.max_steps)))
+        self._move(model, state)
 
     def on_step_end(
         self,
@@ -143,9 +144,7 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         **kwargs: object,
     ) -> None:
         """Go to the settings of the next step."""
-        settings = self.settings(SparseConfig.from_dict(self.target), self.share(state.global_step, state.max_steps))
-        if settings != sparse_config(model):
-            change_settings(model, settings)
+        self._move(model, state)
 
     def on_log(
         self,
@@ -164,6 +163,13 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         """The part of a checkpoint: the arguments, and the target."""
         names = ("over", "schedule", "attn", "head", "stages")
         return {"args": {name: getattr(self, name) for name in names}, "attributes": {"target": self.target}}
+
+    def _move(self, model: Any, state: TrainerState) -> None:
+        target = SparseConfig.from_dict(self.target)
+        settings = self.settings(target, self.share(state.global_step, state.max_steps))
+        if settings != sparse_config(model):
+            change_settings(model, settings)
+        sparse_state(model).target = None if settings == target else target
 
     def _check_moves(self, target: SparseConfig) -> None:
         first = self.settings(target, 0.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..functional.arguments import check_tensor
-from ..generation.labels import percent
+from ..generation.labels import percent, visible
 from ._figure import new_figure, room_for, save_figure
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def plot_attention(
         raise ValueError(
             f"weights must be (queries, keys) = ({len(queries)}, {len(keys)}), were {tuple(weights.shape)}"
         )
+    keys, queries = list(map(visible, keys)), list(map(visible, queries))
     cells = weights.detach().float().cpu().numpy()
     figure = new_figure(1.5 + 0.42 * len(keys) + room_for(queries), 1.2 + 0.42 * len(queries) + room_for(keys))
     figure.set_layout_engine("constrained")
@@ -61,7 +62,7 @@ def plot_attention(
     zeros = (cells == 0).mean()
     axes.set_xlabel(f"outlined: weight above zero; {percent(zeros, 0)} of the cells are exactly zero")
     if title:
-        axes.set_title(title, parse_math=False)
+        axes.set_title(visible(title), parse_math=False)
     figure.colorbar(image, shrink=0.8, label="weight")
     save_figure(figure, path)
     return figure

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..generation import DeletionCertificate
+from ..generation.labels import visible
 from ._figure import new_figure, room_for, save_figure
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def plot_certificate(
         ImportError: matplotlib is not installed.
         ValueError: a certificate of no output, or tokens without a label.
     """
-    columns, rows = certificate_labels(certificate, inputs, outputs)
+    columns, rows = (list(map(visible, labels)) for labels in certificate_labels(certificate, inputs, outputs))
     needs = [certificate.needed[output] for output in certificate.needed] + [certificate.kept]
     cells = torch.tensor([[token in needed for token in certificate.tokens] for needed in needs]).float()
     figure = new_figure(1.8 + 0.34 * len(columns) + room_for(rows), 1.4 + 0.34 * len(needs) + room_for(columns))
@@ -64,7 +65,7 @@ def plot_certificate(
     count = f"{len(certificate.deletable)} of {len(certificate.tokens)} inputs can be deleted together"
     axes.set_xlabel(f"empty: proved to have no influence\n{count}")
     if title:
-        axes.set_title(title, parse_math=False)
+        axes.set_title(visible(title), parse_math=False)
     save_figure(figure, path)
     return figure
 

@@ -41,13 +41,16 @@ def room_for(labels: Sequence[str]) -> float:
 
 
 def save_figure(figure: Figure, path: str | Path | None) -> None:
-    """Save as PNG, SVG or PDF, by the suffix of ``path``; None does not save."""
+    """Save as PNG, SVG or PDF, by the suffix of ``path``; None does not save. Where that fails, no file is touched."""
     if path is None:
         return
-    if str(path).lower().endswith(".svg"):
-        Path(path).write_text(svg_text(figure), encoding="utf-8")
+    file = Path(path) if Path(path).suffix else Path(f"{path}.png")
+    drawn = io.BytesIO()
+    if file.suffix.lower() == ".svg":
+        drawn.write(svg_text(figure).encode())
     else:
-        figure.savefig(path, dpi=150, bbox_inches="tight")
+        figure.savefig(drawn, format=file.suffix[1:].lower(), dpi=150, bbox_inches="tight")
+    file.write_bytes(drawn.getvalue())
 
 
 def svg_text(figure: Figure) -> str:

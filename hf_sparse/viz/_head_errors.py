@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..generation.labels import visible
 from ._figure import new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -59,6 +60,6 @@ def plot_head_errors(
     axes[0].set_ylabel("head")
     figure.colorbar(image, ax=list(axes), label="relative error of its weights")
     if title:
-        figure.suptitle(title)
+        figure.suptitle(visible(title), parse_math=False)
     save_figure(figure, path)
     return figure

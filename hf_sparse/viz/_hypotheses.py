@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedTokenizerBase
 
 from ..generation import Branch
-from ..generation.labels import columns, percent, token_labels
+from ..generation.labels import columns, percent, token_labels, visible
 from ._figure import new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def plot_hypotheses(
     axes.set_ylim(height, 0)
     axes.axis("off")
     if title:
-        axes.set_title(title, parse_math=False, fontsize=10)
+        axes.set_title(visible(title), parse_math=False, fontsize=10)
     _draw(axes, tree, labels, MARGIN, MARGIN + ROW / 2)
     save_figure(figure, path)
     return figure

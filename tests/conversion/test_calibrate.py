@@ -8,7 +8,16 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from hf_sparse import calibrate, from_pretrained, is_sparse, probabilities, sparse_config, sparsify, unsparsify
+from hf_sparse import (
+    calibrate,
+    compare,
+    from_pretrained,
+    is_sparse,
+    probabilities,
+    sparse_config,
+    sparsify,
+    unsparsify,
+)
 from hf_sparse.attention import attention_sites
 from hf_sparse.conversion import _measure
 from tests.conversion.data import loader
@@ -312,3 +321,19 @@ def test_models_and_arguments_that_do_not_fit_are_refused():
         calibrate(bounded, loader(bounded), progress=False)
     with pytest.raises(ValueError, match="eps must be > 0 and finite, was 0"):
         calibrate(sparsify(dense, head="entmax15"), loader(dense), eps=0, progress=False)
+
+
+@pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"head": "entmax15"}])
+def test_a_model_that_gives_nan_is_named_and_left_as_it_was(settings):
+    model = sparsify(tiny_model("llama"), **settings)
+    with torch.no_grad():
+        next(model.model.layers[0].mlp.parameters()).fill_(torch.nan)
+    before = settings_of(model)
+    for convert in (calibrate, compare):
+        options = {"progress": False} if convert is calibrate else settings
+        checked = model if convert is calibrate else unsparsify(copy.deepcopy(model))
+        with pytest.raises(
+            ValueError, match="the output of this LlamaForCausalLM is NaN; look at its weights and inputs"
+        ):
+            convert(checked, loader(model), **options)
+    assert settings_of(model) == before

@@ -63,3 +63,11 @@ def test_fresh_heads_of_other_architectures_raise_none(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         sparsify(tiny_inline_model(name), head=AUTO)
+
+
+def test_tau_is_not_estimated_from_nan():
+    model = tiny_model("llama")
+    with torch.no_grad():
+        next(model.model.layers[0].mlp.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="the input of the head, which is NaN or infinite in this LlamaForCausalLM"):
+        sparsify(model, head="alpha_relu")

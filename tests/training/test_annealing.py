@@ -8,7 +8,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from hf_sparse import AnnealingCallback, SparseConfig, SparseTrainer, from_pretrained, sparse_config, sparsify
+from hf_sparse import (
+    AnnealingCallback,
+    SparseConfig,
+    SparseTrainer,
+    from_pretrained,
+    sparse_config,
+    sparsify,
+    unsparsify,
+)
 from hf_sparse.functional import entmax
 from hf_sparse.losses import entmax_loss
 from tests.tiny_models import tiny_model, tokens
@@ -156,6 +164,52 @@ def test_training_goes_on_from_a_checkpoint(start, restore, tmp_path):
     for one, other in zip(again.parameters(), whole.parameters()):
         assert torch.equal(one, other)
     assert sparse_config(from_pretrained(tmp_path / "parts" / "checkpoint-4")) == SparseConfig.parse(**settings)
+
+
+class Interrupt(TrainerCallback):
+    """Raises once, before a step."""
+
+    def __init__(self, step, error):
+        self.step, self.error = step, error
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step and self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, SparseTrainer])
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_batch_size_that_memory_cannot_hold_does_not_lose_the_target(step, trainer_class, tmp_path):
+    settings = {"attn": "entmax15", "head": {"name": "entmax", "alpha": 1.4}}
+    model, error = sparsify(tiny_model("llama"), **settings), RuntimeError("CUDA out of memory.")
+    seen, _ = anneal(
+        model, tmp_path, AnnealingCallback(4), Interrupt(step, error), trainer_class=trainer_class, max_steps=5,
+        auto_find_batch_size=True,
+    )  # fmt: skip
+    assert alphas(seen)[-5:] == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4], abs=1e-12)
+    assert sparse_config(model) == SparseConfig.parse(**settings)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_training_that_was_interrupted_and_begins_again_has_the_same_target(same, tmp_path):
+    settings = {"attn": "entmax15", "head": {"name": "entmax", "alpha": 1.4}}
+    model, callback = sparsify(tiny_model("llama"), **settings), AnnealingCallback(4)
+    with pytest.raises(KeyboardInterrupt):
+        anneal(model, tmp_path, callback, Interrupt(2, KeyboardInterrupt()), max_steps=5)
+    assert sparse_config(model) != SparseConfig.parse(**settings)
+    seen, _ = anneal(model, tmp_path, callback if same else AnnealingCallback(4), max_steps=5)
+    assert alphas(seen) == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4], abs=1e-12)
+    assert sparse_config(model) == SparseConfig.parse(**settings)
+
+
+def test_settings_given_to_a_model_on_the_way_are_its_target(tmp_path):
+    model = sparsify(tiny_model("llama"), head={"name": "entmax", "alpha": 1.4})
+    with pytest.raises(KeyboardInterrupt):
+        anneal(model, tmp_path, AnnealingCallback(4), Interrupt(2, KeyboardInterrupt()), max_steps=5)
+    sparsify(unsparsify(model), head={"name": "entmax", "alpha": 1.2})
+    seen, _ = anneal(model, tmp_path, AnnealingCallback(4), max_steps=5)
+    assert alphas(seen)[-1] == 1.2
 
 
 @pytest.mark.parametrize("trainer_class", [Trainer, SparseTrainer])

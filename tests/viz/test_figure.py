@@ -2,6 +2,7 @@
 
 import sys
 from types import SimpleNamespace
+from xml.dom import minidom
 
 import pytest
 import torch
@@ -46,3 +47,30 @@ def test_a_missing_matplotlib_is_named(plot, monkeypatch):
 @plots
 def test_a_figure_shows_itself_in_a_notebook(plot):
     assert plot()._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "PDF"])
+def test_any_text_can_be_drawn(suffix, tmp_path):
+    labels = ["\ufeff", "\x00\x1b[31m", "\u200f$x$"]
+    path = tmp_path / f"picture.{suffix}"
+    plot_attention(torch.eye(3), labels, labels, title="\x07<b>", path=path)
+    plot_certificate(DeletionCertificate([0, 1, 2], {0: [1]}, 0.0, None), labels, path=path)
+    assert path.stat().st_size > 2000
+    if suffix == "svg":
+        minidom.parse(str(path))
+
+
+def test_a_picture_that_cannot_be_drawn_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    path = tmp_path / "picture.pdf"
+    path.write_text("old")
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **options: file.write(b"%PDF") and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        plot_attention(torch.eye(2), ["a", "b"], ["x", "y"], path=path)
+    assert path.read_text() == "old"
+
+
+def test_a_path_without_a_suffix_gets_that_of_a_png(tmp_path):
+    plot_attention(torch.eye(2), ["a", "b"], ["x", "y"], path=tmp_path / "picture")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
