@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,19 +14,12 @@ from .hub import attach_as_saved, check_loaded
 from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
-from .model.patch import (
-    ON_IMPORT,
-    Patch,
-    Registration,
-    forget_imports,
-    install_once_imported,
-    install_where_imported,
-)
+from .model.patch import Patch, Registration, forget_imports, install_all
 from .model.peft_guard import OF_PEFT
 from .model.saved_config import block_of, check_adapter
 from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
-from .model.trainer_guard import LATE, install_late
+from .model.trainer_guard import LATE
 from .model.trl_guard import OF_TRL
 
 __all__ = ["PATCHES", "install", "uninstall"]
@@ -36,9 +28,6 @@ __all__ = ["PATCHES", "install", "uninstall"]
 def _post_init(original: Callable[..., None], self: PreTrainedModel) -> None:
     original(self)
     attach_as_saved(self)
-    install_where_imported(OF_SENTENCE_TRANSFORMERS)
-    if "transformers.trainer" in sys.modules:
-        install_late()
 
 
 def _from_pretrained(
@@ -170,11 +159,8 @@ PATCHES: tuple[Patch | Registration, ...] = (
 
 
 def install() -> None:
-    """Install every patch whose trigger is the import of this package, and those of PEFT once that is imported."""
-    for patch in PATCHES:
-        if patch.trigger == ON_IMPORT:
-            patch.install()
-    install_once_imported("peft", OF_PEFT)
+    """Install every patch, those of modules that nobody has imported yet at the end of their import."""
+    install_all(PATCHES)
 
 
 def uninstall() -> None:

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 
+import pytest
 from transformers import (
     PreTrainedModel,
 )
 
 import hf_sparse
 from hf_sparse.hooks import install, uninstall
+from hf_sparse.model.patch import Patch, install_all
 
 
 def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
@@ -69,3 +71,54 @@ print(changes())
 def test_everything_changed_in_other_libraries_is_in_the_table_and_undone(tmp_path):
     run = subprocess.run([sys.executable, "-c", EVERY_CHANGE, str(tmp_path)], capture_output=True, text=True)
     assert run.stdout.strip().splitlines()[-1:] == ["[]"], run.stdout + run.stderr
+
+
+LATER_TRAINER = """
+import sys
+import torch
+import hf_sparse
+from datasets import Dataset
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+shape = dict(vocab_size=23, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+sparse = hf_sparse.sparsify(LlamaForCausalLM(LlamaConfig(**shape)), attn="entmax15", head="entmax15")
+
+class Wrapper(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.config = sparse, sparse.config
+
+    def forward(self, input_ids, labels=None):
+        output = self.inner(input_ids, labels=labels)
+        return {"loss": output.loss, "logits": output.logits}
+
+from transformers import Trainer, TrainingArguments  # only now
+
+rows = Dataset.from_dict({"input_ids": [[3, 4, 5]] * 2, "labels": [[3, 4, 5]] * 2})
+trainer = Trainer(Wrapper(), TrainingArguments(sys.argv[1], use_cpu=True, report_to=[]))
+masses = torch.tensor(trainer.predict(rows).predictions).exp().sum(-1)
+torch.testing.assert_close(masses, torch.ones_like(masses))
+print("guarded")
+"""
+
+
+def test_a_trainer_that_is_imported_last_is_guarded(tmp_path):
+    run = subprocess.run([sys.executable, "-c", LATER_TRAINER, str(tmp_path)], capture_output=True, text=True)
+    assert run.stdout.strip().endswith("guarded"), run.stdout + run.stderr
+
+
+def test_a_package_that_is_hidden_is_not_imported():
+    code = "import sys; sys.modules['peft'] = None; import hf_sparse; print('imported')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout.strip() == "imported", run.stderr
+
+
+def test_an_unknown_version_of_another_package_is_imported_with_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "some_trainer.py").write_text("class Trainer:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    patch = Patch("some_trainer:Trainer", "train", lambda original: None, reason="It is dense.", after="some_trainer")
+    install_all([patch])
+    with pytest.warns(RuntimeWarning, match=r"does not know this version of some_trainer \(.*train.*: It is dense"):
+        import some_trainer
+    assert some_trainer.Trainer

@@ -18,9 +18,8 @@ from ..attention.site import SITE, AttentionSite, add_learned, attention_sites, 
 from ..attention.swap_class import change_class
 from ..config import SparseConfig
 from ..fertility.source import SourceFertility, drop_source, keep_source
+from .continuous import forget_batches
 from .late_attention import check_late_attention
-from .logits_guard import OF_SENTENCE_TRANSFORMERS
-from .patch import install_where_imported
 from .saved_config import mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
 from .state import PartAttention, SparseState, check_whole, set_state, sparse_state, state_of, transformers_model
@@ -43,6 +42,7 @@ def attach(
         saved: the settings to save with the model, where they are not ``config``: a base model that was loaded from
             the checkpoint of a language model shares its configuration with the whole, and keeps those of the whole.
     """
+    forget_batches(model)
     dense: dict[int, str] = {}
     for part in model.modules():
         if isinstance(part, SparseModel):  # a part that was loaded, and made sparse, before the whole
@@ -59,7 +59,6 @@ def attach(
         vars(module)[SITE] = site
         add_learned(module, site)
         follow_cache(module, site)
-    install_where_imported(OF_SENTENCE_TRANSFORMERS)
     divert(model)
     show_losses(model)
     state = SparseState(config)
@@ -76,6 +75,7 @@ def attach(
 
 def detach(model: PreTrainedModel) -> None:
     """Undo ``attach``."""
+    forget_batches(model)
     restore(model)
     keep_source(model, None)
     restore_losses(model)
@@ -103,12 +103,14 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
     check_whole(model)
     state, inner = sparse_state(model), transformers_model(model)
     own_configs(model)
+    if config != state.config:
+        forget_batches(inner)
     sites = [site for _, site in attention_sites(inner)]
     for site in sites:
         site.map_config = config.attention(site.kind, site.layer)
     if config != state.config:
         state.figures = {}
-    state.settings = config
+    state.settings, state.target = config, None
     inner.model_tags = tags(state.dense_tags, config)
     for part, of_part, _ in _parts(inner, state, sites):
         own = state_of(part)

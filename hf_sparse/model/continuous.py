@@ -8,7 +8,7 @@ sparse attention reads masks, too, and stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -72,6 +72,13 @@ def init_continuous_batching(self: PreTrainedModel, *args: Any, **kwargs: Any) -
     manager = self._dense_class.init_continuous_batching(self, *args, **kwargs)
     manager.logit_processor = KeptInBatches(manager.logit_processor)
     return manager
+
+
+def forget_batches(model: PreTrainedModel) -> None:
+    """Let go of managers that were kept for later calls: their keys and values are of other maps now."""
+    for part in model.modules():
+        if vars(part).get(_MANAGER) is not None:
+            cast(Any, part).destroy_cached_continuous_batching_manager()
 
 
 def _check_attention(model: PreTrainedModel) -> None:

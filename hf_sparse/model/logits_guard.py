@@ -77,15 +77,13 @@ def _is_unread(model: PreTrainedModel) -> bool:
     return state.config.head is not None and state.readings.innermost(model) is None
 
 
-_WEIGHTS_TIED = "the harness ties the weights of a sparse model, as it does with every model before it scores"
-
 OF_HARNESS = (
     Patch(
         f"{_LM_EVAL}:HFLM",
         "_model_call",
         _model_call,
         reason="It passes labels to encoder-decoders, for their decoder's input, and takes log_softmax of the logits.",
-        trigger=_WEIGHTS_TIED,
+        after=_LM_EVAL,
     ),
     Patch(
         f"{_LM_EVAL}:HFLM",
@@ -93,7 +91,7 @@ OF_HARNESS = (
         _loglikelihood_rolling,
         reason="The perplexity of a text with an impossible token is infinite; that of the floor is some number, or "
         "overflows.",
-        trigger=_WEIGHTS_TIED,
+        after=_LM_EVAL,
     ),
 )
 
@@ -103,6 +101,6 @@ OF_SENTENCE_TRANSFORMERS = (
         "forward",
         _token_scores,
         reason="SPLADE takes the positive part of a masked language model's scores; no log-probability is positive.",
-        trigger="a model is built or made sparse after sentence_transformers was imported",
+        after=_SENTENCES,
     ),
 )

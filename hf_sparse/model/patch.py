@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 _ORIGINAL = "_hf_sparse_original"
-ON_IMPORT = "import of hf_sparse"
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,15 @@ class Patch:
         name: the method's name.
         replacement: called as the method is, with the original (a plain function) before the other arguments.
         reason: a sentence for readers of ``hf_sparse.hooks``.
-        trigger: the moment the patch is installed.
+        after: the module at the end of whose import, by whomever, the patch is installed; empty for the import of
+            this package.
     """
 
     owner: str
     name: str
     replacement: Callable[..., Any]
     reason: str
-    trigger: str = ON_IMPORT
+    after: str = ""
 
     def install(self) -> None:
         """Put the replacement in the method's place, once."""
@@ -77,14 +78,13 @@ class Registration:
         name: the key.
         value: the entry.
         reason: a sentence for readers of ``hf_sparse.hooks``.
-        trigger: the moment it is added.
     """
 
     owner: str
     name: str
     value: object
     reason: str
-    trigger: str = ON_IMPORT
+    after = ""
 
     def install(self) -> None:
         """Add the entry."""
@@ -95,20 +95,17 @@ class Registration:
         _found(self.owner)._global_mapping.pop(self.name, None)
 
 
-def install_where_imported(patches: Iterable[Patch]) -> None:
-    """Install those patches whose owner's module was imported."""
+def install_all(patches: Iterable[Patch | Registration]) -> None:
+    """Install patches now, or once the module that they come after is imported."""
+    late: dict[str, list[Patch | Registration]] = {}
     for patch in patches:
-        if patch.owner.partition(":")[0] in sys.modules:
+        if patch.after and sys.modules.get(patch.after) is None:
+            late.setdefault(patch.after, []).append(patch)
+        else:
             patch.install()
-
-
-def install_once_imported(package: str, patches: Iterable[Patch]) -> None:
-    """Install patches of a package now if it was imported, else at the end of its import, by whomever."""
-    if package in sys.modules:
-        for patch in patches:
-            patch.install()
-    elif not any(isinstance(finder, _AtImport) and finder.package == package for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AtImport(package, tuple(patches)))
+    awaited = {finder.module for finder in sys.meta_path if isinstance(finder, _AtImport)}
+    for module in late.keys() - awaited:
+        sys.meta_path.insert(0, _AtImport(module, tuple(late[module])))
 
 
 def forget_imports() -> None:
@@ -118,15 +115,15 @@ def forget_imports() -> None:
 
 @dataclass(frozen=True)
 class _AtImport(MetaPathFinder):
-    """Finds a package as others do, who may only look for it, and installs patches once it has run."""
+    """Finds a module as others do, who may only look for it, and installs patches once it has run."""
 
-    package: str
-    patches: tuple[Patch, ...]
+    module: str
+    patches: tuple[Patch | Registration, ...]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.package:
+        if fullname != self.module:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = (finder.find_spec(fullname, path, target) for finder in others)
@@ -139,7 +136,15 @@ class _AtImport(MetaPathFinder):
     def _run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         execute(module)
         for patch in self.patches:
-            patch.install()
+            try:
+                patch.install()
+            except AttributeError as error:
+                warnings.warn(
+                    f"hf_sparse does not know this version of {self.module} ({error}), "
+                    f"which may misread sparse models: {patch.reason}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
 
 def _found(place: str) -> Any:

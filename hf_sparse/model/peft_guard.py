@@ -69,7 +69,6 @@ def _cpt_forward(original: Callable[..., Any], self: Any, *args: object, **kwarg
     return original(self, *args, **kwargs)
 
 
-_TRIGGER = "peft and this package are imported"
 _NO_OTHER = "An adapter that was trained in a sparse model is not loaded into another."
 
 OF_PEFT = (
@@ -78,24 +77,24 @@ OF_PEFT = (
         "save_pretrained",
         _save_pretrained,
         reason="An adapter is saved without its base; without the maps it would come back in a dense model.",
-        trigger=_TRIGGER,
+        after="peft",
     ),
-    Patch("peft:PeftModel", "from_pretrained", _from_pretrained, reason=_NO_OTHER, trigger=_TRIGGER),
-    Patch("peft:PeftModel", "load_adapter", _load_adapter, reason=_NO_OTHER, trigger=_TRIGGER),
-    Patch("peft.utils.hotswap", "hotswap_adapter", _hotswap_adapter, reason=_NO_OTHER, trigger=_TRIGGER),
+    Patch("peft:PeftModel", "from_pretrained", _from_pretrained, reason=_NO_OTHER, after="peft"),
+    Patch("peft:PeftModel", "load_adapter", _load_adapter, reason=_NO_OTHER, after="peft"),
+    Patch("peft.utils.hotswap", "hotswap_adapter", _hotswap_adapter, reason=_NO_OTHER, after="peft"),
     Patch(
         "peft.config:PeftConfigMixin",
         "from_json_file",
         read_sealed_adapter,
         reason="Such an adapter is refused, with this package's name, by all that opens it without this package; with "
         "this package it opens.",
-        trigger=_TRIGGER,
+        after="peft",
     ),
     Patch(
         "peft:PeftModelForCausalLM",
         "_cpt_forward",
         _cpt_forward,
         reason="It puts a dense loss in the place of that of a sparse head.",
-        trigger=_TRIGGER,
+        after="peft",
     ),
 )

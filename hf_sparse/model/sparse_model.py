@@ -28,14 +28,10 @@ from .forward_guard import leads_to
 from .head_loss import HeadLoss, check_asked
 from .label_scores import in_place_of_fused_head
 from .lazy_logits import LinearLogits
-from .logits_guard import OF_HARNESS
 from .model_card import update_card
-from .patch import install_where_imported
 from .peft_guard import save_adapter_settings
 from .saved_config import check_layers
 from .state import DENSE_AGAIN, SparseState, needs_forward, sparse_state
-from .trainer_guard import install_late
-from .trl_guard import OF_TRL
 from .visible_loss import visible_methods, with_visible_loss
 
 _ANOTHER_FORWARD = (
@@ -68,14 +64,15 @@ class SparseModel:
         """Read by Trainer: whether the losses of accumulated batches add up, rather than being means of their own.
 
         With a language-model head they are divided by ``num_items_in_batch``. Without one the dense class may tell,
-        and CTC may be a sum. The first Trainer that asks is also the moment to guard it; see ``hf_sparse.hooks``.
+        and CTC may be a sum.
         """
-        install_late()
         own = getattr(super(), "accepts_loss_kwargs", loss_is_sum(self))
         return self.get_output_embeddings() is not None or bool(own)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse a call that a wrapper of ``forward`` answered without the sparse forward."""
+        if not isinstance(self, SparseModel):  # torch.compile took this method before unsparsify
+            return self(*args, **kwargs)
         if "forward" not in vars(self):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         state = sparse_state(cast(Any, self))
@@ -90,16 +87,10 @@ class SparseModel:
     def __setattr__(self, name: str, value: Any) -> None:
         """Allow wrapping ``forward``, TRL's fused head, and where attention alone is sparse any other forward."""
         if name == "forward":
-            install_where_imported(OF_TRL)
             value = in_place_of_fused_head(self, value)
             if needs_forward(self) and not leads_to(value, type(self).forward):  # type: ignore[attr-defined]
                 raise ValueError(_ANOTHER_FORWARD.format(type(self).__name__, getattr(value, "__qualname__", value)))
         super().__setattr__(name, value)
-
-    def tie_weights(self, *args: object, **kwargs: object) -> None:
-        """The model's own; the moment to guard lm-evaluation-harness too, see ``hf_sparse.hooks``."""
-        install_where_imported(OF_HARNESS)
-        cast(Any, super()).tie_weights(*args, **kwargs)
 
     def set_attn_implementation(self, attn_implementation: object, *args: object, **kwargs: object) -> None:
         """The model's own where attention is dense; refused where it is sparse, for it would silently be dense."""

@@ -16,11 +16,6 @@ from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, BLOCK, AdapterSettings
 from .state import check_parts, described, inside_peft, sparse_models, sparse_state, state_of
 
-_TRIGGER = (
-    "a Trainer first asks a sparse model whether it accepts loss keywords, or any model is built after "
-    "transformers.trainer was imported: Trainer is slow to import"
-)
-
 
 def _evaluation_loop(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:
     heads = [sparse_state(model).config.head for model in sparse_models(self.model)]
@@ -93,7 +88,7 @@ LATE = (
         _train,
         reason="A model with a part that is sparse by itself would be trained on a dense loss, and not be saved; "
         "trainers with a reference model load a dense one where the model was made sparse after loading.",
-        trigger=_TRIGGER,
+        after="transformers.trainer",
     ),
     Patch(
         "transformers:Trainer",
@@ -101,26 +96,20 @@ LATE = (
         _evaluation_loop,
         reason="Its label smoothing is that of softmax. In training the model notices that the labels were taken "
         "away; in evaluation nothing tells it.",
-        trigger=_TRIGGER,
+        after="transformers.trainer",
     ),
     Patch(
         "transformers:Trainer",
         "prediction_step",
         prediction_step,
         reason="Metrics and predict read the logits beside the loss, and take their softmax.",
-        trigger=_TRIGGER,
+        after="transformers.trainer",
     ),
     Patch(
         "transformers:Trainer",
         "_load_from_checkpoint",
         _load_from_checkpoint,
         reason="Weights that were trained under other maps are not brought back into a model.",
-        trigger=_TRIGGER,
+        after="transformers.trainer",
     ),
 )
-
-
-def install_late() -> None:
-    """Install the patches of ``Trainer``."""
-    for patch in LATE:
-        patch.install()

@@ -37,6 +37,6 @@ OF_TRL = (
         "compute_loss",
         _compute_loss,
         reason="It minimizes the loss of the head's map; every other trainer of TRL reads log-probabilities.",
-        trigger="TRL puts a fused head on a sparse model, and has imported SFTTrainer",
+        after=_MODULE,
     ),
 )

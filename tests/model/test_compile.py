@@ -8,7 +8,7 @@ from torch import nn
 from transformers import BertForMaskedLM, CompileConfig, StaticCache
 from transformers.modeling_outputs import MaskedLMOutput
 
-from hf_sparse import SparseTrainer, sparsify
+from hf_sparse import SparseTrainer, sparsify, unsparsify
 from hf_sparse.attention import observe
 from hf_sparse.cache_name import CACHE
 from tests.tiny_models import labelled, tiny_model, tokens
@@ -206,3 +206,14 @@ def test_a_compiled_decoding_step_with_static_cache_is_one_graph_and_decodes_the
     assert torch.equal(compiled.sequences, eager.sequences)
     for ours, theirs in zip(compiled.scores, eager.scores, strict=True):
         torch.testing.assert_close(ours.exp(), theirs.exp(), atol=1e-5, rtol=1e-4)
+
+
+def test_what_was_compiled_while_the_model_was_sparse_runs_the_dense_model_after_undo():
+    dense = tiny_model("llama").eval()
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15").eval()
+    compiled = torch.compile(model, backend="eager")
+    sparse = compiled(tokens()).logits
+    unsparsify(model)
+    assert torch.equal(compiled(tokens()).logits, dense(tokens()).logits)
+    sparsify(model, attn="entmax15", head="entmax15")
+    assert torch.equal(compiled(tokens()).logits, sparse)

@@ -5,10 +5,11 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, SequenceBiasLogitsProcessor
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 
-from hf_sparse import log_probabilities, raw_scores, sparsify, unsparsify
+from hf_sparse import SparseConfig, log_probabilities, raw_scores, sparsify, unsparsify
 from hf_sparse.attention import attention_sites
 from hf_sparse.functional.log_zero import LOG_ZERO
 from hf_sparse.hooks import install, uninstall
+from hf_sparse.model.attach import change_settings
 from hf_sparse.model.continuous import KeptInBatches
 from tests.sweep.architectures import build
 from tests.tiny_inline_models import tiny_inline_model
@@ -135,6 +136,30 @@ def test_a_manager_of_the_dense_model_is_not_used_again():
     assert sparse == again == one_by_one(model) != dense
     unsparsify(model)
     assert strings(batched(model)) == one_by_one(model) == dense
+
+
+def test_a_manager_that_was_kept_forgets_what_it_computed_under_other_maps():
+    prompts = [[*range(3, 20)], [*range(3, 16), 20], [7] * 13]  # beginnings that batches share
+
+    def kept(model):
+        return strings(batched(model, prompts, persistent_manager=True))
+
+    def alone(model):
+        return [
+            model.generate(torch.tensor([prompt]), generation_config=settings())[0, len(prompt) :].tolist()
+            for prompt in prompts
+        ]
+
+    model = sparsify(tiny_model("llama").double(), attn="sparsemax")
+    found = [kept(model) == alone(model)]
+    change_settings(model, SparseConfig.parse(attn={"name": "softmax", "temperature": 3.0}))
+    found.append(kept(model) == alone(model))
+    unsparsify(model)
+    found.append(kept(model) == alone(model))
+    sparsify(model, attn={"name": "entmax15", "temperature": 0.5})
+    found.append(kept(model) == alone(model))
+    model.destroy_cached_continuous_batching_manager()
+    assert found == [True] * 4
 
 
 def test_without_the_changes_to_transformers_sparse_attention_is_refused():

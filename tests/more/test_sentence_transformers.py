@@ -93,6 +93,16 @@ def test_splade_weighs_words_by_the_scores_of_a_sparse_head(name, tmp_path):
         assert bool((words > 0).any())
 
 
+def test_splade_has_the_same_words_in_other_processes(tmp_path):
+    """They unpickle the model: none is built or made sparse there."""
+    hf_sparse.sparsify(tiny_model("bert"), attn="entmax15", head="entmax15").save_pretrained(tmp_path)
+    word_tokenizer(mask_token="<mask>").save_pretrained(tmp_path)
+    encoder = SparseEncoder(str(tmp_path), device="cpu")
+    expected = encoder.encode(SENTENCES, convert_to_sparse_tensor=False)
+    found = encoder.encode(SENTENCES, device=["cpu"], convert_to_sparse_tensor=False)
+    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(expected))
+
+
 def test_the_change_to_sentence_transformers_is_undone(folder):
     transformer = type(SentenceTransformer(str(folder), device="cpu")[0])
     changed = transformer.forward
