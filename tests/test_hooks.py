@@ -117,8 +117,13 @@ def test_a_package_that_is_hidden_is_not_imported():
 def test_an_unknown_version_of_another_package_is_imported_with_a_warning(tmp_path, monkeypatch):
     (tmp_path / "some_trainer.py").write_text("class Trainer:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     patch = Patch("some_trainer:Trainer", "train", lambda original: None, reason="It is dense.", after="some_trainer")
     install_all([patch])
-    with pytest.warns(RuntimeWarning, match=r"does not know this version of some_trainer \(.*train.*: It is dense"):
+    warning = r"does not know this version of some_trainer \(.*train.*: It is dense"
+    with pytest.warns(RuntimeWarning, match=warning):
         import some_trainer
     assert some_trainer.Trainer
+    with pytest.warns(RuntimeWarning, match=warning):
+        install_all([patch])  # as where the package was imported first
+    patch.uninstall()

@@ -59,7 +59,7 @@ class Patch:
         if self.owner.partition(":")[0] not in sys.modules:
             return
         owner = _found(self.owner)
-        found = inspect.getattr_static(owner, self.name)
+        found = inspect.getattr_static(owner, self.name, None)
         method = found.__func__ if isinstance(found, classmethod) else found
         original = getattr(method, _ORIGINAL, None)
         if original is None:
@@ -99,10 +99,12 @@ def install_all(patches: Iterable[Patch | Registration]) -> None:
     """Install patches now, or once the module that they come after is imported."""
     late: dict[str, list[Patch | Registration]] = {}
     for patch in patches:
-        if patch.after and sys.modules.get(patch.after) is None:
+        if not patch.after:
+            patch.install()
+        elif sys.modules.get(patch.after) is None:
             late.setdefault(patch.after, []).append(patch)
         else:
-            patch.install()
+            _install_late(patch)
     awaited = {finder.module for finder in sys.meta_path if isinstance(finder, _AtImport)}
     for module in late.keys() - awaited:
         sys.meta_path.insert(0, _AtImport(module, tuple(late[module])))
@@ -136,15 +138,20 @@ class _AtImport(MetaPathFinder):
     def _run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         execute(module)
         for patch in self.patches:
-            try:
-                patch.install()
-            except AttributeError as error:
-                warnings.warn(
-                    f"hf_sparse does not know this version of {self.module} ({error}), "
-                    f"which may misread sparse models: {patch.reason}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            _install_late(patch)
+
+
+def _install_late(patch: Patch | Registration) -> None:
+    """Install a patch of a package that need not be there, of a version that may be another than ours."""
+    try:
+        patch.install()
+    except AttributeError as error:
+        warnings.warn(
+            f"hf_sparse does not know this version of {patch.after} ({error}), which may misread sparse models: "
+            f"{patch.reason}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _found(place: str) -> Any:
