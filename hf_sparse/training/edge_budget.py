@@ -79,7 +79,8 @@ class EdgePrice(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Go on at the price of the checkpoint that training is resumed from."""
+        """Go on at the price of the checkpoint that training is resumed from, and without the step it was cut off in."""
+        self.losses = []
         saved = state.stateful_callbacks.get(type(self).__name__)
         if isinstance(saved, dict):
             self.__dict__.update(EdgePrice(**saved["args"]).__dict__)

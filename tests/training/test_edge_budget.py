@@ -14,6 +14,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     Trainer,
+    TrainerState,
     TrainingArguments,
     Wav2Vec2ForCTC,
 )
@@ -78,6 +79,14 @@ def test_the_price_stays_finite_and_forgets_a_loss_that_is_not():
         assert price.price == bound
     price.move(0.0, 0.05)
     assert price.increase == 0
+
+
+def test_a_step_that_was_interrupted_does_not_count_when_training_begins_again():
+    price, args = EdgePrice(20.0), SimpleNamespace(max_loss_increase=0.05)
+    price.see(torch.tensor(9.0), torch.tensor(1.0))
+    price.on_train_begin(args, TrainerState(), None)
+    price.on_step_end(args, None, None)
+    assert price.state() == EdgePrice(20.0).state()
 
 
 def test_a_step_in_which_no_label_counts_leaves_the_price():
