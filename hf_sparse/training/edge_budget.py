@@ -79,7 +79,7 @@ class EdgePrice(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Go on at the price of the checkpoint that training is resumed from, and without the step it was cut off in."""
+        """Go on at the price of the checkpoint that is resumed; a step that was cut off does not count."""
         self.losses = []
         saved = state.stateful_callbacks.get(type(self).__name__)
         if isinstance(saved, dict):
