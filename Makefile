@@ -19,28 +19,31 @@ DEMO_ARGS ?=
 # Threads that wait by spinning slow a busy machine down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-more test-oldest test-newest test-memory lint bench sweep site wheels clean
+.PHONY: demo test test-slow test-more test-oldest test-newest test-memory lint bench sweep site wheels clean
 demo: $(READY)
 	$(BIN)/python -m recipes.inflection.run $(DEMO_ARGS)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(TEST_ARGS)
 
+test-slow: $(READY)  # what takes long: builds of the kernel, compiled models, whole recipes, the benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not more and not sweep" --numprocesses auto $(TEST_ARGS)
+
 test-more: $(MORE)  # with other people's packages and real models; a run of no tests fails (pytest's exit 5)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/more -m more --numprocesses 2 --dist loadfile $(TEST_ARGS)
 
 test-oldest: $(OLDEST)/.ready  # what touches other packages, with the oldest versions that are allowed
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --numprocesses auto $(WITH_OLDEST)
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not more and not sweep" --numprocesses auto $(WITH_OLDEST)
 
 test-newest: $(NEWEST)/.ready  # all tests with the newest versions there are: what pip installs where nothing is pinned
-	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest --numprocesses auto $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest -m "not more and not sweep" --numprocesses auto $(TEST_ARGS)
 
 test-memory: $(READY)  # the C++ kernel with the sanitizers of g++: a read or write out of bounds ends the run
 	@test -e "$$(g++ -print-file-name=libasan.so)" || { echo "make test-memory needs g++ with libasan"; exit 1; }
 	OMP_NUM_THREADS=1 CXX="g++ -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
 	XDG_CACHE_HOME=$(CURDIR)/out/sanitized ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-	$(BIN)/python -m pytest tests/kernels/test_cpp*.py tests/kernels/test_long_rows.py tests/test_default_dtype.py $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "not more and not sweep" tests/kernels/test_cpp*.py tests/kernels/test_long_rows.py tests/test_default_dtype.py $(TEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -102,6 +102,7 @@ def test_what_a_checkpoint_computes_again_is_computed_as_before_though_nobody_co
         assert count.nonzero == pytest.approx(by_torch[path].nonzero, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (which("g++") or which("clang++")), reason="without a compiler torch computes everything")
 def test_a_checkpoint_is_computed_again_as_before_though_the_loss_built_the_kernel(tmp_path):
     program = """

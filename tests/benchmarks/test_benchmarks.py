@@ -12,10 +12,11 @@ import pytest
 from benchmarks._targets import TARGETS, verdicts
 from tests.kernels.devices import needs_triton
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 @needs_triton
 def test_the_gpu_benchmark_runs_in_the_interpreter_and_finds_the_kernels_right(tmp_path):
     out = tmp_path / "smoke.json"

@@ -18,6 +18,8 @@ from hf_sparse.kernels import KernelUnavailable, _cache
 from hf_sparse.kernels._build import build
 from hf_sparse.kernels._library import _load
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")

@@ -18,6 +18,8 @@ from hf_sparse.losses import (
     linear_entmax_loss,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")

@@ -152,6 +152,7 @@ def test_weights_are_normalized_to_the_last_bits_of_float32():
             torch.testing.assert_close(out, torch.ones_like(k), atol=2e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_no_matrix_of_scores_is_allocated():
     """4,096 queries and keys have 64 MB of scores in a head; the kernel may take a tenth."""
     code = (

@@ -127,6 +127,7 @@ def test_a_bias_brings_no_token_back():
     assert torch.equal(found, torch.tensor([[1.0, -1.0, LOG_ZERO], [LOG_ZERO, LOG_ZERO, 2e4]]))
 
 
+@pytest.mark.slow
 def test_a_manager_of_the_dense_model_is_not_used_again():
     model = tiny_model("llama").double()
     dense = strings(batched(model, persistent_manager=True))
@@ -138,6 +139,7 @@ def test_a_manager_of_the_dense_model_is_not_used_again():
     assert strings(batched(model)) == one_by_one(model) == dense
 
 
+@pytest.mark.slow
 def test_a_manager_that_was_kept_forgets_what_it_computed_under_other_maps():
     prompts = [[*range(3, 20)], [*range(3, 16), 20], [7] * 13]  # beginnings that batches share
 

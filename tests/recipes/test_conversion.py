@@ -72,6 +72,7 @@ def test_the_loss_is_that_of_the_distribution_with_a_little_uniform_mixed_in(nam
     assert found["support"] == pytest.approx(seen / len(losses), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_conversion_comes_after_the_dense_model_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     line = ["--quick", "--only", "gpt2-both-*", "--set", "calibration_rows=4", "--out", str(tmp_path)]
     evaluate, seen = recipe.evaluate, []

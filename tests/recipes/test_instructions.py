@@ -67,6 +67,7 @@ def test_a_model_is_dense_again_after_training(run, sentences, tmp_path):
     assert not torch.equal(model.lm_head.weight, before.lm_head.weight)
 
 
+@pytest.mark.slow
 def test_a_small_run_of_every_loss(sentences, tmp_path, capsys):
     tiny_model("llama").save_pretrained(tmp_path / "model")
     word_tokenizer().save_pretrained(tmp_path / "model")

@@ -119,6 +119,7 @@ def test_all_runs_of_a_task_begin_alike_and_the_first_layer_sees_its_neighbour_o
     assert not torch.allclose(local[:, 2], other[:, 2])
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_every_map(tmp_path, capsys):
     results = main(recipe.STUDY, ["--quick", "--only", "recall-*", "--out", str(tmp_path)])
     assert [run["settings"]["attention"] for run in results["runs"]] == list(recipe.ATTENTION)

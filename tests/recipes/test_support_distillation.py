@@ -52,6 +52,7 @@ def test_bytes_are_those_of_files():
     assert stores.bytes_of_whole(p.round(decimals=1)) < 64
 
 
+@pytest.mark.slow
 def test_a_small_run_of_every_student(tmp_path, capsys):
     results = recipe.main(recipe.STUDY, ["--quick", "--seeds", "2", "--out", str(tmp_path)])["runs"]
     assert len(results) == 2 * sum(not settings.source for settings in recipe.RUNS.values())
@@ -84,6 +85,7 @@ def test_a_student_has_no_more_layers_than_its_teacher():
         shallow(tiny_model("llama"), 3)
 
 
+@pytest.mark.slow
 def test_a_pretrained_teacher_has_its_own_tokens_and_stays_as_it_is(tmp_path, capsys):
     """A folder takes the place of the package; test-more has the package."""
     text = [f"{number} red birds sit on wall {number + 1}" for number in range(400)]
@@ -103,6 +105,7 @@ def test_a_pretrained_teacher_has_its_own_tokens_and_stays_as_it_is(tmp_path, ca
     assert " (100.0%) | yes |" in printed
 
 
+@pytest.mark.slow
 def test_a_store_is_compared_with_the_full_distribution_of_its_seeds_alone(tmp_path, capsys):
     arguments = ["--quick", "--out", str(tmp_path), "--set", "vocabulary=260"]
     recipe.main(recipe.STUDY, [*arguments, "--only", "draws", "--seeds", "2"])

@@ -278,6 +278,7 @@ def test_metrics():
         measures.scores("meteor", ["a"], ["a"])
 
 
+@pytest.mark.slow
 def test_a_quick_run_gives_figures_and_pictures(tmp_path):
     pytest.importorskip("rouge_score")
     runs = {name: recipe.runs()[name] for name in ("softmax", "output-alpha_relu", "cross-sparsegen_lin-0.5")}

@@ -206,6 +206,7 @@ def sure_gpt2():
     return model
 
 
+@pytest.mark.slow
 def test_dropout_does_not_count_against_the_sparse_model(tmp_path):
     """Next to softmax both losses are those of one model, whose dropout of a half raises each."""
     model, against, ids = sure_gpt2(), no_dropout(sure_gpt2()), tokens(ROWS, 60)

@@ -284,6 +284,7 @@ def test_every_model_of_model_init_has_what_adds_to_its_loss(options, tmp_path):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["distillation_weight", "suppression_weight"])
 def test_every_trial_of_a_search_trains_with_its_own_arguments(name, tmp_path, monkeypatch):
     def trainer(weight):

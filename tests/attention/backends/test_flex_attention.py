@@ -72,6 +72,7 @@ def test_any_score_and_mask_function_gives_entmax_and_its_gradients(alpha, dtype
         torch.testing.assert_close(mine.double(), theirs, atol=tolerance, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gradients_on_the_cpu")
 def test_the_compiled_form_is_whole_graphs_that_no_length_adds_to(monkeypatch):
     """As on a GPU but for the code that is generated: what torch.compile sees, and how often it has to look."""

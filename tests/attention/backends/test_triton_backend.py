@@ -42,6 +42,7 @@ def loss_and_gradients(model, inputs):
 
 
 # Grouped heads; softcap and window; an encoder, a decoder and cross-attention.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", "bart"])
 def test_models_train_as_with_torch(name):
     learned = {"name": "entmax", "alpha": {"learned": 1.4}}
@@ -84,6 +85,7 @@ def test_sinks_and_settings_by_head():
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_flash_attention_is_one_graph_to_torch_compile_and_survives_checkpointing():
     site, (q, k, v) = module(), (x.requires_grad_() for x in qkv())
 
@@ -129,6 +131,7 @@ def test_any_strides_will_do():
     assert all(torch.equal(*pair) for pair in zip(*results))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, False])
 def test_checkpointing_can_keep_the_thresholds(keep, monkeypatch):
     from hf_sparse.kernels.gpu import attention
