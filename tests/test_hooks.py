@@ -10,7 +10,7 @@ from transformers import (
 
 import hf_sparse
 from hf_sparse.hooks import install, uninstall
-from hf_sparse.model.patch import Patch, install_all
+from hf_sparse.model.patch import Patch, forget_imports, install_all
 
 
 def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
@@ -114,16 +114,19 @@ def test_a_package_that_is_hidden_is_not_imported():
     assert run.stdout.strip() == "imported", run.stderr
 
 
-def test_an_unknown_version_of_another_package_is_imported_with_a_warning(tmp_path, monkeypatch):
+def test_an_unknown_version_of_another_package_is_refused_by_name(tmp_path, monkeypatch):
     (tmp_path / "some_trainer.py").write_text("class Trainer:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     patch = Patch("some_trainer:Trainer", "train", lambda original: None, reason="It is dense.", after="some_trainer")
     install_all([patch])
-    warning = r"does not know this version of some_trainer \(.*train.*: It is dense"
-    with pytest.warns(RuntimeWarning, match=warning):
+    refusal = r"does not know this version of some_trainer \(.*train.*: It is dense\. Install another version"
+    with pytest.raises(ImportError, match=refusal):
         import some_trainer
-    assert some_trainer.Trainer
-    with pytest.warns(RuntimeWarning, match=warning):
+    forget_imports()
+    import some_trainer
+
+    with pytest.raises(ImportError, match=refusal):
         install_all([patch])  # as where the package was imported first
     patch.uninstall()
+    assert some_trainer.Trainer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -142,16 +141,19 @@ class _AtImport(MetaPathFinder):
 
 
 def _install_late(patch: Patch | Registration) -> None:
-    """Install a patch of a package that need not be there, of a version that may be another than ours."""
+    """Install a patch of a module that was imported.
+
+    Raises:
+        ImportError: its version is one in which nothing can be patched under this name.
+    """
     try:
         patch.install()
     except AttributeError as error:
-        warnings.warn(
-            f"hf_sparse does not know this version of {patch.after} ({error}), which may misread sparse models: "
-            f"{patch.reason}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        raise ImportError(
+            f"hf_sparse does not know this version of {patch.after} ({error}), and cannot keep it from misreading "
+            f"sparse models: {patch.reason} Install another version, or call hf_sparse.hooks.uninstall() before the "
+            "import where no model is sparse"
+        ) from error
 
 
 def _found(place: str) -> Any:

@@ -1,0 +1,1 @@
+"""The Triton kernels on a GPU: ``python -m benchmarks.gpu``."""
