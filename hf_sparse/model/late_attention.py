@@ -31,7 +31,29 @@ def check_late_attention(model: nn.Module, known: Children) -> Children:
     return _looked_through(model)
 
 
-@torch.compiler.disable
+def refuse_late_attention(model: nn.Module) -> None:
+    """``check_late_attention`` for a model that is being compiled, where it looks once.
+
+    What was compiled runs for the modules that it was compiled for alone: Dynamo compiles again for others. So the
+    result is a constant of the graph, and no call has to compare a dictionary for every module.
+
+    Raises:
+        RuntimeError: attention which ``sparsify`` never saw.
+    """
+    problem = _problem(model)
+    if problem:
+        raise RuntimeError(problem)
+
+
+@torch.compiler.assume_constant_result
+def _problem(model: nn.Module) -> str:
+    try:
+        _looked_through(model)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def _looked_through(model: nn.Module) -> Children:
     owners: dict[int, nn.Module] = {}
     predictors = [f"{path}." for path, module in model.named_modules() if isinstance(module, SourceFertility)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from threading import local
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
@@ -18,7 +19,7 @@ from ..functional.log_zero import sum_to_one
 from ..functional.rows import check_scores, upcast
 from ..per_thread import PerThread
 from .distribution import distribution
-from .late_attention import Children, check_late_attention
+from .late_attention import Children, check_late_attention, refuse_late_attention
 from .screening import HeadScreen
 
 _STATE = "_sparse_state"
@@ -144,7 +145,10 @@ class SparseState:
         for part in self.attention:
             if part.config._attn_implementation != part.sparse:
                 raise RuntimeError(DENSE_AGAIN.format(part.config._attn_implementation))
-        self.children = check_late_attention(model, self.children)
+        if torch.compiler.is_compiling():
+            refuse_late_attention(model)
+        else:
+            self.children = check_late_attention(model, self.children)
 
     def check_decoding(self, model: nn.Module) -> None:
         """Refuse to decode from another distribution than that of the head, or with other attention.

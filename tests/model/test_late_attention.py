@@ -93,6 +93,21 @@ def test_adapters_are_no_attention():
 
 
 @torch.no_grad()
+def test_a_compiled_model_sees_them(pair):
+    model, layers, dense, name, kind = pair
+    compiled = torch.compile(model, backend="eager")
+    expected, own = compiled(tokens()).logits, layers[1].get_submodule(name)
+    setattr(layers[1], name, dense[1].get_submodule(name))
+    with pytest.raises(RuntimeError, match=rf"{kind} at '.*1\.{name}' was put into this"):
+        compiled(tokens())
+    setattr(layers[1], name, own)
+    assert torch.equal(compiled(tokens()).logits, expected)
+    layers.append(dense[0])
+    with pytest.raises(RuntimeError, match=rf"{kind} at '.*2\.{name}' was put into this"):
+        compiled(tokens())
+
+
+@torch.no_grad()
 def test_a_loaded_model_compiles_in_one_graph_and_is_refused_there_too(tmp_path):
     sparsify(tiny_inline_model("gptj"), attn="sparsemax").save_pretrained(tmp_path)
     model, other = from_pretrained(tmp_path), tiny_inline_model("gptj")
