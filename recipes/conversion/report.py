@@ -10,6 +10,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
+from ..lib.seeds import Mean, by_run, mean_of, seeds_text
 from .pictures import draw
 
 RESULT = "recipes/conversion/results/wikitext2_multi30k.json"
@@ -31,7 +32,8 @@ TRAINING = {
     "scratch": "trained from scratch with {maps}",
 }
 NAMES = {"gpt2": "GPT-2", "bart": "BART"}
-Runs = dict[tuple[str, str], Record]  # of one model, by place and way
+AVERAGED = ("loss", "loss_at", "support", "missed", "accuracy", "sparsemax_score")
+Runs = dict[tuple[str, str], Figures]  # of one model, by place and way, averaged over seeds
 
 
 def report(results: dict[str, Any], out: Path) -> None:
@@ -120,44 +122,46 @@ def _training(settings: dict[str, Any], where: str | None) -> str:
     return f"{how}. The other ways to the same maps are beside it, for as many steps."
 
 
-def by_model() -> dict[str, Runs]:
-    """The runs of the summary by model."""
+def by_model(records: Sequence[Record]) -> dict[str, Runs]:
+    """The figures of runs by model."""
     found: dict[str, Runs] = {}
-    for record in read(RESULT)["runs"]:
-        settings = record["settings"]
-        found.setdefault(settings["model"], {})[settings["place"], settings["way"]] = record
+    for of_run in by_run(records).values():
+        settings, figures = of_run[0]["settings"], of_run[0]["figures"]
+        means = mean_of([{key: record["figures"][key] for key in AVERAGED} for record in of_run], Mean)
+        found.setdefault(settings["model"], {})[settings["place"], settings["way"]] = figures | means
     return found
 
 
-def excess(record: Record, of_model: Runs) -> float:
+def excess(figures: Figures, of_model: Runs) -> float:
     """Loss of a run relative to that of the dense model trained on, minus 1."""
-    return record["figures"]["loss"] / of_model["none", "continue"]["figures"]["loss"] - 1
+    return figures["loss"] / of_model["none", "continue"]["loss"] - 1
 
 
 @block
 def conversion() -> str:
     """Losses of all conversions beside those of the dense models, and supports and scores of sparse attention."""
-    runs = by_model()
+    records = read(RESULT)["runs"]
+    runs = by_model(records)
     reached = [
-        f"{model}, sparse {place} ({excess(record, of_model):+.2%})"
+        f"{model}, sparse {place} ({excess(figures, of_model):+.2%})"
         for model, of_model in runs.items()
-        for (place, way), record in of_model.items()
-        if way == "anneal" and excess(record, of_model) <= 0.01
+        for (place, way), figures in of_model.items()
+        if way == "anneal" and excess(figures, of_model) <= 0.01
     ]
     within = f"Within 1 % of the dense model trained on, after calibrate and anneal: {'; '.join(reached) or 'none'}."
-    return "\n".join([*_losses(runs), "", *_supports(runs), "", within, "", _origin(runs)])
+    return "\n".join([*_losses(runs), "", *_supports(runs), "", within, "", _origin(records, runs)])
 
 
 def _losses(runs: dict[str, Runs]) -> list[str]:
     lines = ["| model | way | steps | attention | head | both |", "|---|---|---|---|---|---|"]
     for model, of_model in runs.items():
-        dense, base = (of_model["none", way]["figures"] for way in ("dense", "continue"))
+        dense, base = (of_model["none", way] for way in ("dense", "continue"))
         lines.append(f"| {model} | dense | {dense['step']} | {dense['loss']:.3f} | | |")
         lines.append(f"| {model} | dense, trained on | {base['step']} | **{base['loss']:.3f}** | | |")
         for way in CONVERSIONS:
             found = [of_model[place, way] for place in PARTS]
-            cells = [f"{record['figures']['loss']:.3f} ({excess(record, of_model):+.1%})" for record in found]
-            lines.append(f"| {model} | {way} | {found[0]['figures']['step']} | {' | '.join(cells)} |")
+            cells = [f"{figures['loss']:.3f} ({excess(figures, of_model):+.1%})" for figures in found]
+            lines.append(f"| {model} | {way} | {found[0]['step']} | {' | '.join(cells)} |")
     return lines
 
 
@@ -168,9 +172,8 @@ def _supports(runs: dict[str, Runs]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for model, of_model in runs.items():
-        for (place, way), record in of_model.items():
+        for (place, way), figures in of_model.items():
             if place in ("none", "head"):
-                figures = record["figures"]
                 lines.append(
                     f"| {model} | {'-' if place == 'none' else place} | {way} | {figures['support']:.0f} | "
                     f"{figures['missed']:.1%} | {figures['accuracy']:.1%} | {figures['sparsemax_score']:.3f} | "
@@ -179,12 +182,11 @@ def _supports(runs: dict[str, Runs]) -> list[str]:
     return lines
 
 
-def _origin(runs: dict[str, Runs]) -> str:
-    records = [record for of_model in runs.values() for record in of_model.values()]
+def _origin(records: Sequence[Record], runs: dict[str, Runs]) -> str:
     settings = records[0]["settings"]
     learned = []
     for model, of_model in runs.items():
-        data = of_model["none", "dense"]["figures"]["data"]
+        data = of_model["none", "dense"]["data"]
         learned.append(
             f"{model}: {data['what']}, {data['train_rows']:,} rows to train on, {data['dev_rows']:,} held out, "
             f"{data['vocabulary']:,} tokens, {data['parameters']:,} parameters"
@@ -192,5 +194,5 @@ def _origin(runs: dict[str, Runs]) -> str:
     return (
         f"{'; '.join(learned)}. entmax, alpha {settings['alpha']:g}; {settings['steps']} and "
         f"{settings['conversion_steps']} steps of {settings['batch_size']} rows, alpha annealed over "
-        f"{settings['anneal_over']:.0%} of the latter; seed {settings['seed']}. {origin(records)}"
+        f"{settings['anneal_over']:.0%} of the latter; {seeds_text(records)}. {origin(records)}"
     )

@@ -11,6 +11,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record, run_folder
+from ..lib.seeds import Mean, by_run, mean_of, seeds_text
 
 RESULTS = "recipes/inflection/results"
 MEASURES = (
@@ -160,12 +161,16 @@ def use(record: Record) -> str:
 
 
 def described(record: Record) -> str:
+    """Rows, training and seed of a run."""
+    return f"{extent_of(record)}, {seeds_text([record])}"
+
+
+def extent_of(record: Record) -> str:
     """Rows and training of a run."""
     rows, settings = record["figures"]["rows"], record["settings"]
     return (
         f"{rows['train']:,} rows to train on, {rows['dev']:,} held out with {rows['unseen_dev_lemmas']:,} unseen "
-        f"lemmas; {settings['steps']} steps of {settings['batch_size']} "
-        f"rows, seed {settings['seed']}"
+        f"lemmas; {settings['steps']} steps of {settings['batch_size']} rows"
     )
 
 
@@ -181,8 +186,10 @@ def comparison_of_heads(name: str) -> str:
     records = read(f"{RESULTS}/{name}.json")["runs"]
     heading = ["head", "attention", *(measure.label for measure in MEASURES)]
     lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
-    for record in records:
-        cells = {measure.key: measure.text(record["figures"]) for measure in MEASURES}
+    for of_run in by_run(records).values():
+        record = of_run[0]
+        means = mean_of([{measure.key: each["figures"][measure.key] for measure in MEASURES} for each in of_run], Mean)
+        cells = {measure.key: measure.text(means) for measure in MEASURES}
         cells["head_support"] += f" of {record['figures']['rows']['vocabulary']}"
         lines.append(f"| {head_text(record)} | {record['settings']['attention']} | {' | '.join(cells.values())} |")
     shown = next(record for record in records if record["run"] == "entmax15")
@@ -191,8 +198,8 @@ def comparison_of_heads(name: str) -> str:
     likeliest = ", ".join(f"*{form}* {p:.1%}" for form, p in list(found["forms"].items())[:4])
     lines += [
         "",
-        f"{described(shown)}. {origin(records)} For `{found['lemma']} {found['tags']}` {extent} {num_forms(found)} "
-        f"({shown['settings']['head']} head): {likeliest}.",
+        f"{extent_of(shown)}, {seeds_text(records)}. {origin(records)} For `{found['lemma']} {found['tags']}` "
+        f"{extent} {num_forms(found)} ({shown['settings']['head']} head, {seeds_text([shown])}): {likeliest}.",
     ]
     return "\n".join(lines)
 

@@ -171,12 +171,13 @@ def origin(result: str) -> str:
 def trials(result: str) -> str:
     """The choice of temperatures: accuracy with one map in the place of softmax."""
     lines = ["| map | in | temperature | accuracy | all possible forms seen |", "|---" * 5 + "|"]
-    for (record,) in trained(result).values():
-        settings, config = record["settings"], record["figures"]["config"] or {}
+    for records in trained(result).values():
+        settings, config = records[0]["settings"], records[0]["figures"]["config"] or {}
         place, key = ("head", "head") if settings["head"] else ("attention", "attn")
         given, used = settings[place] or {}, (config.get(key) or {}).get("temperature", 1)
         temperature = f"{used:.3g}" + (' (`"auto"`)' if given.get("temperature") == "auto" else "")
-        shares = f"{record['figures']['accuracy']:.1%} | {record['figures']['all_forms_seen']:.1%}"
+        keys = ("accuracy", "all_forms_seen")
+        shares = " | ".join(over_seeds([record["figures"][key] for record in records], ".1%") for key in keys)
         lines.append(f"| {map_name(settings[place])} | {place if given else ''} | {temperature} | {shares} |")
     return f"{chr(10).join(lines)}\n\n{origin(result)}"
 

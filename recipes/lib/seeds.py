@@ -43,6 +43,14 @@ def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
     return runs
 
 
+def seeds_text(records: Iterable[Record]) -> str:
+    """The seeds of some records, as text."""
+    seeds = sorted({record["settings"]["seed"] for record in records})
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"seeds {', '.join(map(str, seeds))} (mean ± standard deviation)"
+
+
 def mean_of(figures: Sequence[Any], mean: Callable[[Sequence[float]], float] = fmean) -> Any:
     """Mean of figures that several seeds share, inside lists and dictionaries too; of other values the first.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import short_commit, versions_of
 from ..lib.records import Figures, Record
-from ..lib.seeds import by_run, mean_of, over_seeds
+from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
 from ..translation.data import sides
 from .pictures import draw
 
@@ -167,14 +167,12 @@ def origin(result: str = RESULT) -> str:
     first, minutes = everything[0], sum(record["cpu_seconds"] for record in everything) / 60
     settings, rows = first["settings"], first["figures"]["rows"]
     commits = sorted(set(map(short_commit, everything)))
-    seeds = sorted({record["settings"]["seed"] for record in everything})
-    several, spread = ("s", "mean ± standard deviation over the seeds; ") if len(seeds) > 1 else ("", "")
     interval = fmean(record["figures"]["bleu_interval"] for record in everything)
     return (
         f"{DATA[settings['data']]}, {rows['train']:,} pairs, {rows['vocabulary']:,} subwords, "
         f"{first['figures']['parameters']:,} parameters; {settings['steps']} steps of {settings['batch_size']} pairs "
-        f"from scratch, peak learning rate {settings['lr']:g}, seed{several} {', '.join(map(str, seeds))}; "
-        f"{rows['test']} test sentences, {settings['beams']} beams, no length penalty; {spread}"
+        f"from scratch, peak learning rate {settings['lr']:g}, {seeds_text(everything)}; "
+        f"{rows['test']} test sentences, {settings['beams']} beams, no length penalty; "
         f"BLEU of one run ± {interval:.1f} (95 %, sentences drawn again). "
         f"{len(everything)} runs, {minutes:.0f} CPU minutes on one thread ({first['hardware']['device']}), "
         f"{versions_of(everything)}, commits {', '.join(commits)}."
@@ -279,38 +277,44 @@ def sweep_dropout() -> str:
 @block
 def sweep_trials() -> str:
     """The short runs by which temperatures and learning rates were chosen."""
-    records, rows = selected("trial-*", result=TRIALS), []
-    for record in records:
+    records = selected("trial-*", result=TRIALS)
+
+    def described(record: Record) -> list[str]:
         config = record["figures"]["config"] or {}
         maps = [with_temperature(config.get(place)) for place in ("head", "attn")]
-        rows.append([*maps, f"{record['settings']['lr']:g}"])
-    return _on_dev_rows(records, ["head", "attention", "learning rate"], rows, ("bleu", "accuracy", "missed"))
+        return [*maps, f"{record['settings']['lr']:g}"]
+
+    return _on_dev_rows(records, ["head", "attention", "learning rate"], described, ("bleu", "accuracy", "missed"))
 
 
 @block
 def sweep_temperatures() -> str:
     """Sparsemax at the output at several temperatures."""
     records = selected("temperature-*", result=TEMPERATURES)
-    rows = [[record["run"], with_temperature(record["settings"]["head"])] for record in records]
-    return _on_dev_rows(records, ["run", "head"], rows, ("bleu", "chrf", "accuracy", "missed", "head_support"))
+
+    def described(record: Record) -> list[str]:
+        return [record["run"], with_temperature(record["settings"]["head"])]
+
+    return _on_dev_rows(records, ["run", "head"], described, ("bleu", "chrf", "accuracy", "missed", "head_support"))
 
 
 def _on_dev_rows(
-    records: Sequence[Record], heading: Sequence[str], rows: Sequence[Sequence[str]], keys: Sequence[str]
+    records: Sequence[Record], heading: Sequence[str], described: Callable[[Record], list[str]], keys: Sequence[str]
 ) -> str:
     """A table of runs that were judged on development rows: what they are, and some measures of them."""
     shown = [measure for measure in MEASURES if measure.key in keys]
     columns = [*heading, *(measure.label for measure in shown)]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for record, row in zip(records, rows, strict=True):
-        lines.append(f"| {' | '.join([*row, *(measure.text(record['figures']) for measure in shown)])} |")
+    for of_run in by_run(records).values():
+        figures = mean_of([{key: record["figures"][key] for key in keys} for record in of_run], Mean)
+        lines.append(f"| {' | '.join([*described(of_run[0]), *(measure.text(figures) for measure in shown)])} |")
     settings, sizes = records[0]["settings"], records[0]["figures"]["rows"]
     return "\n".join(
         [
             *lines,
             "",
-            f"{DATA[settings['data']]}: {settings['steps']:,} steps of {settings['batch_size']} pairs, seed "
-            f"{settings['seed']}; {sizes['test']:,} dev sentences, greedy search. {environment.origin(records)}",
+            f"{DATA[settings['data']]}: {settings['steps']:,} steps of {settings['batch_size']} pairs, "
+            f"{seeds_text(records)}; {sizes['test']:,} dev sentences, greedy search. {environment.origin(records)}",
         ]
     )
 
