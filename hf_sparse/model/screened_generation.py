@@ -92,8 +92,8 @@ def screen_cache(model: PreTrainedModel, generation_config: GenerationConfig, mo
     screened = [ScreenedCache(config=config if windows else None) for windows in has_windows]
     if not any(cache.is_screened for cache in screened):
         raise ValueError(
-            f'cache_implementation="screened": every layer of {type(model).__name__} has a sliding window, or is no '
-            "attention; leave it out"
+            f'cache_implementation="screened": {type(model).__name__} has no layer that caches keys and values alone, '
+            "without a sliding window; leave it out"
         )
     model_kwargs[CACHE] = EncoderDecoderCache(*screened) if len(parts) > 1 else screened[0]
     if generation_config.is_assistant:

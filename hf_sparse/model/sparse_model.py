@@ -179,6 +179,8 @@ def sparse_forward(
     """
     state = sparse_state(self)
     check_one_cache(kwargs)
+    if kwargs.get("is_causal") is False and _is_whole_mask(kwargs.get("attention_mask")):
+        del kwargs["is_causal"]  # Transformers would write it into the configuration, which other threads read
     if log_probs is not None:
         check_flag("log_probs", log_probs)
     check_packed(self, args, kwargs)
@@ -206,6 +208,11 @@ def sparse_forward(
     if log_probs and has_logits(self, output):
         output.logits = log_distribution(state.head, output.logits)
     return output.to_tuple() if as_tuple else output
+
+
+def _is_whole_mask(mask: object) -> bool:
+    """Whether a mask is used as it is, causal or not: it has a row for each query, or is one by kind of layer."""
+    return isinstance(mask, dict) or (isinstance(mask, Tensor) and mask.dim() == 4)
 
 
 def has_logits(model: PreTrainedModel, output: Any) -> bool:

@@ -64,6 +64,17 @@ def test_a_batch_is_decoded_as_one_by_one(name, maps):
     assert strings(batched(model)) == one_by_one(model)
 
 
+@pytest.mark.parametrize("maps", ["head", "attention", "both"])
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_other_threads_read_a_configuration_that_stays_as_it_is(name, maps):
+    model, seen = sparsify(tiny_model(name), **MAPS[maps]), []
+    layers = model.get_decoder().layers
+    layers[0].register_forward_pre_hook(lambda *_: seen.append(getattr(model.config, "is_causal", None)))
+    batched(model)
+    assert seen
+    assert set(seen) == {None}
+
+
 @pytest.mark.parametrize(("name", "implementation"), [("gemma2", "eager"), ("llama", "eager"), ("llama", "sdpa")])
 def test_dense_attention_is_switched_and_comes_back(name, implementation):
     model = tiny_model(name).double()
