@@ -104,7 +104,7 @@ def test_a_model_with_windows_alone_is_refused():
         MistralForCausalLM(MistralConfig(vocab_size=23, sliding_window=5, num_key_value_heads=2, **sizes)),
         attn="entmax15",
     )
-    with pytest.raises(ValueError, match="MistralForCausalLM has no layer .* without a sliding window"):
+    with pytest.raises(ValueError, match=r"MistralForCausalLM has no layer .* without a sliding window"):
         generated(model, padded(), "screened")
 
 
