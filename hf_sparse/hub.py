@@ -34,7 +34,7 @@ from .model.saved_config import (
 )
 from .model.sparse_model import SparseModel
 from .model.sparsify import kind_problems, layer_problems, sparsify
-from .model.state import is_sparse, sparse_config, sparse_state
+from .model.state import SparseState, is_sparse, sparse_config, sparse_state
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -46,11 +46,12 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
         path: a local folder or a Hub id, of a sparse model or of a PEFT adapter saved by ``save_pretrained`` here.
         auto_class: load as this class (``AutoModelForCausalLM``, ``BartModel``, ...); None takes the class named in
             the checkpoint.
-        **kwargs: as for the class's own ``from_pretrained``; for an adapter also PEFT's ``is_trainable`` and
+        **kwargs: as for an Auto class's ``from_pretrained``; for an adapter also PEFT's ``is_trainable`` and
             ``adapter_name``.
 
     Returns:
-        The sparse model; for an adapter the ``PeftModel`` around its sparse base.
+        The sparse model; for an adapter the ``PeftModel`` around its sparse base. With ``output_loading_info=True`` a
+        pair of that and what Transformers says about loading it, or its base.
 
     Raises:
         ValueError: the checkpoint is not sparse, its settings cannot be read, or its class is not known;
@@ -62,16 +63,16 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
         raise ValueError("output_attentions=True goes with a call of the model: model(..., output_attentions=True)")
     if found_file(path, "adapter_config.json", kwargs) is not None:
         return _adapter_from_pretrained(path, auto_class, **kwargs)
-    config = AutoConfig.from_pretrained(path, **where_on_hub(kwargs))
+    config = _configuration(path, kwargs)
     block = block_of(config)
     if block is None:
         raise ValueError(f"{path} is not a sparse checkpoint; load it with Transformers and call sparsify(model, ...)")
     if SparseConfig.from_dict(block).attn:
         kwargs.setdefault("attn_implementation", NAME)
-    model = loading_class(auto_class, config).from_pretrained(path, **kwargs)
+    model, *info = _loaded(loading_class(auto_class, config), path, kwargs)
     if not isinstance(model, SparseModel):
         raise RuntimeError(f"{path} was saved sparse but loaded dense as {type(model).__name__}; please report this")
-    return model
+    return (model, *info) if info else model
 
 
 def save_pretrained(
@@ -102,8 +103,19 @@ def save_pretrained(
         card = target / "README.md"
         if card.exists():
             shutil.copy(card, folder)
-        model.save_pretrained(folder, **kwargs)
+        with _figures_in_cards(sparse_state(model), figures):
+            model.save_pretrained(folder, **kwargs)
         update_card(folder, config, figures)
+
+
+@contextmanager
+def _figures_in_cards(state: SparseState, figures: Mapping[str, float]) -> Iterator[None]:
+    """Have cards that the block writes, and perhaps pushes, say these figures in the place of those of the state."""
+    before, state.figures = state.figures, cast(dict[str, float], figures)
+    try:
+        yield
+    finally:
+        state.figures = before
 
 
 @contextmanager
@@ -177,7 +189,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     of_base = {key: value for key, value in kwargs.items() if key not in ("revision", "subfolder")}
     if adapter.revision:
         of_base["revision"] = adapter.revision
-    base = _base_of_adapter(base_path, auto_class, settings, of_base)
+    base, *info = _base_of_adapter(base_path, auto_class, settings, of_base)
     config = settings.config
     if not is_sparse(base):
         source = load_source(*(found_file(path, name, kwargs) for name in SOURCE_FILES))
@@ -192,12 +204,17 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
             f"{sparse_config(base).to_dict()}"
         )
-    return PeftModel.from_pretrained(base, path, **where, **options)
+    model = PeftModel.from_pretrained(base, path, **where, **options)
+    return (model, *info) if info else model
 
 
-def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwargs: dict[str, Any]) -> Any:
-    """The model that an adapter was trained in, of its class and with as many labels, dense or sparse."""
-    config = AutoConfig.from_pretrained(path, **where_on_hub(kwargs))
+def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The model that an adapter was trained in, of its class and with as many labels, dense or sparse.
+
+    Returns:
+        As ``_loaded``.
+    """
+    config = _configuration(path, kwargs)
     if settings.config.attn and block_of(config) is not None:
         kwargs.setdefault("attn_implementation", NAME)
     if auto_class is None and settings.architecture is not None:
@@ -206,7 +223,22 @@ def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwar
     given = auto_class is not None or kwargs.keys() & {"num_labels", "id2label"}
     if labels and labels != config.id2label and not given:
         kwargs |= {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
-    return loading_class(auto_class, config).from_pretrained(path, **kwargs)
+    return _loaded(loading_class(auto_class, config), path, kwargs)
+
+
+def _configuration(path: str | Path, kwargs: Mapping[str, Any]) -> PreTrainedConfig:
+    """The configuration of a checkpoint that is loaded with these arguments."""
+    of_code = {name: kwargs[name] for name in ("trust_remote_code", "code_revision") if name in kwargs}
+    config: PreTrainedConfig = AutoConfig.from_pretrained(path, **where_on_hub(kwargs), **of_code)
+    return config
+
+
+def _loaded(loading: Any, path: str | Path, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The model that a class loads, and with ``output_loading_info=True`` what it says about that."""
+    if issubclass(loading, PreTrainedModel):
+        kwargs.pop("code_revision", None)  # of Auto classes, which look for the code; here it is
+    loaded = loading.from_pretrained(path, **kwargs)
+    return loaded if isinstance(loaded, tuple) else (loaded,)
 
 
 def _check_path(path: object) -> None:

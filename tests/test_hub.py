@@ -1,12 +1,16 @@
 """A checkpoint saved sparse comes back sparse, or says why not."""
 
 import json
+import sys
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import LocalEntryNotFoundError
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -29,6 +33,7 @@ from hf_sparse import (
     unsparsify,
 )
 from hf_sparse.model.sparse_model import SparseModel
+from hf_sparse.model.state import sparse_state
 from tests.local_hub import LocalHub
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import (
@@ -330,6 +335,76 @@ def test_a_pushed_model_comes_back_and_is_tagged(tmp_path, monkeypatch):
     tags = ModelCard((tmp_path / "someone" / "model" / "README.md").read_text()).data.tags
     assert tags == ["mine", "hf_sparse", "alpha_relu", "sparsemax"]
     assert unsparsify(model).model_tags == ["mine"]
+
+
+def test_a_pushed_card_has_the_figures_that_were_given(tmp_path, monkeypatch):
+    for module in (transformers.utils.hub, transformers.modeling_utils):
+        monkeypatch.setattr(module, "hf_api", lambda: LocalHub(tmp_path))
+    monkeypatch.setattr(ModelCard, "load", lambda *args, **kwargs: ModelCard("Mine."))
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    sparse_state(model).figures = before = {"head_support": 9.0}
+    save_pretrained(model, tmp_path / "m", figures={"head_support": 7.0}, push_to_hub=True, repo_id="someone/m")
+    for card in (tmp_path / "m" / "README.md", tmp_path / "someone" / "m" / "README.md"):
+        assert "classes of nonzero probability, mean a token: 7\n" in card.read_text(encoding="utf-8")
+    assert sparse_state(model).figures is before
+
+
+CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own_llama"
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@torch.no_grad()
+def test_a_class_with_its_own_code_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    (tmp_path / "own_llama.py").write_text(CODE, encoding="utf-8")
+    own = import_module("own_llama")
+    own.OwnConfig.register_for_auto_class()
+    own.OwnForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+    settings = tiny_model("llama").config.to_diff_dict() | {"model_type": "own_llama"}
+    model = sparsify(own.OwnForCausalLM(own.OwnConfig(**settings)).eval(), attn="entmax15", head="entmax15")
+    save_pretrained(model, tmp_path / "model")
+    for loading, options in (
+        (AutoModelForCausalLM, {"trust_remote_code": True}),
+        (AutoModelForCausalLM, {"trust_remote_code": True, "code_revision": "main"}),
+        (own.OwnForCausalLM, {"trust_remote_code": True, "code_revision": "main"}),
+    ):
+        loaded = from_pretrained(tmp_path / "model", auto_class=loading, **options)
+        assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+
+
+def test_loading_info_comes_beside_the_model(tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    save_pretrained(model, tmp_path / "model")
+    loaded, info = from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert is_sparse(loaded)
+    assert info["missing_keys"] == set()
+    adapted = get_peft_model(from_pretrained(tmp_path / "model"), LoraConfig(task_type="CAUSAL_LM"))
+    save_pretrained(adapted, tmp_path / "adapter")
+    loaded, info = from_pretrained(tmp_path / "adapter", output_loading_info=True)
+    assert isinstance(loaded, PeftModel)
+    assert is_sparse(loaded)
+    assert info["missing_keys"] == set()
+
+
+def test_what_forbids_the_network_reaches_every_file(monkeypatch):
+    asked = {}
+
+    def offline(repo_id, filename, **options):
+        asked[filename] = options["local_files_only"], options["force_download"]
+        raise LocalEntryNotFoundError("not here")
+
+    monkeypatch.setattr(transformers.utils.hub, "hf_hub_download", offline)
+    with pytest.raises(OSError, match="couldn't find them in the cached files"):
+        from_pretrained("someone/nothing", local_files_only=True, force_download=True)
+    assert asked == {"adapter_config.json": (True, True), "config.json": (True, True)}
 
 
 def test_generation_settings_travel_with_the_model(tmp_path):

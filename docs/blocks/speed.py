@@ -49,6 +49,12 @@ def speed_density_avx2() -> str:
     return _worst("density-avx2-cpu")
 
 
+@block
+def speed_density_zen4() -> str:
+    """The same on an AMD processor of the fourth generation."""
+    return _worst("density-zen4-cpu")
+
+
 def _worst(name: str) -> str:
     """The worst ratio over all shares of a row in the support."""
     result = read(f"benchmarks/results/{name}.json")

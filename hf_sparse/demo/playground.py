@@ -289,6 +289,8 @@ class Playground:
             return dict(self.tokenizer(text, add_special_tokens=False, return_tensors="pt").to(self.model.device))
         reads = self.model.config.is_encoder_decoder
         inputs, _ = encode(self.model, self.tokenizer, "" if reads else text, text if reads else None)
+        if not inputs["input_ids"].numel():
+            raise ValueError(f"the text has no token to go on from: give at least one word, was {text!r}")
         return {"attention_mask": torch.ones_like(inputs["input_ids"]), **inputs}
 
     def _example(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -130,7 +130,7 @@ def attended_words(weights: Tensor, target_mask: Tensor | None = None) -> Tensor
 
     Raises:
         TypeError: no tensor.
-        ValueError: a mask that is not of the targets.
+        ValueError: weights of fewer than two axes, or a mask that is not of the targets.
 
     Cost: one pass.
 
@@ -139,6 +139,8 @@ def attended_words(weights: Tensor, target_mask: Tensor | None = None) -> Tensor
     tensor(2)
     """
     check_tensor("weights", weights)
+    if weights.dim() < 2:
+        raise ValueError(f"weights must be (..., targets, sources), was {tuple(weights.shape)}")
     attended = weights > 0
     if target_mask is not None:
         _check_mask(target_mask, weights)

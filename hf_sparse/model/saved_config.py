@@ -26,6 +26,7 @@ from .state import described, sparse_config, state_of
 BLOCK = "hf_sparse"
 PARTS = "hf_sparse_parts"
 ADAPTER_SETTINGS = "hf_sparse.json"
+_WHERE = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "force_download")
 
 
 def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
@@ -123,8 +124,8 @@ class AdapterSettings(NamedTuple):
 
 
 def where_on_hub(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that say where on the Hub a file is."""
-    return {key: kwargs[key] for key in ("revision", "token", "cache_dir", "subfolder") if key in kwargs}
+    """The arguments that say where on the Hub a file is, and how it is fetched."""
+    return {key: kwargs[key] for key in _WHERE if key in kwargs}
 
 
 def found_file(path: str | Path, name: str, kwargs: Mapping[str, Any]) -> str | None:

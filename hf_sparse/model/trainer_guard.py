@@ -12,6 +12,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..config import SparseConfig
 from .logits_guard import prediction_step
+from .model_card import update_card
 from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, BLOCK, AdapterSettings
 from .state import check_parts, described, inside_peft, sparse_models, sparse_state, state_of
@@ -72,6 +73,14 @@ def _load_from_checkpoint(
         original(self, resume_from_checkpoint, *args, **kwargs)
 
 
+def create_model_card(original: Callable[..., None], self: Any, *args: object, **kwargs: object) -> None:
+    """A trainer's own card, with the section on maps and measured sparsity."""
+    original(self, *args, **kwargs)
+    state = state_of(self.model)
+    if state is not None and self.is_world_process_zero():
+        update_card(self.args.output_dir, state.config, state.figures)
+
+
 def _trained_settings(checkpoint: Path) -> SparseConfig | None:
     """The settings of the model that a checkpoint was saved from; None where it was dense, or says nothing."""
     config, adapter = checkpoint / CONFIG_NAME, checkpoint / ADAPTER_SETTINGS
@@ -110,6 +119,13 @@ LATE = (
         "_load_from_checkpoint",
         _load_from_checkpoint,
         reason="Weights that were trained under other maps are not brought back into a model.",
+        after="transformers.trainer",
+    ),
+    Patch(
+        "transformers:Trainer",
+        "create_model_card",
+        create_model_card,
+        reason="Its card takes the place of the one that was saved with the model, whose section says how to load it.",
         after="transformers.trainer",
     ),
 )

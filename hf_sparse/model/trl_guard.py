@@ -1,7 +1,8 @@
-"""TRL's ``SFTTrainer`` beside sparse heads: it minimizes the loss of the head's map.
+"""TRL's trainers beside sparse models: ``SFTTrainer`` minimizes the loss of the head's map, cards say what that is.
 
-Its loss is the sum of what a model with TRL's fused head returns as log-probabilities, which preference trainers read
-too. A label outside the support has none: only the map's own loss has a gradient there that is of use.
+The loss of ``SFTTrainer`` is the sum of what a model with TRL's fused head returns as log-probabilities, which
+preference trainers read too. A label outside the support has none: only the map's own loss has a gradient there that
+is of use.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import Any
 
 from .patch import Patch
 from .state import state_of
+from .trainer_guard import create_model_card
 
 _MODULE = "trl.trainer.sft_trainer"
+_OF_ALL = "trl.trainer.base_trainer"
 
 
 def _compute_loss(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:
@@ -38,5 +41,12 @@ OF_TRL = (
         _compute_loss,
         reason="It minimizes the loss of the head's map; every other trainer of TRL reads log-probabilities.",
         after=_MODULE,
+    ),
+    Patch(
+        f"{_OF_ALL}:_BaseTrainer",
+        "create_model_card",
+        create_model_card,
+        reason="It writes the card of all trainers of TRL, without that of Transformers.",
+        after=_OF_ALL,
     ),
 )

@@ -10,14 +10,14 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, Seq2SeqTrainer
-from transformers.trainer_utils import default_compute_objective
+from transformers.trainer_utils import IntervalStrategy, default_compute_objective
 
 from ..attention import observe
 from ..attention.site import learned_parameters
 from ..config import MapConfig
 from ..model.cold_start import cold_start
 from ..model.lazy_logits import computed_rows
-from ..model.model_card import FIGURES, update_card
+from ..model.model_card import FIGURES
 from ..model.state import is_sparse, probabilities, sparse_config, sparse_state
 from .arguments import SparseTrainingArguments, check_arguments
 from .buckets import BucketedTrainer
@@ -28,6 +28,8 @@ from .supports import IDS, PROBABILITIES, SupportCollator, has_supports, without
 from .suppression import Suppression
 
 logger = logging.getLogger(__name__)
+
+_ROUNDING = 1e-6  # of an epoch, which is counted in floating point
 
 
 class _Sparsity:
@@ -256,8 +258,13 @@ class SparseTrainer(BucketedTrainer):
         """Whether supports of this call will be logged: in evaluation, at the first step and where a log is due."""
         if not self.args.log_sparsity or not model.training:
             return self.args.log_sparsity
-        step = self.state.global_step
-        return step == 0 or (step + 1) % max(self.state.logging_steps, 1) == 0
+        step, epoch = self.state.global_step, self.state.epoch
+        if step == 0 or epoch is None:
+            return True
+        if self.args.logging_strategy == IntervalStrategy.EPOCH:
+            after = epoch * (step + 1) / step  # the epoch when this step has been made
+            return step + 1 == self.state.max_steps or int(after + _ROUNDING) > int(epoch + _ROUNDING)
+        return (step + 1) % max(self.state.logging_steps, 1) == 0
 
     @torch.no_grad()
     def _count_head(self, logits: Any, inputs: dict[str, Any]) -> None:
@@ -301,13 +308,6 @@ class SparseTrainer(BucketedTrainer):
             promised = {} if self.state.global_step else sparse_state(self.model).figures
             sparse_state(self.model).figures = promised | figures
         return output
-
-    def create_model_card(self, *args: object, **kwargs: object) -> None:
-        """``Trainer``'s own card, with a section on maps and the sparsity of the last evaluation."""
-        super().create_model_card(*args, **kwargs)
-        if self.is_world_process_zero():
-            figures = sparse_state(self.model).figures
-            update_card(self.args.output_dir, sparse_config(self.model), figures)
 
 
 class SparseSeq2SeqTrainer(SparseTrainer, Seq2SeqTrainer):

@@ -134,6 +134,7 @@ def test_a_question_to_a_chat_model_goes_through_its_template(llama):
     ("ask", "message"),
     [
         (lambda p: p.next_tokens(" ", MAPS), "the text is empty: give at least one word"),
+        (lambda p: p.next_tokens("</s>", MAPS), "the text has no token to go on from: give at least one word"),
         (lambda p: p.next_tokens(TEXT, MAPS, most=0), "most must be at least 1, was 0"),
         (lambda p: p.next_tokens(TEXT, Maps(head_alpha=0.5)), "alpha must be"),
         (lambda p: p.attention(TEXT, MAPS, 0, -1), "head must be from 0 to"),

@@ -93,6 +93,8 @@ def test_attended_words_take_a_mask_of_their_own_targets():
             attended_words(weights, wrong)
     with pytest.raises(TypeError, match="weights must be a tensor, was"):
         attended_words(weights.tolist())
+    with pytest.raises(ValueError, match=r"weights must be \(..., targets, sources\), was \(4,\)"):
+        attended_words(torch.ones(4))
 
 
 def test_undefined_scores_are_refused_or_nan():

@@ -8,6 +8,7 @@ import torch
 import transformers
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
+from transformers import Trainer, TrainingArguments
 
 from hf_sparse import SparseTrainer, calibrate, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.config import SparseConfig
@@ -93,6 +94,20 @@ def test_figures_are_those_of_the_last_evaluation_or_the_users_and_never_invente
     text = card_in(tmp_path / "model").text
     assert "- classes of exactly zero probability: 50.0%\n- my_measure: 3\n" in text
     assert f"{support:.4g}" not in text
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_card_of_a_stock_trainer_says_how_to_load_the_model(adapted, tmp_path):
+    model = sparsify(tiny_model("llama"), **BOTH)
+    if adapted:
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM"))
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), report_to=[], use_cpu=True))
+    trainer.save_model(str(tmp_path))
+    trainer.create_model_card(model_name="mine")
+    text = card_in(tmp_path).text
+    assert text.count("## Sparse maps") == 1
+    assert "hf_sparse.from_pretrained" in text
+    assert ("This is an adapter." in text) == adapted
 
 
 def test_what_calibration_promised_stays_until_training(tmp_path):

@@ -130,6 +130,15 @@ def test_sft_reads_heads_of_other_models(name, tmp_path):
     assert sft(model, tmp_path).evaluate()["eval_loss"] == pytest.approx(float(sum(expected)) / count, rel=1e-5)
 
 
+def test_the_card_says_how_to_load_the_model(tmp_path):
+    trainer = sft(sparse(), tmp_path)
+    trainer.save_model(str(tmp_path))
+    trainer.create_model_card(model_name="mine")
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert card.count("## Sparse maps") == 1
+    assert "hf_sparse.from_pretrained" in card
+
+
 def test_sft_of_an_adapter_in_packed_rows(tmp_path):
     model = sparse()
     text = Dataset.from_dict({"text": SENTENCES})

@@ -169,6 +169,30 @@ def test_logs_tell_supports_of_head_and_attention(tmp_path):
     assert "head_support" not in quiet.state.log_history[0]
 
 
+@pytest.mark.parametrize(
+    ("options", "counted", "logs"),
+    [
+        ({"max_steps": -1, "num_train_epochs": 3}, {0, 3, 7, 11}, 3),
+        ({"max_steps": 5}, {0, 3, 4}, 2),
+        ({"max_steps": -1, "num_train_epochs": 3, "gradient_accumulation_steps": 3}, {0, 1, 3, 5}, 3),
+    ],
+    ids=["whole epochs", "the last one cut off", "a last step of fewer batches"],
+)
+def test_logs_of_epochs_tell_supports_at_their_ends(options, counted, logs, tmp_path, monkeypatch):
+    seen, count_head = set(), SparseTrainer._count_head
+
+    def watched(self, *args):
+        seen.add(self.state.global_step)
+        count_head(self, *args)
+
+    monkeypatch.setattr(SparseTrainer, "_count_head", watched)
+    options = {"logging_strategy": "epoch", "per_device_train_batch_size": ROWS // 4, **options}
+    _, trainer = trained(SparseTrainer, "t5", tmp_path, {"head": "entmax15"}, **options)
+    found = [log for log in trainer.state.log_history if "loss" in log]
+    assert [("head_support" in log) for log in found] == [True] * logs
+    assert seen == counted
+
+
 def test_logs_of_a_fused_loss_hold_few_logits_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(lazy_logits, "LOGITS_AT_A_TIME", 3 * tiny_model("llama").config.vocab_size)
     compute, computed, logs = LinearLogits.compute, [], []
