@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import cache
 from benchmarks._targets import TARGETS, verdicts
+from hf_sparse.kernels import cpp_available
 from tests.kernels.devices import needs_triton
 
 pytestmark = pytest.mark.slow
@@ -49,6 +51,16 @@ def test_a_section_that_dies_does_not_lose_the_others(tmp_path):
     assert died["failed"] == "died: its process ended with 3"
     assert {row["section"] for row in others if "ms" in row} == {"decode, one query"}
     assert result.stdout.count("not measured: ") == len(TARGETS)
+
+
+def test_the_screened_step_over_a_long_cache_reads_few_keys_in_every_round():
+    if not cpp_available(build=True):
+        pytest.skip("no C++ kernel")
+    screened = cache.step(64, "wide").candidates["entmax15, screened"]
+    *_, held = screened.args
+    for round_ in (2, 3):
+        screened()
+        assert [(reads.calls, reads.proved) for reads in held.reads] == [(round_, round_)]
 
 
 def test_targets_are_judged_by_their_worst_case_and_the_fastest_baseline():
