@@ -114,7 +114,7 @@ class MapConfig:
     @property
     def alpha(self) -> float | None:
         """The alpha of the entmax family (1 for softmax) and of alpha-ReLU; None where a map has no such number."""
-        alpha = underlying(self.name, self.map_settings)[1].get("alpha")
+        alpha = self._underlying[1].get("alpha")
         return alpha if isinstance(alpha, float) else None
 
     @property
@@ -154,13 +154,23 @@ class MapConfig:
         >>> MapConfig("entmax15").spelled_out
         MapConfig(name='entmax', settings=(('alpha', 1.5),))
         """
-        name, settings = underlying(self.name, self.map_settings)
+        name, settings = self._underlying
         return MapConfig(name).with_settings(**settings, **{k: v for k, v in self.settings if k in ON_SCORES})
+
+    @property
+    def _underlying(self) -> tuple[str, dict[str, Any]]:
+        """The name of that map, and the keyword arguments of its own function."""
+        return underlying(self.name, self.map_settings)
 
     @property
     def is_entmax(self) -> bool:
         """Whether the map is of the entmax family, softmax and sparsemax included."""
-        return self.spelled_out.name == "entmax"
+        return self._underlying[0] == "entmax"
+
+    @property
+    def entmax_settings(self) -> dict[str, Any]:
+        """The keyword arguments of ``entmax`` that make it this map, if it is of that family."""
+        return self._underlying[1]
 
     def with_settings(self, **settings: SettingValue | Plain | tuple[float, ...]) -> MapConfig:
         """The same map with some settings replaced; numbers, words and lists stand for themselves."""

@@ -157,7 +157,7 @@ def _setting(module: nn.Module, call: AttentionCall, name: str) -> float | Tenso
     map_config = module.__dict__[SITE].map_config
     if map_config is None or not map_config.is_entmax:
         return None
-    for_all = {**map_config.spelled_out.map_settings, "temperature": map_config.temperature}
+    for_all = {**map_config.entmax_settings, "temperature": map_config.temperature}
     return settings_by_head(map_config, module, call.query).get(name, for_all[name])
 
 
