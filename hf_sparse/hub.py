@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import transformers
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from .attention.find import find_sites, through_interface
 from .attention.interface import NAME
@@ -63,7 +63,7 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
         raise ValueError("output_attentions=True goes with a call of the model: model(..., output_attentions=True)")
     if found_file(path, "adapter_config.json", kwargs) is not None:
         return _adapter_from_pretrained(path, auto_class, **kwargs)
-    config = _configuration(path, kwargs)
+    config = _configuration(path, auto_class, kwargs)
     block = block_of(config)
     if block is None:
         raise ValueError(f"{path} is not a sparse checkpoint; load it with Transformers and call sparsify(model, ...)")
@@ -214,7 +214,7 @@ def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwar
     Returns:
         As ``_loaded``.
     """
-    config = _configuration(path, kwargs)
+    config = _configuration(path, auto_class, kwargs)
     if settings.config.attn and block_of(config) is not None:
         kwargs.setdefault("attn_implementation", NAME)
     if auto_class is None and settings.architecture is not None:
@@ -226,10 +226,26 @@ def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwar
     return _loaded(loading_class(auto_class, config), path, kwargs)
 
 
-def _configuration(path: str | Path, kwargs: Mapping[str, Any]) -> PreTrainedConfig:
-    """The configuration of a checkpoint that is loaded with these arguments."""
-    of_code = {name: kwargs[name] for name in ("trust_remote_code", "code_revision") if name in kwargs}
-    config: PreTrainedConfig = AutoConfig.from_pretrained(path, **where_on_hub(kwargs), **of_code)
+def _configuration(path: str | Path, auto_class: Any, kwargs: Mapping[str, Any]) -> PreTrainedConfig:
+    """The configuration of a checkpoint that is loaded with these arguments.
+
+    Auto classes do not know every type of model: some parts of Transformers' (Bark's), and classes of one's own.
+    """
+    where = where_on_hub(kwargs)
+    saved, _ = PreTrainedConfig.get_config_dict(path, **where)
+    kind = saved.get("model_type")
+    config: PreTrainedConfig
+    if not kind or kind in CONFIG_MAPPING or "auto_map" in saved:
+        of_code = {name: kwargs[name] for name in ("trust_remote_code", "code_revision") if name in kwargs}
+        config = AutoConfig.from_pretrained(path, **where, **of_code)
+        return config
+    own = getattr(loading_class(auto_class, PreTrainedConfig.from_dict(saved)), "config_class", None)
+    if own is None:
+        raise ValueError(
+            f"Auto classes know no models of type {kind!r}: pass the model's own class as auto_class to "
+            "hf_sparse.from_pretrained"
+        )
+    config = own.from_pretrained(path, **where)
     return config
 
 

@@ -17,7 +17,10 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    BarkSemanticConfig,
+    BarkSemanticModel,
     GenerationConfig,
+    LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     T5EncoderModel,
@@ -378,6 +381,33 @@ def test_a_class_with_its_own_code_comes_back(tmp_path, monkeypatch):
     ):
         loaded = from_pretrained(tmp_path / "model", auto_class=loading, **options)
         assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+
+
+class UnknownConfig(LlamaConfig):
+    model_type = "unknown_llama"
+
+
+class UnknownForCausalLM(LlamaForCausalLM):
+    config_class = UnknownConfig
+
+
+@torch.no_grad()
+def test_types_that_auto_classes_do_not_know_come_back(tmp_path):
+    sizes = {"input_vocab_size": 50, "output_vocab_size": 50, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
+    bark = sparsify(BarkSemanticModel(BarkSemanticConfig(**sizes, block_size=64)).eval(), attn="entmax15")
+    save_pretrained(bark, tmp_path / "bark")
+    for given in (None, BarkSemanticModel):
+        loaded = from_pretrained(tmp_path / "bark", auto_class=given)
+        assert torch.equal(loaded(tokens()).logits, bark(tokens()).logits)
+    settings = tiny_model("llama").config.to_diff_dict() | {"model_type": "unknown_llama"}
+    own = sparsify(UnknownForCausalLM(UnknownConfig(**settings)).eval(), attn="entmax15", head="sparsemax")
+    save_pretrained(own, tmp_path / "own")
+    loaded = from_pretrained(tmp_path / "own", auto_class=UnknownForCausalLM)
+    assert torch.equal(loaded(tokens()).logits, own(tokens()).logits)
+    with pytest.raises(ValueError, match=r"names no class of Transformers .* pass auto_class"):
+        from_pretrained(tmp_path / "own")
+    with pytest.raises(ValueError, match="Auto classes know no models of type 'unknown_llama': pass the model's own"):
+        from_pretrained(tmp_path / "own", auto_class=AutoModelForCausalLM)
 
 
 def test_loading_info_comes_beside_the_model(tmp_path):

@@ -227,8 +227,10 @@ def head_problem(head: nn.Module | None, map_config: MapConfig) -> str | None:
         return "takes heads of alpha_relu that are not centered, and of the entmax family with alpha above 1 up to 2"
     if head is not None and is_quantized(head):
         return "takes a head that is not quantized"
-    if type(head) is not nn.Linear or type(head.weight) is not nn.Parameter:
-        return f"takes a head that is one linear layer (nn.Linear), was {type(head).__name__}"
+    if type(head) is not nn.Linear:
+        return f"takes a head that is one linear layer (nn.Linear), was {type(head).__module__}.{type(head).__name__}"
+    if type(head.weight) is not nn.Parameter:
+        return "takes a head whose weight is a parameter, and this one is computed (pruned, or normalized)"
     own_forward = not isinstance(vars(head).get("forward"), _LazyForward | None)
     if own_forward or head._forward_hooks or head._forward_pre_hooks:
         return "takes a head without hooks, and without a forward of its own"

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 from transformers import PreTrainedModel
 
 from ..attention.find import find_sites
@@ -224,6 +225,11 @@ def _head_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
         yield f"fused_loss=True needs a head with a fused loss, one of {fused}; or pass fused_loss=False"
     if not isinstance(head, nn.Linear):
         yield f"the head of {name} is not one linear layer; pass fused_loss=False"
+    elif is_parametrized(head, "weight"):
+        yield (
+            f"the weight of the head of {name} is parametrized, and a fused loss takes the very tensor that the head "
+            "multiplies with; pass fused_loss=False"
+        )
     elif is_quantized(head):
         yield (
             f"the head of {name}, a {type(head).__name__}, is quantized, and a fused loss multiplies with its weight; "

@@ -42,6 +42,11 @@ def test_output_is_weights_times_values_in_transformers_layout():
     assert output.is_contiguous()
 
 
+def test_shapes_are_worked_out_on_the_device_meta():
+    output, weights = sparse_attention(module(), *(x.to("meta") for x in qkv()))
+    assert (output.shape, weights.shape) == ((B, T, H, D), (B, H, T, T))
+
+
 def test_dropout_comes_sixth_as_in_transformers_own_attention_by_sdpa():
     assert (
         list(inspect.signature(sparse_attention).parameters)[:6]

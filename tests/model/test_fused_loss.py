@@ -69,6 +69,10 @@ def test_what_cannot_be_fused_is_refused_by_name():
     model.lm_head.weight = model.lm_head[0].weight
     with pytest.raises(ValueError, match="the head of LlamaForCausalLM is not one linear layer"):
         sparsify(model, head="entmax15", fused_loss=True)
+    model = tiny_model("llama")
+    nn.utils.parametrizations.weight_norm(model.lm_head)
+    with pytest.raises(ValueError, match="the weight of the head of LlamaForCausalLM is parametrized"):
+        sparsify(model, head="entmax15", fused_loss=True)
 
 
 def test_a_model_that_looks_at_its_logits_is_refused_and_left_dense():

@@ -13,6 +13,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process
 
@@ -264,12 +265,19 @@ def test_merged_adapters_get_a_new_copy():
     generated(model)
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["lm_head"], init_lora_weights=False))
     with pytest.raises(
-        ValueError, match=r'impl="screened" takes a head that is one linear layer .*; use set_head_impl'
+        ValueError, match=r'impl="screened" takes a head that is one linear layer .*, was peft\..*; use set_head_impl'
     ):
         generated(adapted.get_base_model())
     merged = adapted.merge_and_unload()
     assert num_screened(merged)
     check_same(merged)
+
+
+def test_a_pruned_head_is_refused_for_what_it_is():
+    model = sparse()
+    prune.l1_unstructured(model.lm_head, "weight", 0.3)
+    with pytest.raises(ValueError, match="whose weight is a parameter, and this one is computed"):
+        generated(model)
 
 
 def test_weights_that_change_inside_a_call_are_noticed_where_they_are_read():

@@ -146,7 +146,7 @@ def _is_automatic(name: str, call: AttentionCall) -> bool:
 def _autocast(call: AttentionCall) -> AttentionCall:
     """The call in the dtype of autocast, as torch's own attention does; rotary embeddings leave dtypes mixed."""
     device = call.query.device.type
-    if not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return call
     dtype = torch.get_autocast_dtype(device)
     return call._replace(query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
