@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from transformers import (
@@ -75,6 +76,7 @@ def test_everything_changed_in_other_libraries_is_in_the_table_and_undone(tmp_pa
 
 LATER_TRAINER = """
 import sys
+from dataclasses import replace
 import torch
 import hf_sparse
 from datasets import Dataset
@@ -130,3 +132,8 @@ def test_an_unknown_version_of_another_package_is_refused_by_name(tmp_path, monk
         install_all([patch])  # as where the package was imported first
     patch.uninstall()
     assert some_trainer.Trainer
+    for owner in ("some_trainer:Trainer", "some_trainer:OfLaterVersions"):
+        unneeded = replace(patch, owner=owner, needed=False)
+        install_all([unneeded])
+        unneeded.uninstall()
+    assert not hasattr(some_trainer.Trainer, "train")

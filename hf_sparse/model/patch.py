@@ -28,6 +28,7 @@ class Patch:
         reason: a sentence for readers of ``hf_sparse.hooks``.
         after: the module at the end of whose import, by whomever, the patch is installed; empty for the import of
             this package.
+        needed: whether a version of that module which has no such method is refused, rather than left as it is.
     """
 
     owner: str
@@ -35,6 +36,7 @@ class Patch:
     replacement: Callable[..., Any]
     reason: str
     after: str = ""
+    needed: bool = True
 
     def install(self) -> None:
         """Put the replacement in the method's place, once."""
@@ -57,7 +59,7 @@ class Patch:
         """Put the original back, if it was replaced."""
         if self.owner.partition(":")[0] not in sys.modules:
             return
-        owner = _found(self.owner)
+        owner = _found(self.owner, None)
         found = inspect.getattr_static(owner, self.name, None)
         method = found.__func__ if isinstance(found, classmethod) else found
         original = getattr(method, _ORIGINAL, None)
@@ -84,6 +86,7 @@ class Registration:
     value: object
     reason: str
     after = ""
+    needed = True
 
     def install(self) -> None:
         """Add the entry."""
@@ -144,11 +147,13 @@ def _install_late(patch: Patch | Registration) -> None:
     """Install a patch of a module that was imported.
 
     Raises:
-        ImportError: its version is one in which nothing can be patched under this name.
+        ImportError: its version is one in which nothing can be patched under this name, and that is needed.
     """
     try:
         patch.install()
     except AttributeError as error:
+        if not patch.needed:
+            return
         raise ImportError(
             f"hf_sparse does not know this version of {patch.after} ({error}), and cannot keep it from misreading "
             f"sparse models: {patch.reason} Install another version, or call hf_sparse.hooks.uninstall() before the "
@@ -156,7 +161,7 @@ def _install_late(patch: Patch | Registration) -> None:
         ) from error
 
 
-def _found(place: str) -> Any:
+def _found(place: str, *default: object) -> Any:
     module, _, name = place.partition(":")
     found = import_module(module)
-    return getattr(found, name) if name else found
+    return getattr(found, name, *default) if name else found

@@ -48,5 +48,6 @@ OF_TRL = (
         create_model_card,
         reason="It writes the card of all trainers of TRL, without that of Transformers.",
         after=_OF_ALL,
+        needed=False,
     ),
 )
