@@ -232,20 +232,20 @@ def _configuration(path: str | Path, auto_class: Any, kwargs: Mapping[str, Any])
     Auto classes do not know every type of model: some parts of Transformers' (Bark's), and classes of one's own.
     """
     where = where_on_hub(kwargs)
+    of_code = {name: kwargs[name] for name in ("trust_remote_code", "code_revision") if name in kwargs}
     saved, _ = PreTrainedConfig.get_config_dict(path, **where)
-    kind = saved.get("model_type")
-    config: PreTrainedConfig
-    if not kind or kind in CONFIG_MAPPING or "auto_map" in saved:
-        of_code = {name: kwargs[name] for name in ("trust_remote_code", "code_revision") if name in kwargs}
-        config = AutoConfig.from_pretrained(path, **where, **of_code)
-        return config
-    own = getattr(loading_class(auto_class, PreTrainedConfig.from_dict(saved)), "config_class", None)
-    if own is None:
+    kind, loading = saved.get("model_type"), AutoConfig
+    if kind and kind not in CONFIG_MAPPING and "auto_map" not in saved:
+        of_code, loading = (
+            {},
+            getattr(loading_class(auto_class, PreTrainedConfig.from_dict(saved)), "config_class", None),
+        )
+    if loading is None:
         raise ValueError(
             f"Auto classes know no models of type {kind!r}: pass the model's own class as auto_class to "
             "hf_sparse.from_pretrained"
         )
-    config = own.from_pretrained(path, **where)
+    config: PreTrainedConfig = loading.from_pretrained(path, **where, **of_code)
     return config
 
 

@@ -258,8 +258,8 @@ class SparseTrainer(BucketedTrainer):
         """Whether supports of this call will be logged: in evaluation, at the first step and where a log is due."""
         if not self.args.log_sparsity or not model.training:
             return self.args.log_sparsity
-        step, epoch = self.state.global_step, self.state.epoch
-        if step == 0 or epoch is None:
+        step, epoch = self.state.global_step, self.state.epoch or 0.0
+        if step == 0:
             return True
         if self.args.logging_strategy == IntervalStrategy.EPOCH:
             after = epoch * (step + 1) / step  # the epoch when this step has been made
