@@ -89,6 +89,7 @@ for load in (
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [LoraConfig(**LORA), PrefixTuningConfig(num_virtual_tokens=2)], ids=["r", "no r"])
 def test_nothing_opens_an_adapter_without_this_package(config, base, tmp_path):
     config.task_type = "CAUSAL_LM"
@@ -114,6 +115,7 @@ print(hf_sparse.is_sparse(AutoPeftModelForCausalLM.from_pretrained(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_an_adapter_opens_whichever_package_is_imported_first(tmp_path):
     base, adapter = tmp_path / "base", tmp_path / "adapter"
     sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(base)

@@ -237,6 +237,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_does_not_import_the_package_loads_a_sparse_checkpoint(tmp_path):
     hf_sparse.sparsify(tiny_model("llama"), attn="entmax15", head="entmax15").save_pretrained(tmp_path / "sparse")
     (tmp_path / "script.py").write_text(LOADING)

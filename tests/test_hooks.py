@@ -69,6 +69,7 @@ print(changes())
 """
 
 
+@pytest.mark.slow
 def test_everything_changed_in_other_libraries_is_in_the_table_and_undone(tmp_path):
     run = subprocess.run([sys.executable, "-c", EVERY_CHANGE, str(tmp_path)], capture_output=True, text=True)
     assert run.stdout.strip().splitlines()[-1:] == ["[]"], run.stdout + run.stderr
@@ -105,6 +106,7 @@ print("guarded")
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_imported_last_is_guarded(tmp_path):
     run = subprocess.run([sys.executable, "-c", LATER_TRAINER, str(tmp_path)], capture_output=True, text=True)
     assert run.stdout.strip().endswith("guarded"), run.stdout + run.stderr

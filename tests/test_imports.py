@@ -50,6 +50,7 @@ def loaded_by(*code: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ours", "theirs"), CASES.values(), ids=CASES)
 def test_no_package_is_loaded_that_transformers_does_not_load(ours, theirs):
     loaded = loaded_by(*theirs)

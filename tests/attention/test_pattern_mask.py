@@ -220,6 +220,7 @@ def test_kernels_materialize_no_mask(name):
     torch.testing.assert_close(loss_of_flex, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 def test_layers_compiled_one_by_one_take_it(impl):

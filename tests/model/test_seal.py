@@ -54,6 +54,7 @@ def answers_without_the_package(path, ways):
     return json.loads(run.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"head": "entmax15"}], ids=["attn", "head"])
 def test_without_the_package_no_way_of_loading_makes_a_sparse_checkpoint_dense(settings, tmp_path):
     model = sparsify(tiny_model("llama"), **settings)
