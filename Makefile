@@ -26,7 +26,7 @@ demo: $(READY)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(TEST_ARGS)
 
-test-slow: $(READY)  # what takes long: builds of the kernel, compiled models, whole recipes, the benchmarks
+test-slow: $(READY)  # what takes long: builds of the kernel, compiled models, programs, whole recipes, the benchmarks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not more and not sweep" --numprocesses auto $(TEST_ARGS)
 
 test-more: $(MORE)  # with other people's packages and real models; a run of no tests fails (pytest's exit 5)
