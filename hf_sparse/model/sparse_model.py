@@ -211,8 +211,10 @@ def sparse_forward(
 
 
 def _is_whole_mask(mask: object) -> bool:
-    """Whether a mask is used as it is, causal or not: it has a row for each query, or is one by kind of layer."""
-    return isinstance(mask, dict) or (isinstance(mask, Tensor) and mask.dim() == 4)
+    """Whether a mask alone says what is visible: it has a row for each query, as have all masks by kind of layer."""
+    if isinstance(mask, dict):
+        return all(map(_is_whole_mask, mask.values()))
+    return isinstance(mask, Tensor) and mask.dim() == 4
 
 
 def has_logits(model: PreTrainedModel, output: Any) -> bool:

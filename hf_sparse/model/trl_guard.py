@@ -42,12 +42,15 @@ OF_TRL = (
         reason="It minimizes the loss of the head's map; every other trainer of TRL reads log-probabilities.",
         after=_MODULE,
     ),
-    Patch(
-        f"{_OF_ALL}:_BaseTrainer",
-        "create_model_card",
-        create_model_card,
-        reason="It writes the card of all trainers of TRL, without that of Transformers.",
-        after=_OF_ALL,
-        needed=False,
+    *(
+        Patch(
+            f"{_OF_ALL}:{name}",
+            "create_model_card",
+            create_model_card,
+            reason="It writes the card of all trainers of TRL, without that of Transformers.",
+            after=_OF_ALL,
+            needed=False,  # by both names: its class was public before TRL 1
+        )
+        for name in ("_BaseTrainer", "BaseTrainer")
     ),
 )

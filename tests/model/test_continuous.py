@@ -75,6 +75,20 @@ def test_other_threads_read_a_configuration_that_stays_as_it_is(name, maps):
     assert set(seen) == {None}
 
 
+@pytest.mark.parametrize("is_causal", [True, False])
+@torch.no_grad()
+def test_where_no_mask_says_it_the_argument_is_heard(is_causal):
+    model = tiny_model("qwen3")
+    model.set_attn_implementation("sdpa")
+    sparsify(model, head="entmax15")
+    unmasked = {"full_attention": None, "sliding_attention": None}
+    one, other = (
+        model(torch.tensor([ids]), attention_mask=unmasked, is_causal=is_causal).logits[0, 0]
+        for ids in ([3, 4, 5, 6], [3, 4, 5, 9])
+    )
+    assert torch.equal(one, other) == is_causal
+
+
 @pytest.mark.parametrize(("name", "implementation"), [("gemma2", "eager"), ("llama", "eager"), ("llama", "sdpa")])
 def test_dense_attention_is_switched_and_comes_back(name, implementation):
     model = tiny_model(name).double()
