@@ -172,6 +172,36 @@ def test_ties_at_the_threshold_leave_the_weights_right(alpha, impl):
     torch.testing.assert_close(p.sum(-1), torch.ones(9, dtype=torch.float64), atol=2e-6, rtol=0)
 
 
+@COMPILED
+@pytest.mark.parametrize("alpha", [1.001, 1.1, 1.49, 1.75, 1.97])
+def test_thresholds_foretold_from_a_sample_of_a_long_row_are_those_of_float64(alpha):
+    """Samples that tell the sums well, or not at all; entries that join the support, or leave it, at the last step."""
+    length, generator = 50_257, torch.Generator().manual_seed(1)
+    normal = torch.randn(16, length, generator=generator)
+    spread = normal[:4] * torch.tensor([1e-3, 0.05, 0.3, 2.0])[:, None]
+    sampled = normal[4:6] * 0.05
+    sampled[0, ::256] += 1.0
+    sampled[1, : length // 2] += 0.3
+    tied = []
+    for few, slivers in ((1, (0.0, 1e-4, 1e-3)), (3, (-1e-5, 0.0, 1e-5, 3e-3)), (1000, (0.0, 1e-4, 1e-3))):
+        ahead = few ** -(alpha - 1) / (alpha - 1)
+        for sliver in slivers:
+            z = ahead * (sliver + 1e-6 * normal[6 + len(tied)])
+            z[torch.randperm(length, generator=generator)[:few]] = ahead
+            tied.append(z)
+    z = torch.cat([spread, sampled, torch.stack(tied)]).requires_grad_()
+    target = torch.randint(length, (len(z),), generator=generator)
+    loss = entmax_loss(z, target, alpha, reduction="none", impl="cpp")
+    (gradient,) = torch.autograd.grad(loss.sum(), z)
+    z = z.detach().double()
+    p = weights(z, alpha)
+    gold = (z - z.amax(-1, keepdim=True)).gather(1, target[:, None])[:, 0]
+    torch.testing.assert_close(loss.double(), conjugate(z, p, alpha) - gold, atol=2e-6, rtol=1e-6)
+    residual = p.scatter_add(1, target[:, None], -torch.ones(len(z), 1, dtype=torch.float64))
+    torch.testing.assert_close(gradient.double(), residual, atol=2 * WEIGHT[torch.float32], rtol=0)
+    torch.testing.assert_close(gradient.double().sum(-1), torch.zeros(len(z), dtype=torch.float64), atol=1e-5, rtol=0)
+
+
 @IMPLS
 def test_crowded_rows_among_others_change_none_of_them(impl):
     z = torch.cat([scores()[[2, 5, 4]], scores()[[3, 5, 0, 5]]])

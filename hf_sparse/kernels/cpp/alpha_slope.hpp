@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "lanes.hpp"
+#include "powers.hpp"
 
 namespace {
 

@@ -124,7 +124,9 @@ void turn(const float* rows, int64_t step, int64_t num_rows, int64_t columns, fl
         for (int64_t d = 0; d < columns; d++) turned[d * TILE + i] = rows[i * step + d] * factor;
 }
 
-inline Floats tanh_of(Floats v) { return 1.0f - 2.0f / (exp2_of(v * 2.8853900817779268f) + 1.0f); }
+inline Floats tanh_of(Floats v) {
+    return 1.0f - 2.0f / (exp2_of(smallest(all(64.0f), v * 2.8853900817779268f)) + 1.0f);
+}
 
 // ---- Scores -----------------------------------------------------------------------------------------------------
 

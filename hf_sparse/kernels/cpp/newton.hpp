@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "lanes.hpp"
+#include "powers.hpp"
 
 // The function for the exponent: one of its own up to 4, if whole.
 #define BY_EXPONENT(function, exponent, ...)                                             \

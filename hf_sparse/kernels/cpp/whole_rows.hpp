@@ -3,8 +3,8 @@
 #pragma once
 
 #include "counted_scores.hpp"
-#include "scan.hpp"
 #include "sparse_rows.hpp"
+#include "threshold.hpp"
 
 namespace {
 
@@ -25,69 +25,6 @@ struct Scaling {
         : base(static_cast<float>(from)), rest(static_cast<float>(from - base)), scale(static_cast<float>(alpha - 1)) {}
     template <class V> V operator()(V z) const { return rounded((z - base - rest) * scale); }
 };
-
-// The threshold of x[0:n] to a few digits, from either side: of one pair of vectors in 64, which stand for all, then
-// from there of one in 8, and of all of them. Entries that count several times do not stand for others.
-template <int K, class Times> double estimate(const float* x, int64_t n, double exponent, Times times) {
-    double tau = -1;
-    for (int64_t stride = std::is_same_v<Times, Once> ? 64 : 1; stride >= 1; stride /= 8)
-        for (int step = 0; step < 12; step++) {
-            Sums f = sums_of<K, true>(x, n, tau, static_cast<float>(exponent), stride, times);
-            f.mass *= stride, f.slope *= stride;
-            tau = stepped<K>(tau, f, exponent);
-            if (std::fabs(f.mass - 1) < near_of(exponent) || tau == -1) break;
-        }
-    return tau;
-}
-
-// Sums over x of u^P, u^(P - 1) and u^P (u - 1), u = [x - tau]_+.
-struct Moments { double mass, slope, with_excess; };
-template <int K, class Times = Once>
-Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times times = {}) {
-    Moments total{0, 0, 0};
-    const Offset offset(tau);
-    for (int64_t start = 0; start < n; start += 2 * PART) {
-        Floats mass[2] = {}, slope[2] = {}, with_excess[2] = {};
-        for (int64_t i = start; i < std::min(n, start + 2 * PART); i += 2 * LANES) {
-            const Excess e[2] = {excess<K>(load(x + i), offset), excess<K>(load(x + i + LANES), offset)};
-            if (is_nothing<K>(e[0]) && is_nothing<K>(e[1])) continue;
-            for (int k = 0; k < 2; k++) {
-                const Floats s = times(slope_power<K>(e[k], static_cast<float>(exponent)), i + k * LANES), p = s * e[k].u;
-                mass[k] += p, slope[k] += s;
-                // Where P is large, u - 1 has digits that u has not.
-                with_excess[k] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
-            }
-        }
-        total.mass += sum(mass[0] + mass[1]), total.slope += sum(slope[0] + slope[1]);
-        total.with_excess += sum(with_excess[0] + with_excess[1]);
-    }
-    if (K > 0) total.with_excess -= total.mass;
-    return total;
-}
-
-// Newton's method from the estimate: the first step, from either side, ends below the root, the others rise to it.
-// An error of the mass moves the weight p = u^P / mass by that times the difference of p and its share u^(P - 1) / slope:
-// by 1e-7 at most, and of thousands of small weights, all together by no more than LOOSE.
-constexpr double LOOSE = 1e-5;
-template <int K, class Times = Once>
-double threshold_of(const float* x, int64_t n, double exponent, Moments& moments, Times times = {}) {
-    double tau = estimate<K>(x, n, exponent, times);
-    for (int step = 0; step < 100; step++) {
-        moments = moments_of<K>(x, n, tau, exponent, times);
-        const double largest = std::pow(-tau, exponent), share = std::pow(-tau, exponent - 1) / moments.slope;
-        const double tolerance = std::min(LOOSE, 1e-7 / std::max(largest, share)), error = std::fabs(moments.mass - 1);
-        if (error <= std::max(8.0 * EPS, tolerance)) break;
-        if (step > 0 && moments.mass <= 1) break;
-        const double before = tau;
-        tau = stepped<K>(tau, {moments.mass, moments.slope}, exponent);
-        if (K == 0 && std::is_same_v<Times, Once> && error <= safe_error(exponent)) {  // what the sums are there
-            moments.with_excess -= (tau - before) * (exponent * (moments.mass - moments.slope) + moments.mass);
-            moments.mass = 1;
-            break;
-        }
-    }
-    return tau;
-}
 
 // A row of x, padded with -inf.
 template <class T> void write_scaled(const T* z, int64_t length, const Scaling& scaled, float* x) {

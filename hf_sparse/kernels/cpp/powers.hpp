@@ -1,0 +1,172 @@
+// Logarithms, exponentials and powers of vectors.
+
+#pragma once
+
+#include "lanes.hpp"
+
+namespace {
+
+// v = 2^exponent (1 + f) with f from -1/4 to 1/2; v positive and normal. Where the exponent is 0, f is v - 1 as it was given:
+// near v = 1 it has digits that v has lost, and a power 1 / (alpha - 1) needs them.
+struct Fraction {
+    Floats exponent, v;  // from 3/4 to 3/2
+    Floats less_one(Floats given) const { return exponent == 0.0f ? given : v - 1.0f; }
+};
+inline Fraction fraction_of(Floats v) {
+#if defined(__AVX512F__)
+    // A third more has the exponent that the fraction from 3/4 on leaves; rounding takes it over no power of two wrongly.
+    return {(Floats)_mm512_getexp_ps((__m512)(v * 1.33333337f)),
+            (Floats)_mm512_getmant_ps((__m512)v, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src)};
+#else
+    constexpr int32_t THREE_QUARTERS = 0x3f400000;  // its bits
+    const Ints above = (Ints)v - THREE_QUARTERS;
+    return {__builtin_convertvector(above >> 23, Floats), (Floats)((above & 0x7fffff) + THREE_QUARTERS)};
+#endif
+}
+
+// v as a whole number of 1 / PARTS and a rest of at most half of one, and 2^v from a number close to one. What has no normal
+// result gives 0 or infinity, or where there is no instruction for it the smallest normal number.
+struct Split { Floats moved, whole, rest; };
+template <int PARTS = 1> inline Split split_of(Floats v) {
+    constexpr float SHIFT = 12582912.0f / PARTS;  // 1.5 * 2^23: adding it leaves the number of parts in the lowest bits
+#if defined(__AVX512F__)
+    v = largest(all(-256.0f), v);  // from -inf nothing can be taken
+#else
+    v = smallest(all(128.0f), largest(all(-125.0f), v));  // half of 2^-125 is normal
+#endif
+    const Floats moved = v + SHIFT, whole = moved - SHIFT;
+    return {moved, whole, v - whole};
+}
+inline Floats scaled_by(Floats v, const Split& by) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_scalef_ps((__m512)v, (__m512)by.whole);
+#else
+    return (Floats)((Ints)v + ((Ints)by.moved << 23));
+#endif
+}
+
+// log2 and exp2 to a few float32 roundings; arguments positive and normal, or above -126.
+#if defined(__AVX512F__)
+// With tables, made by the compiler, that are looked up in by one instruction.
+struct Tables {
+    float inverse[32]{}, log2[32]{};  // 1 / v for a v of each 32nd of the fractions, by their highest bits; log2 v
+    float exp2[16]{};                 // 2^(k / 16)
+    constexpr Tables() {
+        for (int k = 0; k < 32; k++) {
+            const double first = k < 16 ? 1 + k / 32.0 : (1 + k / 32.0) / 2, middle = first + (k < 16 ? 1 : 0.5) / 64;
+            inverse[k] = k == 0 || k == 31 ? 1 : static_cast<float>(1 / middle);  // exact where v may be close to one
+            // 2 artanh y is the logarithm.
+            const double y = (1.0 - inverse[k]) / (1.0 + inverse[k]);
+            double power = y, total = 0;
+            for (int n = 1; n < 40; n += 2, power *= y * y) total += power / n;
+            log2[k] = static_cast<float>(2 * total / 0.69314718055994531);
+        }
+        double power = 1;
+        for (float& v : exp2) v = static_cast<float>(power), power *= 1.0442737824274138;
+    }
+};
+alignas(64) constexpr Tables TABLES;
+
+inline Floats log2_of(Floats v, Floats less_one) {
+    const Fraction fraction = fraction_of(v);
+    const __m512i part = _mm512_srli_epi32((__m512i)fraction.v, 18);
+    const auto look_up = [=](const float* table) {
+        return (Floats)_mm512_permutex2var_ps(_mm512_load_ps(table), part, _mm512_load_ps(table + 16));
+    };
+    const Floats inverse = look_up(TABLES.inverse), log = look_up(TABLES.log2);
+    const Floats f = fraction.less_one(less_one) * inverse + (inverse - 1.0f);
+    const Floats series = 1.442695f + f * (-0.7213494f + f * (0.480952f - 0.35195404f * f));
+    return f * series + (fraction.exponent + log);
+}
+inline Floats exp2_of(Floats v) {
+    const Split split = split_of<16>(v);
+    const Floats f = split.rest, power = (Floats)_mm512_permutexvar_ps((__m512i)split.moved, _mm512_load_ps(TABLES.exp2));
+    return scaled_by(power + power * f * (0.6931472f + f * (0.24023356f + 0.05550411f * f)), split);
+}
+#else
+inline Floats log2_of(Floats v, Floats less_one) {
+    const Fraction fraction = fraction_of(v);
+    const Floats f = fraction.less_one(less_one), square = f * f, fourth = square * square;
+    // The terms by twos and fours, which do not wait for each other.
+    const Floats low = (0.33333449f - 0.25000096f * f) + square * (0.19990861f - 0.16647312f * f);
+    const Floats high = (0.14478395f - 0.13161194f * f) + square * (0.10463021f - 0.04507478f * f);
+    const Floats log = (low + fourth * high) * (f * square) + (f - 0.5f * square);
+    return fraction.exponent + log * 1.4426950408889634f;
+}
+inline Floats exp2_of(Floats v) {
+    const Split split = split_of(v);
+    const Floats f = split.rest, square = f * f;
+    const Floats low = (1.0f + 0.693147203f * f) + square * (0.240226479f + 0.0555033247f * f);
+    return scaled_by(low + square * square * (0.00961843736f + 0.00133988744f * f + 0.000153533619f * square), split);
+}
+#endif
+inline Floats log2_of(Floats v) { return log2_of(v, v - 1.0f); }
+// The value, and 0 where u is 0. With AVX-512 it is that already: the logarithm was -inf.
+inline Floats zero_at_zero(Floats value, [[maybe_unused]] Floats u) {
+#if defined(__AVX512F__)
+    return value;
+#else
+    return u > std::numeric_limits<float>::min() ? value : Floats{};
+#endif
+}
+inline Floats power(Floats u, Floats less_one, float exponent) {
+    return zero_at_zero(exp2_of(exponent * log2_of(u, less_one)), u);
+}
+inline Floats power(Floats u, float exponent) { return power(u, u - 1.0f, exponent); }
+// An excess u = [x - tau]_+, and u - 1 from 1 + tau, whose own digits are finer where tau is close to -1. The rounding of
+// tau to float32 is made up for: thousands of small u would all be off by it.
+struct Excess { Floats u, less_one; };
+struct Offset {
+    Floats tau, rest, risen;
+    explicit Offset(double tau)
+        : tau(all(static_cast<float>(tau))), rest(all(static_cast<float>(tau - static_cast<float>(tau)))),
+          risen(all(static_cast<float>(tau + 1))) {}
+};
+template <int K> inline Excess excess(Floats x, const Offset& offset) {
+    return {largest(x - offset.tau - offset.rest, Floats{}), K == 0 ? x - offset.risen : Floats{}};
+}
+
+// u ^ exponent to three or four digits, in little more than half the time: enough for all steps to a threshold but the
+// last. Where the exponent is so large that it multiplies errors of the logarithm, all u that count are close to 1, and
+// there it is exact.
+inline Floats rough_power(const Excess& e, float exponent) {
+    const Fraction fraction = fraction_of(e.u);
+    const Floats power_of_two = fraction.exponent, f = fraction.less_one(e.less_one);
+    const Floats square = f * f;
+    const Floats log = (f - 0.5f * square) + f * square * (0.33742686f - 0.25692153f * f + 0.13990105f * square);
+    const Split split = split_of(exponent * (power_of_two + log * 1.4426950408889634f));
+    const Floats rest = split.rest;
+    const Floats series = (0.99992807f + 0.69326099f * rest) + rest * rest * (0.24261117f + 0.05517164f * rest);
+    return zero_at_zero(scaled_by(series, split), e.u);
+}
+
+// 1 / v to three or four digits.
+inline Floats rough_inverse(Floats v) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_rcp14_ps((__m512)v);
+#elif defined(__AVX__)
+    return (Floats)_mm256_rcp_ps((__m256)v);
+#endif
+    return 1.0f / v;
+}
+
+// Whether all of it is zero, and so are its powers: worth a look before a logarithm, for long stretches of rows are.
+template <int K> inline bool is_nothing(const Excess& e) { return K == 0 && beyond(e.u, Floats{}) == 0; }
+
+// u ^ (P - 1), where P is K, or any number if K is 0.
+template <int K, bool ROUGH = false> inline Floats slope_power(Excess e, float exponent) {
+    if (K == 1) return e.u > 0.0f ? all(1.0f) : Floats{};
+    if (K == 2) return e.u;
+    if (K == 3) return e.u * e.u;
+    if (K == 4) return e.u * e.u * e.u;
+    return ROUGH ? rough_power(e, exponent - 1) : power(e.u, e.less_one, exponent - 1);
+}
+template <int K> inline Floats slope_power(Floats u, float exponent) {
+    return slope_power<K>(Excess{u, K == 0 ? u - 1.0f : u}, exponent);
+}
+// u ^ P.
+template <int K> inline Floats weight_power(Excess e, float exponent) {
+    return K == 0 ? power(e.u, e.less_one, exponent) : slope_power<K>(e, exponent) * e.u;
+}
+
+}  // namespace

@@ -1,0 +1,103 @@
+// The threshold of a long row that is mostly support, in as few looks at all of it as can be.
+
+#pragma once
+
+#include "newton.hpp"
+
+namespace {
+
+// Whether one look at all entries is enough to know the sums a step further: worth it where powers are costly.
+template <int K, class Times> constexpr bool foretold = K == 0 && std::is_same_v<Times, Once>;
+
+// The threshold of x[0:n] to a few digits, from either side, and how the mass there falls with tau: of one pair of vectors in
+// 64, which stand for all, then from there of one in 8, and of all of them, unless one look is enough and the sample of 8
+// found the one of 64 not far off. Entries that count several times do not stand for others.
+struct Estimate { double tau, fall; };
+inline double far_off(double exponent) { return exponent < 2 ? 0.02 : 0.05; }
+template <int K, class Times> Estimate estimate(const float* x, int64_t n, double exponent, Times times) {
+    double tau = -1, fall = 0, off = INF;
+    const double enough = foretold<K, Times> ? far_off(exponent) : 0;
+    for (int64_t stride = std::is_same_v<Times, Once> ? 64 : 1; stride >= 1 && off > enough; stride /= 8)
+        for (int step = 0; step < 12; step++) {
+            Sums f = sums_of<K, true>(x, n, tau, static_cast<float>(exponent), stride, times);
+            f.mass *= stride, f.slope *= stride;
+            const double error = std::fabs(f.mass - 1);
+            if (step == 0 && stride < 64) off = error;
+            tau = stepped<K>(tau, f, exponent), fall = exponent * f.slope;
+            if (error < near_of(exponent) || tau == -1) break;
+        }
+    return {tau, fall};
+}
+
+// Sums over x of u^P, u^(P - 1) and u^P (u - 1), u = [x - tau]_+. And for a look ahead of u^(P - 2), to a few digits, and
+// the number of x within reach of tau, whose u count as at least that.
+struct Moments { double mass, slope, with_excess, bend; int64_t close; };
+template <int K, bool AHEAD = false, class Times = Once>
+Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times times = {}, float reach = 0) {
+    Moments total{};
+    const Offset offset(tau);
+    for (int64_t start = 0; start < n; start += 2 * PART) {
+        Floats mass[2] = {}, slope[2] = {}, with_excess[2] = {}, bend[2] = {};
+        for (int64_t i = start; i < std::min(n, start + 2 * PART); i += 2 * LANES) {
+            const Excess e[2] = {excess<K>(load(x + i), offset), excess<K>(load(x + i + LANES), offset)};
+            if constexpr (AHEAD)
+                for (int k = 0; k < 2; k++) {
+                    const Floats from_tau = load(x + i + k * LANES) - offset.tau - offset.rest;
+                    total.close += __builtin_popcount(beyond(from_tau, all(-reach))) -
+                                   __builtin_popcount(beyond(from_tau, all(reach)));
+                }
+            if (is_nothing<K>(e[0]) && is_nothing<K>(e[1])) continue;
+            for (int k = 0; k < 2; k++) {
+                const Floats s = times(slope_power<K>(e[k], static_cast<float>(exponent)), i + k * LANES), p = s * e[k].u;
+                mass[k] += p, slope[k] += s;
+                // Where P is large, u - 1 has digits that u has not.
+                with_excess[k] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
+                if constexpr (AHEAD) bend[k] += s * rough_inverse(largest(e[k].u, all(reach)));
+            }
+        }
+        total.mass += sum(mass[0] + mass[1]), total.slope += sum(slope[0] + slope[1]);
+        total.with_excess += sum(with_excess[0] + with_excess[1]), total.bend += sum(bend[0] + bend[1]);
+    }
+    if (K > 0) total.with_excess -= total.mass;
+    return total;
+}
+
+// Moves tau on to the threshold, and the sums to what they are there, if they tell that to the tolerance: by Newton's step on
+// the norm and what its second derivative adds. What is left is of third order, but for the x within reach of tau, which may
+// join the support or leave it. Else nothing changes.
+inline bool look_ahead(Moments& sums, double& tau, double exponent, double tolerance, double reach) {
+    const auto [mass, slope, with_excess, bend, close] = sums;
+    const double step = step_of<0>({mass, slope}, exponent), error = mass - 1;
+    const double curve = (exponent - 1) * (bend - slope * slope / mass) * step * step / 2;
+    const double left = 4 * std::fabs(exponent * curve * error) + std::pow(std::fabs(error), 3);
+    const double joining = close * std::pow(2 * std::fabs(step), exponent);
+    if (!(2 * std::fabs(step) <= reach && left + joining <= tolerance)) return false;
+    const double by = step + curve / slope;
+    tau += by;
+    sums.with_excess -= by * ((exponent + 1) * mass - exponent * slope) -
+                        by * by / 2 * exponent * ((exponent + 1) * slope - (exponent - 1) * bend);
+    sums.mass = 1;
+    return true;
+}
+
+// Newton's method from the estimate: the first step, from either side, ends below the root, the others rise to it.
+// An error of the mass moves the weight p = u^P / mass by that times the difference of p and its share u^(P - 1) / slope:
+// by 1e-7 at most, and of thousands of small weights, all together by no more than LOOSE.
+constexpr double LOOSE = 1e-5;
+template <int K, class Times = Once>
+double threshold_of(const float* x, int64_t n, double exponent, Moments& moments, Times times = {}) {
+    auto [tau, fall] = estimate<K>(x, n, exponent, times);
+    const float reach = static_cast<float>(0.1 / fall);
+    for (int step = 0; step < 100; step++) {
+        moments = moments_of<K, foretold<K, Times>>(x, n, tau, exponent, times, reach);
+        const double largest = std::pow(-tau, exponent), share = std::pow(-tau, exponent - 1) / moments.slope;
+        const double tolerance = std::min(LOOSE, 1e-7 / std::max(largest, share)), error = std::fabs(moments.mass - 1);
+        if (error <= std::max(8.0 * EPS, tolerance)) break;
+        if (step > 0 && moments.mass <= 1) break;
+        if (foretold<K, Times> && look_ahead(moments, tau, exponent, tolerance, reach)) break;
+        tau = stepped<K>(tau, {moments.mass, moments.slope}, exponent);
+    }
+    return tau;
+}
+
+}  // namespace
