@@ -19,6 +19,7 @@ from ..attention.swap_class import change_class
 from ..config import SparseConfig
 from ..fertility.source import SourceFertility, drop_source, keep_source
 from .continuous import forget_batches
+from .head_loss import with_other_heads
 from .late_attention import check_late_attention
 from .saved_config import mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
@@ -173,6 +174,7 @@ def _name_attention(model: PreTrainedModel, configs: list[PreTrainedConfig], sit
 def _add_state(model: PreTrainedModel, state: SparseState, sites: list[AttentionSite]) -> None:
     """Give a model its sparse class and its state; ``sites`` are its own."""
     set_state(model, state)
+    state.with_other_heads = with_other_heads(model)
     state.dense_tags = model.model_tags
     model.model_tags = tags(model.model_tags, state.config)
     constrained = frozenset(site.kind for site in sites if site.is_constrained)

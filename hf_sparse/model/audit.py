@@ -34,7 +34,16 @@ def audit(model: PreTrainedModel, inputs: Mapping[str, Any]) -> DryRun:
         ValueError: a check failed; the message names the module and what to do.
         NotImplementedError: the head is sparse, and its logits have another name in the output.
     """
-    record = dry_run(model, with_arguments(model, inputs), training=sparse_config(model).fused_loss)
+    fused = sparse_config(model).fused_loss
+    try:
+        record = dry_run(model, with_arguments(model, inputs), training=fused)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        if not fused or "labels" in inputs:
+            raise
+        raise ValueError(
+            f"{type(model).__name__} does not run with its input for labels ({type(error).__name__}, {error}), as is "
+            "tried for a fused loss; pass example={...}, keyword arguments for one forward call, with labels"
+        ) from error
     for problem in filter(None, (check(record) for check in CHECKS.values())):
         raise ValueError(problem)
     return record

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
 
 from ..config import MapConfig
 from ..functional.arguments import items_divisor
@@ -29,7 +31,7 @@ class HeadLoss(TorchFunctionMode):
     divided over processes would gather them in its own forward, which is put off whole, as is that of any head where
     DeepSpeed's ZeRO-3 computes linear layers. A head with backward hooks is not put off: torch calls them where a
     module returned a tensor.
-    ``factor`` is on the loss; see ``SparseConfig.loss_scale``.
+    ``factor`` is on the loss; see ``SparseConfig.loss_scale``. What ``others`` compute is left as it is.
 
     Attributes:
         asked: whether a cross-entropy over the head's classes has come by.
@@ -44,6 +46,7 @@ class HeadLoss(TorchFunctionMode):
         fused: bool = False,
         factor: float = 1.0,
         labels: Tensor | None = None,
+        others: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
         self.map_config = map_config
@@ -55,27 +58,38 @@ class HeadLoss(TorchFunctionMode):
         self.fused = fused and hasattr(head, "weight") and not hooked
         self.factor = factor
         self.asked = False
+        self.others = others
+        self._depth_in_others = 0
+        self._hooks: list[RemovableHandle] = []
         self._gathering: Any = None
-        self._keeping: RemovableHandle | None = None
         self.log_softmax: Any = None
         self.logits: Any = None
 
     def __enter__(self):
+        for other in self.others:
+            self._hooks.append(other.register_forward_pre_hook(self._enter_other))
+            self._hooks.append(other.register_forward_hook(self._leave_other, always_call=True))
         if self.fused and is_partitioned(self.head.weight):
-            self._keeping = self.head.register_forward_hook(ask_for_weights)
+            self._hooks.append(self.head.register_forward_hook(ask_for_weights))
         if self.fused and (is_divided(self.head.weight) or (type(self.head) is nn.Linear and linear_is_replaced())):
             self._gathering = vars(self.head).get("forward")
             vars(self.head)["forward"] = self._put_off
         return super().__enter__()
 
     def __exit__(self, *raised):
-        if self._keeping is not None:
-            self._keeping.remove()
+        for hook in self._hooks:
+            hook.remove()
         if vars(self.head).get("forward") == self._put_off:
             del vars(self.head)["forward"]
             if self._gathering is not None:
                 vars(self.head)["forward"] = self._gathering
         return super().__exit__(*raised)
+
+    def _enter_other(self, *_: object) -> None:
+        self._depth_in_others += 1
+
+    def _leave_other(self, *_: object) -> None:
+        self._depth_in_others -= 1
 
     def _put_off(self, hidden: Tensor) -> LinearLogits:
         head: Any = self.head
@@ -83,6 +97,8 @@ class HeadLoss(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if self._depth_in_others:
+            return func(*args, **kwargs)
         if func is nn.functional.cross_entropy:
             return self.cross_entropy(*args, **kwargs)
         if self.fused and func is nn.functional.linear:
@@ -137,6 +153,18 @@ class HeadLoss(TorchFunctionMode):
             return 1
         times = counted.sum() / (self.labels != -100).sum().to(counted.device)
         return torch.where((times > 1) & (times == times.round()), times, 1)
+
+
+def with_other_heads(model: PreTrainedModel) -> list[nn.Module]:
+    """The parts of a model with losses of their own, on other heads than its own: CSM's depth decoder."""
+    head = model.get_output_embeddings()
+    return [
+        part
+        for part in model.modules()
+        if isinstance(part, PreTrainedModel)
+        and "labels" in inspect.signature(type(part).forward).parameters
+        and all(module is not head for module in part.modules())
+    ]
 
 
 def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -> None:

@@ -199,7 +199,10 @@ def sparse_forward(
     if has_labels and head is not None:
         fused = self.training and state.config.fused_loss
         factor = state.config.loss_factor
-        loss = HeadLoss(state.config.head, head, num_items, label_smoothing, fused, factor, labels.get("labels"))
+        others = state.with_other_heads
+        loss = HeadLoss(
+            state.config.head, head, num_items, label_smoothing, fused, factor, labels.get("labels"), others
+        )
         output = _forward_with_loss(self, loss, args, kwargs)
     elif log_probs and state.config.head is not None:
         output = _forward_screened(self, state, head, args, kwargs)

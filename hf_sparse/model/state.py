@@ -91,6 +91,7 @@ class SparseState:
         scored_by_loss: whether labels are scored by the loss of the head's map; see ``LabelScores``.
         screen: how ``generate`` computes the logits of its head.
         target: where training moves its settings to; None where they are not on the way.
+        with_other_heads: its parts with heads and losses of their own.
     """
 
     settings: SparseConfig
@@ -106,6 +107,7 @@ class SparseState:
     scored_by_loss: bool = False
     screen: HeadScreen = field(default_factory=HeadScreen, repr=False)
     target: SparseConfig | None = None
+    with_other_heads: list[nn.Module] = field(default_factory=list, repr=False)
 
     @property
     def config(self) -> SparseConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ def shifts_labels(model: PreTrainedModel) -> bool:
     if inner.config.is_encoder_decoder:
         return False
     loss_type = getattr(inner, "loss_type", None)
-    by_name = LOSS_MAPPING.get(loss_type) is ForCausalLMLoss
+    by_name = _asks_for_loss(inner) if loss_type is None else LOSS_MAPPING.get(loss_type) is ForCausalLMLoss
     if inner.get_output_embeddings() is None or (loss_type is not None and not by_name):
         return by_name
     try:
@@ -39,6 +40,12 @@ def shifts_labels(model: PreTrainedModel) -> bool:
     if one is None or other is None or one.is_meta:  # FSDP loads the weights in one process alone
         return by_name
     return bool((one == other) | one.isnan())  # where no label counts some losses are zero, and others NaN
+
+
+def _asks_for_loss(model: PreTrainedModel) -> bool:
+    """Whether ``forward`` has ``loss_function`` compute its loss: that of next tokens, if no name says otherwise."""
+    forward = inspect.unwrap(getattr(type(model), "_dense_class", type(model)).forward)
+    return "loss_function" in getattr(getattr(forward, "__code__", None), "co_names", ())
 
 
 def _loss_of_first(model: PreTrainedModel, inputs: Mapping[str, Any], label: int) -> Tensor | None:

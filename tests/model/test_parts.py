@@ -224,3 +224,18 @@ def test_log_probabilities_are_returned_in_tuples_too(name, with_labels, in_conf
     torch.testing.assert_close(expected.logits.exp(), probabilities(model, raw.logits))
     if with_labels:
         assert torch.equal(output[0], expected.loss)
+
+
+@pytest.mark.parametrize("fused_loss", [False, True])
+def test_a_part_with_a_head_of_its_own_keeps_the_loss_of_its_own_logits(fused_loss):
+    """CSM's depth decoder has as many classes as the head, and samples them by softmax."""
+    model = build("csm", "CsmForConditionalGeneration").train()
+    ids = torch.randint(3, 30, (2, 6, model.config.num_codebooks), generator=torch.Generator().manual_seed(0))
+    dense = model(input_ids=ids, labels=ids)
+    if fused_loss:
+        with pytest.raises(ValueError, match="with labels"):
+            sparsify(model, attn=None, head="entmax15", fused_loss=True)
+    sparsify(model, attn=None, head="entmax15", fused_loss=fused_loss, example={"input_ids": ids, "labels": ids})
+    output = model(input_ids=ids, labels=ids)
+    assert output.backbone_loss < dense.backbone_loss
+    torch.testing.assert_close(output.depth_decoder_loss, dense.depth_decoder_loss)

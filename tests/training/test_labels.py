@@ -16,6 +16,7 @@ from transformers import (
 from hf_sparse import SparseTrainer, SparseTrainingArguments, raw_scores, sparsify
 from hf_sparse.losses import entmax15_loss
 from hf_sparse.training.labels import counted, shifts_labels
+from tests.sweep.architectures import build
 from tests.tiny_models import spread, tiny_model
 
 
@@ -53,6 +54,18 @@ def test_a_causal_class_that_scores_each_token_at_its_own_place_does_not_shift(m
 def test_the_name_of_a_class_decides_where_weights_are_elsewhere():
     assert shifts_labels(tiny_model("llama").to("meta"))
     assert shifts_labels(decoder().to("meta"))
+
+
+@pytest.mark.parametrize("head", [None, "entmax15"])
+def test_where_the_name_says_nothing_the_loss_that_is_asked_for_decides(head):
+    """GPT-2 where its weights are elsewhere, Idefics, of which no inputs can be made up; XLNet scores in place."""
+    gpt2, idefics = tiny_model("gpt2").to("meta"), build("idefics", "IdeficsForVisionText2Text")
+    assert gpt2.loss_type is idefics.loss_type is None
+    models = [gpt2, idefics, xlnet().to("meta")]
+    if head:
+        for model in models:
+            sparsify(model, head=head)
+    assert [shifts_labels(model) for model in models] == [True, True, False]
 
 
 def test_a_decoder_that_shifts_nothing_is_trained_on_the_mean_over_its_labels(tmp_path):

@@ -22,15 +22,25 @@ struct Few {
     }
 };
 
+// The part of a row that can have weights: not the ends that lie below a bound of its threshold, as masks leave them.
+struct Live { const float* x; int64_t length; };
+Live live_part(const float* x, int64_t width, float bound) {
+    const auto is_below = [=](int64_t i) { return beyond(largest(load(x + i), load(x + i + LANES)), all(bound)) == 0; };
+    int64_t begin = 0, end = width;
+    while (begin < end && is_below(begin)) begin += 2 * LANES;
+    while (begin < end && is_below(end - 2 * LANES)) end -= 2 * LANES;
+    return {x + begin, end - begin};
+}
+
 // Lower bounds of tau: less than the mean of any of the x by their number ^ (-1 / P), where the mass of all of them
 // would be one if all were the mean, and is more (Jensen's inequality). Here of those above the bounds so far.
-void raise_bounds(const float* x, int64_t num_rows, int64_t width, float exponent, double* tau) {
+void raise_bounds(const Live* live, int64_t num_rows, float exponent, double* tau) {
     Few number{}, total{}, bound;
-    for (int64_t row = 0; row < num_rows; row++, x += width) {
+    for (int64_t row = 0; row < num_rows; row++) {
         Floats count = {}, part = {};
         const Floats least = all(static_cast<float>(tau[row]));
-        for (int64_t i = 0; i < width; i += LANES) {
-            const Floats v = load(x + i);
+        for (int64_t i = 0; i < live[row].length; i += LANES) {
+            const Floats v = load(live[row].x + i);
             count += v > least ? all(1.0f) : Floats{};
             part += v > least ? v : Floats{};
         }
@@ -51,20 +61,20 @@ inline Floats steps_of(Floats mass, Floats slope, float exponent) {
 
 // The thresholds of the busy rows, from lower bounds.
 template <int K>
-void solve_few(const float* x, int64_t num_rows, int64_t width, double exponent, double tolerance, bool* busy,
-               double* tau) {
+void solve_few(const Live* live, int64_t num_rows, double exponent, double tolerance, bool* busy, double* tau) {
     if (K == 1 || K == 2) {  // a step costs nothing
         for (bool any = true; any;) {
             any = false;
             for (int64_t row = 0; row < num_rows; row++)
-                if (busy[row]) any |= busy[row] = step_up<K>(x + row * width, width, tau[row], exponent, tolerance);
+                if (busy[row])
+                    any |= busy[row] = step_up<K>(live[row].x, live[row].length, tau[row], exponent, tolerance);
         }
         return;
     }
     // From a better bound, and where P is any number on rough powers first.
     const float p = static_cast<float>(exponent);
     const double enough = K == 0 ? std::max(tolerance, safe_error(exponent)) : tolerance;
-    raise_bounds(x, num_rows, width, p, tau);
+    raise_bounds(live, num_rows, p, tau);
     Few mass{}, slope{}, step;
     bool rough[FEW], from_above[FEW];
     std::fill_n(rough, FEW, K == 0), std::fill_n(from_above, FEW, true);
@@ -73,8 +83,8 @@ void solve_few(const float* x, int64_t num_rows, int64_t width, double exponent,
         any = false;
         for (int64_t row = 0; row < num_rows; row++) {
             if (!busy[row]) continue;
-            const float* own = x + row * width;
-            const Sums f = rough[row] ? sums_of<K, true>(own, width, tau[row], p) : sums_of<K>(own, width, tau[row], p);
+            const auto [x, length] = live[row];
+            const Sums f = rough[row] ? sums_of<K, true>(x, length, tau[row], p) : sums_of<K>(x, length, tau[row], p);
             mass.row[row] = static_cast<float>(f.mass), slope.row[row] = static_cast<float>(f.slope);
         }
         step.set([=](Floats m, Floats s) { return steps_of(m, s, p); }, mass, slope);
@@ -92,7 +102,7 @@ void solve_few(const float* x, int64_t num_rows, int64_t width, double exponent,
 }
 
 // A few rows, solved side by side. `finite` are those whose maximum is a number.
-struct Side { float top[FEW]; double tau[FEW]; bool finite[FEW]; };
+struct Side { float top[FEW]; double tau[FEW]; bool finite[FEW]; Live live[FEW]; };
 
 // x = (z - top) scale of the rows, padded with -inf to a common width, and their thresholds.
 template <int K, class T>
@@ -112,9 +122,19 @@ Side solve_side(const T* z, int64_t num_rows, int64_t length, float scale, doubl
         for (; i < width; i++) own[i] = -INF;
         // The bound spares two or three steps, each as long as the row.
         side.tau[row] = length < 256 ? -1 : first_bound(tops, scale, exponent);
+        side.live[row] = live_part(own, width, static_cast<float>(side.tau[row]));
     }
-    solve_few<K>(x, num_rows, width, exponent, tolerance_of(length, exponent), busy, side.tau);
+    solve_few<K>(side.live, num_rows, exponent, tolerance_of(length, exponent), busy, side.tau);
     return side;
+}
+
+// A row of weights: `live` powers times share from `begin` on, and zeros.
+template <class T>
+void write_share(const float* powers, int64_t begin, int64_t live, float share, T* out, int64_t length) {
+    const int64_t end = std::min(length, begin + live);
+    std::memset(static_cast<void*>(out), 0, begin * sizeof(T));
+    for (int64_t i = begin; i < end; i += LANES) store_some(out + i, load(powers + (i - begin)) * share, end - i);
+    std::memset(static_cast<void*>(out + end), 0, (length - end) * sizeof(T));
 }
 
 template <int K, class T>
@@ -127,8 +147,9 @@ void write_weights(const T* z, T* p, int64_t num_rows, int64_t length, float sca
             for (int64_t i = 0; i < length; i++) store_one(p + i, filling);
             continue;
         }
-        const float share = static_cast<float>(1 / write_powers<K>(x, x, length, side.tau[row], exponent));
-        for (int64_t i = 0; i < length; i += LANES) store_some(p + i, load(x + i) * share, length - i);
+        const auto [own, live] = side.live[row];
+        const double mass = write_powers<K>(own, x, live, side.tau[row], exponent);
+        write_share(x, own - x, live, static_cast<float>(1 / mass), p, length);
     }
 }
 
@@ -146,12 +167,16 @@ void write_residuals(const T* z, const int64_t* target, T* residual, float* top,
             if (target && masked) store_one(residual + target[row], -1);
             continue;
         }
-        const double tau = side.tau[row], mass = write_powers<K>(x, powers, length, tau, exponent);
-        const double mean = dot(powers, x, length, static_cast<float>(1 + tau)) / mass;  // of u - 1, weighted by p
+        const auto [own, live] = side.live[row];
+        const double tau = side.tau[row], mass = write_powers<K>(own, powers, live, tau, exponent);
+        const double mean = dot(powers, own, live, static_cast<float>(1 + tau)) / mass;  // of u - 1, weighted by p
         conjugate[row] = conjugate_of(alpha, tau, mass, mean);
         const float share = static_cast<float>(1 / mass);
-        for (int64_t i = 0; i < length; i += LANES) store_some(residual + i, load(powers + i) * share, length - i);
-        if (target) store_one(residual + target[row], powers[target[row]] * share - 1);
+        write_share(powers, own - x, live, share, residual, length);
+        if (target) {
+            const int64_t at = target[row] - (own - x);
+            store_one(residual + target[row], (0 <= at && at < live ? powers[at] * share : 0) - 1);
+        }
     }
 }
 
