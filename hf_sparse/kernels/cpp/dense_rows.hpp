@@ -22,10 +22,10 @@ struct Few {
     }
 };
 
-// The part of a row that can have weights: not the ends that lie below a bound of its threshold, as masks leave them.
+// The part of a row that can have weights: not its ends where all is below any threshold, as masks leave them.
 struct Live { const float* x; int64_t length; };
-Live live_part(const float* x, int64_t width, float bound) {
-    const auto is_below = [=](int64_t i) { return beyond(largest(load(x + i), load(x + i + LANES)), all(bound)) == 0; };
+Live live_part(const float* x, int64_t width) {
+    const auto is_below = [=](int64_t i) { return beyond(largest(load(x + i), load(x + i + LANES)), all(-1)) == 0; };
     int64_t begin = 0, end = width;
     while (begin < end && is_below(begin)) begin += 2 * LANES;
     while (begin < end && is_below(end - 2 * LANES)) end -= 2 * LANES;
@@ -59,11 +59,13 @@ inline Floats steps_of(Floats mass, Floats slope, float exponent) {
     return -mass * small / slope;
 }
 
-// The thresholds of the busy rows, from lower bounds.
+// The thresholds of the busy rows, from lower bounds; after `most_steps`, as far as they lead, close to them.
 template <int K>
-void solve_few(const Live* live, int64_t num_rows, double exponent, double tolerance, bool* busy, double* tau) {
+void solve_few(const Live* live, int64_t num_rows, double exponent, double tolerance, int most_steps, bool* busy,
+               double* tau) {
     if (K == 1 || K == 2) {  // a step costs nothing
-        for (bool any = true; any;) {
+        bool any = true;
+        for (int steps = 0; any && steps < most_steps; steps++) {
             any = false;
             for (int64_t row = 0; row < num_rows; row++)
                 if (busy[row])
@@ -79,7 +81,7 @@ void solve_few(const Live* live, int64_t num_rows, double exponent, double toler
     bool rough[FEW], from_above[FEW];
     std::fill_n(rough, FEW, K == 0), std::fill_n(from_above, FEW, true);
     bool any = true;
-    for (int steps = 0; any && steps < 100; steps++) {
+    for (int steps = 0; any && steps < most_steps; steps++) {
         any = false;
         for (int64_t row = 0; row < num_rows; row++) {
             if (!busy[row]) continue;
@@ -108,10 +110,13 @@ struct Side { float top[FEW]; double tau[FEW]; bool finite[FEW]; Live live[FEW];
 template <int K, class T>
 Side solve_side(const T* z, int64_t num_rows, int64_t length, float scale, double exponent, float* x) {
     const int64_t width = padded(length);
+    constexpr int PARTS = 2;
     Side side{};
+    float highest[FEW][PARTS * LANES];
+    Live parts[FEW] = {};
     bool busy[FEW] = {};
     for (int64_t row = 0; row < num_rows; row++, z += length) {
-        const auto tops = tops_of<2>(z, length);
+        const auto tops = tops_of<PARTS>(z, length);
         const float top = side.top[row] = tops.all;
         busy[row] = side.finite[row] = -INF < top && top < INF;
         if (!busy[row]) continue;
@@ -120,11 +125,15 @@ Side solve_side(const T* z, int64_t num_rows, int64_t length, float scale, doubl
         for (; i + LANES <= length; i += LANES) store_some(own + i, (load(z + i) - top) * scale, LANES);
         for (; i < length; i++) own[i] = (load_one(z + i) - top) * scale;
         for (; i < width; i++) own[i] = -INF;
-        // The bound spares two or three steps, each as long as the row.
-        side.tau[row] = length < 256 ? -1 : first_bound(tops, scale, exponent);
-        side.live[row] = live_part(own, width, static_cast<float>(side.tau[row]));
+        side.tau[row] = -1;
+        side.live[row] = live_part(own, width);
+        for (int k = 0; k < PARTS; k++) store(highest[row] + k * LANES, (tops.parts[k] - top) * scale);
+        parts[row] = {highest[row], PARTS * LANES};
     }
-    solve_few<K>(side.live, num_rows, exponent, tolerance_of(length, exponent), busy, side.tau);
+    // A start from the maxima of parts spares steps as long as the row.
+    if (length >= 256) solve_few<K>(parts, num_rows, exponent, 1e-3, 3, busy, side.tau);
+    std::copy_n(side.finite, FEW, busy);
+    solve_few<K>(side.live, num_rows, exponent, tolerance_of(length, exponent), 100, busy, side.tau);
     return side;
 }
 
