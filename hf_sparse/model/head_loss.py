@@ -50,7 +50,7 @@ class HeadLoss(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.map_config = map_config
-        self.head = head
+        self.head = head = getattr(head, "_orig_mod", head)  # Dynamo must not meet a head compiled by itself twice
         self.num_items = num_items
         self.labels = labels
         self.label_smoothing = label_smoothing

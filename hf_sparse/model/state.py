@@ -207,11 +207,12 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     inner = inside_peft(model)
     if not isinstance(inner, PreTrainedModel):
         parts = inner.named_modules() if isinstance(inner, nn.Module) else ()
-        inside = next((path for path, part in parts if isinstance(part, PreTrainedModel)), None)
+        path, inside = next(((path, part) for path, part in parts if isinstance(part, PreTrainedModel)), ("", None))
+        advice = [] if inside is None else [f"give the one inside it, at {path!r}"]
+        if inside is None or state_of(inside) is None:
+            advice.append("make the model sparse before wrapping or compiling it")
         raise TypeError(
-            f"a Transformers model (PreTrainedModel) is needed, was {type(model).__name__}; "
-            f"{'' if inside is None else f'give the one inside it, at {inside!r}, and '}"
-            "make the model sparse before wrapping or compiling it"
+            f"a Transformers model (PreTrainedModel) is needed, was {type(model).__name__}; {', and '.join(advice)}"
         )
     return inner
 

@@ -162,6 +162,20 @@ def test_a_head_that_calls_by_keyword_is_put_off():
     assert not output.logits.computed
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_head_that_is_compiled_by_itself_has_the_same_loss(backend):
+    """As Accelerate's regional compilation does to every module without blocks."""
+    model = sparsify(tiny_model("llama", num_hidden_layers=1), head="entmax15", fused_loss=True)
+    output, gradients = loss_and_gradients(model, labelled(model))
+    model.zero_grad()
+    model.lm_head = torch.compile(model.lm_head, backend=backend)
+    compiled, compiled_gradients = loss_and_gradients(model, labelled(model))
+    torch.testing.assert_close(compiled.loss, output.loss)
+    assert len(compiled_gradients) == len(gradients)
+    for plain, other in zip(gradients.values(), compiled_gradients.values()):
+        torch.testing.assert_close(other, plain)
+
+
 def test_a_head_whose_tokens_are_trained_by_peft_has_the_loss_of_its_logits():
     def trained(fused):
         model = sparsify(tiny_model("t5"), head="entmax15", fused_loss=fused)
