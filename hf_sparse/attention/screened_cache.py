@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
+from ..functional.arguments import check_type
 from ..kernels import CodedKeys, RowsRead, code_keys_, coding_problem, require_cpp
 
 # What is left unused of a layer's memory at most, so that few steps copy what is there: a part, or so many positions.
@@ -257,6 +258,8 @@ class ScreenedCache(DynamicCache):
 
     def __init__(self, config: PreTrainedConfig | None = None) -> None:
         require_cpp()
+        if config is not None:
+            check_type("config", config, PreTrainedConfig, "model.config")
         super().__init__(config=config)
         layers: list[Any] = vars(self)["layers"]
         self.layers = [ScreenedLayer() if type(layer) is DynamicLayer else layer for layer in layers]

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..config import MapConfig
 from ..functional import softmax
+from ..functional.arguments import check_type
 from ..per_thread import PerThread
 from ..settings import CoverageVectors
 from .observer import AttentionObserver
@@ -192,7 +193,12 @@ def remove_learned(module: nn.Module, site: AttentionSite) -> None:
 
 
 def attention_sites(model: nn.Module) -> list[tuple[nn.Module, AttentionSite]]:
-    """All modules of ``model`` that carry a site, with it, in the order of the model."""
+    """All modules of ``model`` that carry a site, with it, in the order of the model.
+
+    Raises:
+        TypeError: no module.
+    """
+    check_type("model", model, nn.Module, "sparsify")
     return [(module, module.__dict__[SITE]) for module in model.modules() if SITE in module.__dict__]
 
 

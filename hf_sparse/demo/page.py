@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..functional.arguments import check_type
 from .drawing import STYLE, attention_html, hypotheses_html, next_tokens_html
 from .playground import SOFTMAX_MAPS, Maps, Playground
 
@@ -34,8 +35,10 @@ def demo_page(playground: Playground, *, text: str | None = None) -> gradio.Bloc
         The page, not yet served.
 
     Raises:
+        TypeError: no ``Playground``.
         ImportError: Gradio is not installed.
     """
+    check_type("playground", playground, Playground, "Playground(model, tokenizer)")
     gr = _gradio()
     text = text or (QUESTION if playground.chat else BEGINNING)
     config = playground.model.config.get_text_config(decoder=True)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..attention import attention_sites
 from ..attention.observer import AttentionObserver
 from ..attention.site import observing
-from ..functional.arguments import check_count, check_number
+from ..functional.arguments import check_count, check_number, check_type
 from ..generation import Branch, SearchResult, exact_search, hypothesis_tree
 from ..generation.forced import beginning, forced_output
 from ..generation.inputs import encode
@@ -135,6 +135,7 @@ class Playground:
         tokenizer: the model's.
 
     Raises:
+        TypeError: not a Transformers model, or no tokenizer.
         ValueError: a sparse model, or one without a language-model head.
 
     Attributes:
@@ -143,6 +144,8 @@ class Playground:
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        check_type("model", model, PreTrainedModel, "AutoModelForCausalLM")
+        check_type("tokenizer", tokenizer, PreTrainedTokenizerBase, "AutoTokenizer")
         if not model.can_generate():
             raise ValueError(f"{type(model).__name__} cannot generate; the page needs a language model")
         if is_sparse(model):

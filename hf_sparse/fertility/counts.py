@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 from .aligner import Links
 
@@ -36,7 +37,12 @@ def fertility_counts(links: Sequence[Links], lengths: Sequence[int]) -> list[lis
 
 
 def check_counts(input_ids: Sequence[Sequence[int]], counts: Sequence[Sequence[int]]) -> None:
-    """Raise ValueError unless there is one count for each token of each sentence."""
+    """Refuse what is not one count for each token of each sentence.
+
+    Raises:
+        ValueError: another number of counts, or one below 0.
+        TypeError: a count that is no whole number.
+    """
     tokens, counted = [len(row) for row in input_ids], [len(row) for row in counts]
     if len(tokens) != len(counted):
         raise ValueError(f"input_ids and counts must pair up, were {len(tokens)} and {len(counted)} sentences")
@@ -46,3 +52,11 @@ def check_counts(input_ids: Sequence[Sequence[int]], counts: Sequence[Sequence[i
                 f"input_ids and counts must have one count for each token, but sentence {number} has {wanted} tokens "
                 f"and {given} counts"
             )
+    for number, row in enumerate(counts):
+        for count in row:
+            try:
+                whole = index(count)
+            except TypeError as error:
+                raise TypeError(f"counts must be whole numbers, was {count!r} in sentence {number}") from error
+            if whole < 0:
+                raise ValueError(f"counts must be at least 0, was {count!r} in sentence {number}")

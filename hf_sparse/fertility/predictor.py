@@ -56,6 +56,8 @@ class FertilityCollator:
     """
 
     def __init__(self, collator: Callable[[list[Row]], Batch]) -> None:
+        if not callable(collator):
+            raise TypeError(f"collator must make a batch of rows, as DataCollatorForSeq2Seq, was {collator!r}")
         self.collator = collator
 
     def __call__(self, features: list[Row]) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 
 import torch
@@ -131,6 +131,28 @@ def check_sentences(name: str, sentences: Iterable[Iterable[object]]) -> None:
             raise TypeError(f"{name}[{number}] must be a sequence of words, was the string {sentence!r}; split it")
         if any(torch.is_tensor(word) for word in sentence):
             raise TypeError(f"{name}[{number}] must be a sequence of words or ids, was one of tensors; give .tolist()")
+
+
+def check_type(name: str, value: object, wanted: type, source: str) -> None:
+    """Refuse what is not of the type that ``source`` gives.
+
+    Raises:
+        TypeError: the value is not.
+    """
+    if not isinstance(value, wanted):
+        raise TypeError(f"{name} must be a {wanted.__name__}, from {source}, was {type(value).__name__}")
+
+
+def check_labels(name: str, labels: object) -> None:
+    """Refuse labels that are no list of texts.
+
+    Raises:
+        TypeError: they are not.
+    """
+    if isinstance(labels, str) or not isinstance(labels, Sequence):
+        raise TypeError(f"{name} must be a list of texts, were {labels!r}")
+    for label in labels:
+        check_text(f"a label of {name}", label)
 
 
 def check_tensor(name: str, value: object) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..functional.arguments import check_type
 from ..functional.head_weight import num_classes
 from .inputs import start_token
 
@@ -46,10 +47,13 @@ def check_tokenizers(tokenizers: Sequence[PreTrainedTokenizerBase], num_members:
     """Refuse tokenizers whose vocabularies differ.
 
     Raises:
+        TypeError: no tokenizer.
         ValueError: another number of tokenizers than members, or a token whose id differs.
     """
     if len(tokenizers) != num_members:
         raise ValueError(f"one tokenizer for each of the {num_members} members is needed, were {len(tokenizers)}")
+    for number, tokenizer in enumerate(tokenizers):
+        check_type(f"the tokenizer of member {number}", tokenizer, PreTrainedTokenizerBase, "AutoTokenizer")
     first = tokenizers[0].get_vocab()
     for number, tokenizer in enumerate(tokenizers):
         other = tokenizer.get_vocab()

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from operator import index
 
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..functional.arguments import check_number
+from ..functional.arguments import check_number, check_type
 from .labels import percent, token_labels
 
 
@@ -40,21 +41,24 @@ class Branch:
             yield from child.walk(depth + 1)
 
 
-def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[float]) -> Branch:
+MOST_ROUNDING = 1e-3  # what a sum of many probabilities in float32 may be above 1
+
+
+def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[float] | Tensor) -> Branch:
     """The tree of several hypotheses.
 
     Args:
         sequences: token ids of each hypothesis, with the end token, as in ``SupportSet.sequences``.
-        probabilities: one per hypothesis. If a search left hypotheses out, the probability of a branch is that of the
-            hypotheses given: a lower bound.
+        probabilities: one per hypothesis, in a list or a tensor. If a search left hypotheses out, the probability of a
+            branch is that of the hypotheses given: a lower bound.
 
     Returns:
         The root.
 
     Raises:
         TypeError: no lists, tokens that are not whole numbers, or a probability that is no number.
-        ValueError: no hypotheses, a probability outside [0, 1], another number of probabilities, or a hypothesis that
-            is the beginning of another.
+        ValueError: no hypotheses, a probability outside [0, 1], another number of probabilities, a sum above 1, or a
+            hypothesis that is the beginning of another.
 
     Source: Peters et al. 2019, Figure 1.
 
@@ -64,13 +68,17 @@ def hypothesis_tree(sequences: Sequence[Sequence[int]], probabilities: Sequence[
     """
     if not isinstance(sequences, Sized) or not isinstance(probabilities, Sized):
         raise TypeError(f"a tree needs lists of sequences and probabilities, was {sequences!r}, {probabilities!r}")
+    if isinstance(probabilities, Tensor):
+        probabilities = probabilities.tolist()
     for probability in probabilities:
-        check_number("a probability", probability, "in [0, 1]", lambda p: 0 <= p <= 1 + 1e-6)
+        check_number("a probability", probability, "in [0, 1]", lambda p: 0 <= p <= 1 + MOST_ROUNDING)
     if len(sequences) == 0 or len(sequences) != len(probabilities):
         raise ValueError(
             "a tree needs at least one hypothesis, and a probability for each; "
             f"there were {len(sequences)} hypotheses and {len(probabilities)} probabilities"
         )
+    if sum(probabilities) > 1 + MOST_ROUNDING:
+        raise ValueError(f"probabilities must sum to 1 at most, summed to {sum(probabilities):g}")
     strings = sorted((tuple(map(index, ids)), p) for ids, p in zip(sequences, probabilities))
     for (one, _), (other, _) in itertools.pairwise(strings):
         if other[: len(one)] == one:
@@ -101,11 +109,15 @@ def tree_text(tree: Branch, tokenizer: PreTrainedTokenizerBase | None = None) ->
         tree: from ``hypothesis_tree``.
         tokenizer: writes tokens as text; None for their ids.
 
+    Raises:
+        TypeError: no tree.
+
     >>> print(tree_text(hypothesis_tree([[5, 7, 2], [5, 8, 9, 2]], [0.75, 0.25])))
     100.00%  5
      75.00%  ├─ 7 2
      25.00%  └─ 8 9 2
     """
+    check_type("tree", tree, Branch, "hypothesis_tree")
     lines: list[str] = []
 
     def write(branch: Branch, own: str, below: str) -> None:

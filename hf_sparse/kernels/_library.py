@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import warnings
 from functools import cache
 from pathlib import Path
@@ -55,7 +56,26 @@ SIGNATURES = {
 
 @cache
 def _loaded() -> ctypes.CDLL | KernelUnavailable:
-    """The library, or why there is none."""
+    """The library, or why there is none. While one thread builds it the others wait."""
+    with _one_at_a_time:
+        return _loaded_once()
+
+
+_one_at_a_time = threading.Lock()
+
+
+def _forget_lock() -> None:
+    """Have a forked process not wait for a thread that it does not have."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
+
+
+@cache
+def _loaded_once() -> ctypes.CDLL | KernelUnavailable:
     try:
         if os.environ.get("HF_SPARSE_CPP") == "0":
             raise KernelNotOffered("the environment variable HF_SPARSE_CPP=0 turns the C++ kernel off")

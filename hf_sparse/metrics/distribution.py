@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..functional.arguments import check_number, check_tensor, class_indices
-from ..functional.rows import accumulation_dtype, upcast
+from ..functional.rows import accumulation_dtype, is_readable, upcast
 
 _AVERAGES = ("mean", "none")
 
@@ -25,6 +25,7 @@ def support_size(p: Tensor, dim: int = -1) -> Tensor:
 
     Raises:
         TypeError: no tensor.
+        ValueError: a negative weight: logits, perhaps.
 
     Source: Peters et al. 2019, Table 3 (number of nonzeros).
     Cost: one pass.
@@ -34,6 +35,7 @@ def support_size(p: Tensor, dim: int = -1) -> Tensor:
     tensor([2, 1])
     """
     check_tensor("p", p)
+    _check_signs(p)
     return (p != 0).sum(dim)
 
 
@@ -109,7 +111,7 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int =
         NaN when no target counts.
 
     Raises:
-        ValueError: ``eps <= 0`` or infinite, or shapes that do not fit.
+        ValueError: ``eps <= 0`` or infinite, shapes that do not fit, or a negative probability: logits, perhaps.
         TypeError: no tensors, an ``eps`` that is no number, targets that are not integers, or weights that are not
             floating-point.
         IndexError: a target outside [0, V).
@@ -139,7 +141,7 @@ def sparsemax_score(p: Tensor, target: Tensor, *, ignore_index: int = -100, redu
         A scalar, or (...): in [0, 1], 1 for all weight on x, no unit. The mean is NaN when no target counts.
 
     Raises:
-        ValueError: shapes that do not fit, or an unknown reduction.
+        ValueError: shapes that do not fit, an unknown reduction, or a negative probability: logits, perhaps.
         TypeError: no tensors, targets that are not integers, or weights that are not floating-point.
         IndexError: a target outside [0, V).
 
@@ -170,7 +172,7 @@ def jensen_shannon(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduc
         A scalar, or (...): in [0, log 2] nats. The mean is NaN when no target counts.
 
     Raises:
-        ValueError: shapes that do not fit, or an unknown reduction.
+        ValueError: shapes that do not fit, an unknown reduction, or a negative probability: logits, perhaps.
         TypeError: no tensors, boolean targets, or weights that are not floating-point.
         IndexError: a target outside [0, V).
 
@@ -184,6 +186,8 @@ def jensen_shannon(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduc
     check_tensor("p", p)
     check_tensor("target", target)
     if target.is_floating_point():
+        _check_signs(p)
+        _check_signs(target)
         if p.shape != target.shape:
             raise ValueError(
                 f"two distributions (..., V) must agree in shape, were {tuple(p.shape)} and {tuple(target.shape)}"
@@ -208,7 +212,7 @@ def _gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Ten
 
     Raises:
         TypeError: no tensors, targets that are not integers, or weights that are not floating-point.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit, or a negative probability.
         IndexError: a target outside [0, V).
     """
     check_tensor("p", p)
@@ -219,9 +223,23 @@ def _gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Ten
         raise ValueError(
             f"probabilities (..., V) and target (...) must agree, were {tuple(p.shape)} and {tuple(target.shape)}"
         )
+    _check_signs(p)
     y, counted = class_indices(target, p.shape[-1], ignore_index)
     gold = upcast(p.gather(-1, y[..., None])[..., 0])
     return torch.where(counted, gold, 0.0), counted
+
+
+def _check_signs(p: Tensor) -> None:
+    """Refuse negative weights, where they can be read without waiting for a device.
+
+    Raises:
+        ValueError: some weight is below 0.
+    """
+    if is_readable(p) and bool((p < 0).any()):
+        raise ValueError(
+            f"probabilities must be at least 0, were from {float(p.min()):g}; for logits take probabilities(model, "
+            "logits), for log-probabilities their exp()"
+        )
 
 
 def _average(values: Tensor, counted: Tensor, reduction: str) -> Tensor:

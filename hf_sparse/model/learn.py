@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TypeVar
 
 from torch import nn
 
 from ..attention.site import add_learned, attention_sites
 from ..config import AttentionRule, MapConfig
+from ..functional import MAPS
 from ..settings import Learned
 from .attach import change_settings
 from .example import first_run
@@ -33,16 +35,17 @@ def learn_settings(
     Args:
         model: a sparse model, before PEFT wraps it (give ``get_peft_model`` then
             ``modules_to_save=["sparse_alpha", "sparse_temperature"]``). Changed in place.
-        settings: names, among them those that some map of the model lacks.
+        settings: names of settings; some map of the model may lack one.
         example: keyword arguments for one forward call, for models whose input cannot be made up.
 
     Returns:
         The same object.
 
     Raises:
-        ValueError: a dense model, or a part of a sparse one; settings that no map of its attention has, or that cannot
-            be learned; an alpha above 2; heads that cannot be counted; see ``sparsify``.
-        TypeError: not a Transformers model.
+        ValueError: a dense model, or a part of a sparse one; a name that no map has for a setting; settings of which
+            its attention has none, or that cannot be learned; an alpha above 2; heads that cannot be counted; see
+            ``sparsify``.
+        TypeError: not a Transformers model, or settings that are no list of names.
 
     Source: alpha for each head, Correia et al. 2019, Section 3.
 
@@ -54,7 +57,7 @@ def learn_settings(
     >>> model.model.layers[0].self_attn.sparse_temperature.value.exp().tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    inner, config, names = transformers_model(model), sparse_config(model), tuple(settings)
+    inner, config, names = transformers_model(model), sparse_config(model), _checked(settings)
     check_whole(model)
     new = config.replace_maps(lambda rule: _learned(rule, names))
     if new == config:
@@ -70,6 +73,17 @@ def learn_settings(
     for module, site in attention_sites(inner):
         add_learned(module, site)
     return model
+
+
+def _checked(settings: Iterable[str]) -> tuple[str, ...]:
+    """The names of settings, each of which some map has."""
+    if isinstance(settings, str) or not isinstance(settings, Iterable):
+        raise TypeError(f'settings must be a list of names, as ["alpha"], was {settings!r}')
+    names, known = tuple(settings), {"temperature", *chain.from_iterable(each.settings for each in MAPS.values())}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no map has a setting {name!r}; settings are {', '.join(map(repr, sorted(known)))}")
+    return names
 
 
 def _learned(rule: AttentionRule, names: tuple[str, ...]) -> MapConfig | None:

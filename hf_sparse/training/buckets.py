@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import Any
 
 import torch
 from torch.utils.data import Sampler
 from transformers import Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from ..functional.arguments import check_count
 
 
 class LengthBuckets(Sampler[int]):
@@ -22,6 +25,10 @@ class LengthBuckets(Sampler[int]):
         batch_size: rows per optimizer step.
         seed: of the shuffles, together with the epoch.
 
+    Raises:
+        TypeError: lengths that are no whole numbers, or a batch size or seed that is none.
+        ValueError: a batch size below 1.
+
     >>> buckets = LengthBuckets([9, 1, 9, 1, 9, 1, 9, 1], batch_size=2)
     >>> rows = torch.tensor(list(buckets)).view(4, 2)
     >>> bool((buckets.lengths[rows[:, 0]] == buckets.lengths[rows[:, 1]]).all())
@@ -31,9 +38,10 @@ class LengthBuckets(Sampler[int]):
     GROUP = 50
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int = 0) -> None:
-        self.lengths = torch.as_tensor(lengths)
+        check_count("batch_size", batch_size)
+        self.lengths = torch.tensor([index(length) for length in lengths])
         self.batch_size = batch_size
-        self.seed = seed
+        self.seed = index(seed)
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:

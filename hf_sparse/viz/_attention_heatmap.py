@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..functional.arguments import check_tensor
+from ..functional.arguments import check_labels, check_tensor
 from ..generation.labels import percent, visible
 from ._figure import new_figure, room_for, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+CELL = 0.42  # inches
+LARGEST, MOST_LABELS = (
+    30,
+    1000,
+)  # inches that cells are made smaller for, and labels that they are not made smaller for
 
 
 def plot_attention(
@@ -33,31 +40,45 @@ def plot_attention(
 
     Raises:
         ImportError: matplotlib is not installed.
-        TypeError: weights that are no tensor.
-        ValueError: no weights, or a shape that does not fit the labels.
+        TypeError: weights that are no tensor, or labels that are no texts.
+        ValueError: no weights, NaN or negative ones, a shape that does not fit the labels, too many to draw, or a
+            ``path`` that names no picture.
+        FileNotFoundError: the folder of ``path`` does not exist.
     """
     check_tensor("weights", weights)
+    check_labels("keys", keys)
+    check_labels("queries", queries)
     if weights.numel() == 0:
         raise ValueError(f"there are no weights to draw, they were {tuple(weights.shape)}")
     if tuple(weights.shape) != (len(queries), len(keys)):
         raise ValueError(
             f"weights must be (queries, keys) = ({len(queries)}, {len(keys)}), were {tuple(weights.shape)}"
         )
-    keys, queries = list(map(visible, keys)), list(map(visible, queries))
+    most = max(len(keys), len(queries))
+    if most > MOST_LABELS:
+        raise ValueError(f"{most} tokens do not fit a picture, {MOST_LABELS} do; draw a part: weights[-100:, -100:]")
     cells = weights.detach().float().cpu().numpy()
-    figure = new_figure(1.5 + 0.42 * len(keys) + room_for(queries), 1.2 + 0.42 * len(queries) + room_for(keys))
+    if not (cells >= 0).all() or cells.max() == float("inf"):
+        raise ValueError(f"weights must be finite and at least 0, were from {cells.min()} to {cells.max()}")
+    keys, queries = list(map(visible, keys)), list(map(visible, queries))
+    scale = min(1.0, LARGEST / (CELL * most))
+    across, down = scale * CELL * len(keys), scale * CELL * len(queries)
+    figure = new_figure(1.5 + across + room_for(queries), 1.2 + down + room_for(keys), path)
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
     image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=max(1.0, cells.max()), aspect="equal")
+    from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
-    for row, column in zip(*cells.nonzero()):
-        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="tab:orange", linewidth=1.2))
+    outlines = [Rectangle((column - 0.5, row - 0.5), 1, 1) for row, column in zip(*cells.nonzero())]
+    axes.add_collection(
+        PatchCollection(outlines, facecolor="none", edgecolor="tab:orange", linewidth=1.2 * scale), autolim=False
+    )
     # Dollar signs in a token are text, not mathematics.
     axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 2 else 0, parse_math=False)
     axes.set_yticks(range(len(queries)), queries, parse_math=False)
     axes.xaxis.tick_top()
-    axes.tick_params(length=0)
+    axes.tick_params(length=0, labelsize=10 * scale)
     axes.spines[:].set_visible(False)
     zeros = (cells == 0).mean()
     axes.set_xlabel(f"outlined: weight above zero; {percent(zeros, 0)} of the cells are exactly zero")

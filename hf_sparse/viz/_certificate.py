@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..functional.arguments import check_type
 from ..generation import DeletionCertificate
 from ..generation.labels import visible
 from ._figure import new_figure, room_for, save_figure
@@ -42,12 +43,16 @@ def plot_certificate(
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: a certificate of no output, or tokens without a label.
+        TypeError: no certificate; ``certify`` returns a list of them.
+        ValueError: a certificate of no output, tokens without a label, too many of them to draw, or a ``path`` that
+            names no picture.
+        FileNotFoundError: the folder of ``path`` does not exist.
     """
+    check_type("certificate", certificate, DeletionCertificate, "the list that certify returns")
     columns, rows = (list(map(visible, labels)) for labels in certificate_labels(certificate, inputs, outputs))
     needs = [certificate.needed[output] for output in certificate.needed] + [certificate.kept]
     cells = torch.tensor([[token in needed for token in certificate.tokens] for needed in needs]).float()
-    figure = new_figure(1.8 + 0.34 * len(columns) + room_for(rows), 1.4 + 0.34 * len(needs) + room_for(columns))
+    figure = new_figure(1.8 + 0.34 * len(columns) + room_for(rows), 1.4 + 0.34 * len(needs) + room_for(columns), path)
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
     axes.imshow(cells.numpy(), cmap="Blues", vmin=0, vmax=1.4, aspect="equal")

@@ -7,20 +7,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ._file import picture_file, write_whole
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def new_figure(width: float, height: float) -> Figure:
+MOST_INCHES = 60  # 9,000 pixels
+
+
+def new_figure(width: float, height: float, path: str | Path | None = None) -> Figure:
     """An empty matplotlib figure, which notebooks show as a picture.
 
     Args:
         width: in inches.
         height: in inches.
+        path: where it will be saved.
 
     Raises:
         ImportError: matplotlib is not installed.
+        ValueError: a picture that no screen and little memory could hold; see ``picture_file`` too.
+        FileNotFoundError: see ``picture_file``.
     """
+    if max(width, height) > MOST_INCHES:
+        raise ValueError(
+            f"a picture of {width:.0f} by {height:.0f} inches is too large, the longest side may be {MOST_INCHES}; "
+            "draw a part of it"
+        )
+    if path is not None:
+        picture_file(path)
     try:
         import matplotlib.figure  # noqa: F401
 
@@ -44,13 +59,13 @@ def save_figure(figure: Figure, path: str | Path | None) -> None:
     """Save as PNG, SVG or PDF, by the suffix of ``path``; None does not save. Where that fails, no file is touched."""
     if path is None:
         return
-    file = Path(path) if Path(path).suffix else Path(f"{path}.png")
+    file = picture_file(path)
     drawn = io.BytesIO()
     if file.suffix.lower() == ".svg":
         drawn.write(svg_text(figure).encode())
     else:
         figure.savefig(drawn, format=file.suffix[1:].lower(), dpi=150, bbox_inches="tight")
-    file.write_bytes(drawn.getvalue())
+    write_whole(file, drawn.getvalue())
 
 
 def svg_text(figure: Figure) -> str:

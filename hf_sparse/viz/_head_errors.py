@@ -32,14 +32,15 @@ def plot_head_errors(
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: attention was not compared, or not at this alpha.
+        ValueError: attention was not compared, or not at this alpha; a ``path`` that names no picture.
+        FileNotFoundError: the folder of ``path`` does not exist.
     """
     if not comparison.heads:
         raise ValueError("the comparison is without attention heads; call compare(model, loader, attn=...)")
     panels = {kind: comparison.errors(kind, alpha) for kind in comparison.kinds}
     widths = [errors.shape[0] for errors in panels.values()]
     height = max(errors.shape[1] for errors in panels.values())
-    figure = new_figure(2 + 0.45 * sum(widths) + 0.6 * len(widths), 1.8 + 0.4 * height)
+    figure = new_figure(2 + 0.45 * sum(widths) + 0.6 * len(widths), 1.8 + 0.4 * height, path)
     figure.set_layout_engine("constrained")
     from matplotlib.colors import LogNorm
 

@@ -16,6 +16,7 @@ from ..generation.inputs import encode, head_map
 from ..generation.labels import token_labels
 from ..model.state import sparse_config
 from ._attention_maps import attention_maps
+from ._file import check_folder, write_whole
 from ._page import attention_section, deletions_section, hypotheses_section, page, steps_section
 
 
@@ -49,6 +50,7 @@ def html_report(
         sparse layer, averaged over heads, and only shown where keys are the tokens.
 
     Raises:
+        FileNotFoundError: the folder of ``path`` does not exist.
         ImportError: matplotlib is not installed.
         TypeError: a ``text`` that is none (give texts one at a time), or no tokenizer.
         ValueError: a dense head, an empty prompt, a budget out of range, NaN in the logits, no hypothesis within
@@ -57,6 +59,7 @@ def html_report(
     Cost: that of ``enumerate_support``, and two forward passes; with ``deletions``, eight more.
     """
     head_map(model)  # refuse a dense head first
+    file = None if path is None else check_folder(path)
     check_text("text", text)
     source, prefix = (text, "") if model.config.is_encoder_decoder else (None, text)
     inputs, _ = encode(model, tokenizer, prefix, source)
@@ -85,8 +88,8 @@ def html_report(
     if config.attention_maps:
         sections.append(attention_section(attention_maps(model, inputs, best, tokenizer)))
     html = page(text, type(model).__name__, config.map_names, sections)
-    if path is not None:
-        Path(path).write_text(html, encoding="utf-8")
+    if file is not None:
+        write_whole(file, html.encode())
     return html
 
 

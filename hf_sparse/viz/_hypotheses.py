@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
+from ..functional.arguments import check_type
 from ..generation import Branch
 from ..generation.labels import columns, percent, token_labels, visible
 from ._figure import new_figure, save_figure
@@ -41,10 +42,13 @@ def plot_hypotheses(
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: more hypotheses than fit a picture.
+        TypeError: no tree.
+        ValueError: more hypotheses than fit a picture, or a ``path`` that names no picture.
+        FileNotFoundError: the folder of ``path`` does not exist.
 
     Source: Peters et al. 2019, Figure 1.
     """
+    check_type("tree", tree, Branch, "hypothesis_tree")
     if tree.leaves > MOST_HYPOTHESES:
         raise ValueError(
             f"{tree.leaves} hypotheses do not fit a picture, {MOST_HYPOTHESES} do; draw the likeliest: "
@@ -53,7 +57,7 @@ def plot_hypotheses(
     labels = {id(branch): token_labels(branch.tokens, tokenizer) for _, branch in tree.walk()}
     width = 2 * MARGIN + _drawn_width(tree, labels)
     height = 2 * MARGIN + ROW * tree.leaves
-    figure = new_figure(width, height)
+    figure = new_figure(width, height, path)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from hf_sparse import FertilityCollator, FertilityPredictor
+from hf_sparse.fertility.counts import check_counts
 from hf_sparse.fertility.predictor import fertility_dataset
 
 
@@ -118,3 +119,10 @@ def test_the_collator_pads_fertilities_where_tokens_are_padded(side):
         collator([bounded[0] | {"fertility": [1, 2]}, bounded[1]])
     with pytest.raises(ValueError, match="makes no attention_mask"):
         FertilityCollator(lambda rows: {})(bounded)
+
+
+def test_counts_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="counts must be at least 0, was -1 in sentence 0"):
+        check_counts([[1, 2]], [[1, -1]])
+    with pytest.raises(TypeError, match=r"counts must be whole numbers, was 1\.7 in sentence 1"):
+        check_counts([[1], [1, 2]], [[1], [1, 1.7]])

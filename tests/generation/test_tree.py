@@ -82,3 +82,12 @@ def test_a_tree_needs_hypotheses_that_end():
         hypothesis_tree([[1, 3, 4], [1, 3]], [0.5, 0.5])
     with pytest.raises(ValueError, match=r"hypothesis \[1\] is the beginning of \[1\]"):
         hypothesis_tree([[1], [1]], [0.5, 0.5])
+
+
+def test_tensors_of_probabilities_are_read_and_impossible_sums_refused():
+    tree = hypothesis_tree([[1], [2]], torch.tensor([0.5, 0.25]))
+    assert tree.probability == 0.75
+    with pytest.raises(ValueError, match=r"probabilities must sum to 1 at most, summed to 1\.8"):
+        hypothesis_tree([[1], [2]], [0.9, 0.9])
+    with pytest.raises(TypeError, match="tree must be a Branch, from hypothesis_tree, was NoneType"):
+        tree_text(None)

@@ -1,5 +1,6 @@
 """A kernel library is loaded only if this user built it and nothing changed it since."""
 
+import functools
 import grp
 import os
 import pwd
@@ -7,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -14,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_sparse.kernels import KernelUnavailable, _cache
+from hf_sparse.kernels import KernelUnavailable, _cache, _library
 from hf_sparse.kernels._build import build
 from hf_sparse.kernels._library import _load
 
@@ -272,3 +274,22 @@ def test_a_process_goes_on_with_one_warning(tmp_path, change, chosen, warning):
     again = run()
     assert (again.returncode, again.stdout.strip()) == (0, chosen), again.stderr
     assert again.stderr.count("RuntimeWarning") == again.stderr.count(warning) == 1
+
+
+def test_threads_that_come_first_together_build_once(monkeypatch):
+    built = []
+
+    def load():
+        time.sleep(0.05)
+        built.append(threading.get_ident())
+        raise _library.KernelUnavailable("none here")
+
+    monkeypatch.setattr(_library, "_load", load)
+    monkeypatch.setattr(_library, "_loaded", functools.cache(_library._loaded.__wrapped__))
+    monkeypatch.setattr(_library, "_loaded_once", functools.cache(_library._loaded_once.__wrapped__))
+    threads = [threading.Thread(target=_library._loaded) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1

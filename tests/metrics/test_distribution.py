@@ -149,3 +149,14 @@ def test_settings_out_of_range_are_refused():
     ):
         with pytest.raises(TypeError, match=rf"^{name} must be a tensor, was \[0.5\]"):
             metric([0.5])
+
+
+@pytest.mark.parametrize("metric", [
+    lambda p, y: metrics.eps_perplexity(p, y, 0.1), metrics.sparsemax_score, metrics.jensen_shannon,
+    lambda p, y: metrics.support_size(p),
+    lambda p, y: metrics.jensen_shannon(p.softmax(-1), p),
+])  # fmt: skip
+def test_logits_are_refused_where_probabilities_are_needed(metric):
+    logits = torch.tensor([[0.5, -2.0, 1.0], [0.0, 1.0, 2.0]])
+    with pytest.raises(ValueError, match="probabilities must be at least 0, were from -2; for logits take"):
+        metric(logits, torch.tensor([0, 1]))

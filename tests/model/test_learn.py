@@ -99,3 +99,12 @@ def test_a_model_in_half_precision_learns_in_its_own_dtype():
     assert model.model.layers[0].self_attn.sparse_temperature.value.dtype == torch.bfloat16
     model(**labelled(model)).loss.backward()
     assert bool(model.model.layers[0].self_attn.sparse_temperature.value.grad.isfinite().all())
+
+
+def test_names_that_no_map_has_are_refused_beside_those_that_one_has():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    with pytest.raises(ValueError, match="no map has a setting 'temprature'; settings are 'alpha', "):
+        learn_settings(model, ["alpha", "temprature"])
+    for settings in ("alpha", 3):
+        with pytest.raises(TypeError, match=r'settings must be a list of names, as \["alpha"\], was'):
+            learn_settings(model, settings)

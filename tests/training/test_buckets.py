@@ -96,3 +96,11 @@ def test_training_that_is_resumed_sees_the_rows_it_would_have_seen(tmp_path):
     resumed = trained(from_pretrained(checkpoint), "rest", checkpoint)
     assert largest_change(whole, resumed) < 1e-6
     assert largest_change(whole, start()) > 1e-3
+
+
+def test_arguments_are_checked_when_it_is_made():
+    with pytest.raises(ValueError, match="batch_size must be at least 1, was 0"):
+        LengthBuckets([3, 4], 0)
+    for lengths, seed in ((["a"], 0), ([3, 4], "x"), (None, 0)):
+        with pytest.raises(TypeError):
+            LengthBuckets(lengths, 2, seed)

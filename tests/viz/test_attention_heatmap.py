@@ -12,7 +12,8 @@ def test_every_nonzero_cell_is_outlined_and_no_other(tmp_path):
     path = tmp_path / "attention.png"
     figure = plot_attention(WEIGHTS, ["a", "b", "c"], ["x", "y"], title="t", path=path)
     axes = figure.axes[0]
-    corners = {(round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches}
+    (outlines,) = axes.collections
+    corners = {tuple((path.vertices[:4].mean(0)).round().astype(int)[::-1].tolist()) for path in outlines.get_paths()}
     assert corners == {(0, 0), (1, 0), (1, 1)}
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
@@ -46,3 +47,20 @@ def test_what_is_no_map_of_weights_is_refused():
 def test_dollar_signs_are_no_formula(tmp_path):
     figure = plot_attention(WEIGHTS, ["$a", "b$", "$"], ["$x_$", "y"], title="$^$", path=tmp_path / "a.svg")
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["$a", "b$", "$"]
+
+
+def test_weights_and_labels_that_are_none_are_refused():
+    for bad in (torch.tensor([[0.5, -0.1]]), torch.tensor([[0.5, torch.nan]]), torch.tensor([[0.5, torch.inf]])):
+        with pytest.raises(ValueError, match="weights must be finite and at least 0"):
+            plot_attention(bad, ["a", "b"], ["x"])
+    for labels in (None, "ab", [3, 4]):
+        with pytest.raises(TypeError, match="must be a"):
+            plot_attention(WEIGHTS[:1, :2], labels, ["x"])
+
+
+def test_long_texts_have_smaller_cells_and_longer_ones_are_refused():
+    tokens = ["t"] * 200
+    figure = plot_attention(torch.eye(200), tokens, tokens)
+    assert max(figure.get_size_inches()) < 40
+    with pytest.raises(ValueError, match="1001 tokens do not fit a picture, 1000 do; draw a part"):
+        plot_attention(torch.eye(1001), ["t"] * 1001, ["t"] * 1001)

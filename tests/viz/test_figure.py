@@ -1,6 +1,7 @@
 """Figures: saved twice they have the same bytes, and a missing matplotlib is named."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from xml.dom import minidom
 
@@ -15,6 +16,7 @@ from hf_sparse import (
     plot_head_errors,
     plot_hypotheses,
 )
+from hf_sparse.viz._figure import new_figure, save_figure
 
 COMPARISON = SimpleNamespace(
     heads=["any"], kinds=["decoder"], errors=lambda kind, alpha: torch.tensor([[0.1, 0.01], [0.001, torch.nan]])
@@ -74,3 +76,32 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_old_file_alone(tmp_path, monk
 def test_a_path_without_a_suffix_gets_that_of_a_png(tmp_path):
     plot_attention(torch.eye(2), ["a", "b"], ["x", "y"], path=tmp_path / "picture")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["llama-3.1", "head.0", "", ".png"])
+def test_names_that_are_no_pictures_are_refused_before_anything_is_drawn(tmp_path, name):
+    with pytest.raises(ValueError, match=r"path must be the name of a picture that ends in \.png"):
+        new_figure(2, 2, f"{tmp_path}/{name}" if name else name)
+
+
+def test_a_folder_that_does_not_exist_and_a_picture_that_is_too_large_are_refused_first(tmp_path):
+    with pytest.raises(FileNotFoundError, match="the folder of path does not exist"):
+        new_figure(2, 2, tmp_path / "missing" / "x.png")
+    with pytest.raises(ValueError, match="a picture of 70 by 2 inches is too large"):
+        new_figure(70, 2)
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_the_one_before(tmp_path, monkeypatch):
+    file = tmp_path / "x.svg"
+    file.write_text("before")
+
+    def full(path, content):
+        with open(path, "wb") as stream:
+            stream.write(content[:3])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="no space left"):
+        save_figure(new_figure(2, 2), file)
+    assert file.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [file]

@@ -491,9 +491,9 @@ def test_peft_models_are_searched_too():
 def test_models_that_do_not_generate_are_refused_by_name(function):
     model, inputs = model_and_inputs("gpt2", "entmax15")
     given = {condition: (Lexicon([[3]]),), score_sequences: (torch.tensor([[3, 5, 4, 6, 3]]),)}.get(function, ())
-    with pytest.raises(TypeError, match="was DataParallel; give the one inside it, at 'module'$"):
+    with pytest.raises(TypeError, match=r"was DataParallel; give the one inside it, at 'module'$"):
         function(torch.nn.DataParallel(model), inputs, *given)
-    with pytest.raises(TypeError, match="was Sequential; give the one inside it, at '1'$"):
+    with pytest.raises(TypeError, match=r"was Sequential; give the one inside it, at '1'$"):
         function(torch.nn.Sequential(torch.nn.Identity(), model), inputs, *given)
     with pytest.raises(TypeError, match="was NoneType; make the model sparse"):
         function(None, inputs, *given)
