@@ -13,7 +13,7 @@ template <int K, class Times> constexpr bool foretold = K == 0 && std::is_same_v
 // 64, which stand for all, then from there of one in 8, and of all of them, unless one look is enough and the sample of 8
 // found the one of 64 not far off. Entries that count several times do not stand for others.
 struct Estimate { double tau, fall; };
-inline double far_off(double exponent) { return exponent < 2 ? 0.02 : 0.05; }
+inline double far_off(double exponent) { return exponent < 2 ? 0.02 : exponent < 4 ? 0.05 : 0.2; }
 template <int K, class Times> Estimate estimate(const float* x, int64_t n, double exponent, Times times) {
     double tau = -1, fall = 0, off = INF;
     const double enough = foretold<K, Times> ? far_off(exponent) : 0;
@@ -29,15 +29,15 @@ template <int K, class Times> Estimate estimate(const float* x, int64_t n, doubl
     return {tau, fall};
 }
 
-// Sums over x of u^P, u^(P - 1) and u^P (u - 1), u = [x - tau]_+. And for a look ahead of u^(P - 2), to a few digits, and
-// the number of x within reach of tau, whose u count as at least that.
-struct Moments { double mass, slope, with_excess, bend; int64_t close; };
+// Sums over x of u^P, u^(P - 1) and u^P (u - 1), u = [x - tau]_+. And for a look ahead, to a few digits, of u^(P - 2) and
+// u^(P - 3), and the number of x within reach of tau, whose u count as at least that.
+struct Moments { double mass, slope, with_excess, bend, twist; int64_t close; };
 template <int K, bool AHEAD = false, class Times = Once>
 Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times times = {}, float reach = 0) {
     Moments total{};
     const Offset offset(tau);
     for (int64_t start = 0; start < n; start += 2 * PART) {
-        Floats mass[2] = {}, slope[2] = {}, with_excess[2] = {}, bend[2] = {};
+        Floats mass[2] = {}, slope[2] = {}, with_excess[2] = {}, bend[2] = {}, twist[2] = {};
         for (int64_t i = start; i < std::min(n, start + 2 * PART); i += 2 * LANES) {
             const Excess e[2] = {excess<K>(load(x + i), offset), excess<K>(load(x + i + LANES), offset)};
             if constexpr (AHEAD)
@@ -52,30 +52,36 @@ Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times
                 mass[k] += p, slope[k] += s;
                 // Where P is large, u - 1 has digits that u has not.
                 with_excess[k] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
-                if constexpr (AHEAD) bend[k] += s * rough_inverse(largest(e[k].u, all(reach)));
+                if constexpr (AHEAD) {
+                    const Floats inverse = rough_inverse(largest(e[k].u, all(reach))), bent = s * inverse;
+                    bend[k] += bent, twist[k] += bent * inverse;
+                }
             }
         }
         total.mass += sum(mass[0] + mass[1]), total.slope += sum(slope[0] + slope[1]);
-        total.with_excess += sum(with_excess[0] + with_excess[1]), total.bend += sum(bend[0] + bend[1]);
+        total.with_excess += sum(with_excess[0] + with_excess[1]);
+        if constexpr (AHEAD) total.bend += sum(bend[0] + bend[1]), total.twist += sum(twist[0] + twist[1]);
     }
     if (K > 0) total.with_excess -= total.mass;
     return total;
 }
 
-// Moves tau on to the threshold, and the sums to what they are there, if they tell that to the tolerance: by Newton's step on
-// the norm and what its second derivative adds. What is left is of third order, but for the x within reach of tau, which may
-// join the support or leave it. Else nothing changes.
+// Moves tau on to the threshold, and the sums to what they are there, if they tell that to the tolerance: by the first terms
+// of their series in the step. What is left is smaller than the last term by about the error of the mass, but for the x within
+// reach of tau, which may join the support or leave it. Else nothing changes.
 inline bool look_ahead(Moments& sums, double& tau, double exponent, double tolerance, double reach) {
-    const auto [mass, slope, with_excess, bend, close] = sums;
-    const double step = step_of<0>({mass, slope}, exponent), error = mass - 1;
-    const double curve = (exponent - 1) * (bend - slope * slope / mass) * step * step / 2;
-    const double left = 4 * std::fabs(exponent * curve * error) + std::pow(std::fabs(error), 3);
+    const auto [mass, slope, with_excess, bend, twist, close] = sums;
+    const double error = mass - 1, first = exponent * slope, second = exponent * (exponent - 1) / 2 * bend;
+    const double third = exponent * (exponent - 1) * (exponent - 2) / 6 * twist;
+    double step = step_of<0>({mass, slope}, exponent);
+    for (int k = 0; k < 3; k++)
+        step += (error - step * (first - step * (second - step * third))) / (first - step * (2 * second - step * 3 * third));
+    const double left = std::fabs(third * std::pow(step, 3) * error);
     const double joining = close * std::pow(2 * std::fabs(step), exponent);
     if (!(2 * std::fabs(step) <= reach && left + joining <= tolerance)) return false;
-    const double by = step + curve / slope;
-    tau += by;
-    sums.with_excess -= by * ((exponent + 1) * mass - exponent * slope) -
-                        by * by / 2 * exponent * ((exponent + 1) * slope - (exponent - 1) * bend);
+    tau += step;
+    // The same of the sum of u^(P + 1).
+    sums.with_excess += error - (exponent + 1) * step * (mass - step * (exponent / 2 * slope - step * second / 3));
     sums.mass = 1;
     return true;
 }
@@ -87,7 +93,7 @@ constexpr double LOOSE = 1e-5;
 template <int K, class Times = Once>
 double threshold_of(const float* x, int64_t n, double exponent, Moments& moments, Times times = {}) {
     auto [tau, fall] = estimate<K>(x, n, exponent, times);
-    const float reach = static_cast<float>(0.1 / fall);
+    const float reach = static_cast<float>(std::max(0.1, far_off(exponent)) / fall);
     for (int step = 0; step < 100; step++) {
         moments = moments_of<K, foretold<K, Times>>(x, n, tau, exponent, times, reach);
         const double largest = std::pow(-tau, exponent), share = std::pow(-tau, exponent - 1) / moments.slope;

@@ -75,8 +75,8 @@ double write_whole(const T* z, int64_t length, double alpha, double exponent, co
     const float at_target = target < 0 ? 0 : weight_of_one(z + target) - factor;
     if constexpr (counted<K, T>()) {
         if (length >= COUNTED) {
-            const Table table(z, length, live_size(s, alpha, tops_of<8>(z, length).all),
-                              [&](Floats v) { return weight(excess_of(v)); });
+            const Sizes sizes(z, length);
+            const Table table(sizes, live_size(s, alpha, sizes.top), [&](Floats v) { return weight(excess_of(v)); });
             write_parts(out, length, target, at_target, streamed, [&](T* part, int64_t start, int64_t end) {
                 for (int64_t i = start; i < end; i++) part[i - start] = table.data()[z[i].bits];
             });
@@ -131,10 +131,10 @@ Solution solve_whole(const T* z, int64_t length, double alpha, double exponent, 
     });
 }
 
-// The sums of a row whose solution is given, as alpha-ReLU's is.
+// The sums of a row whose maximum is `top` and whose solution is given, as alpha-ReLU's is.
 template <int K, class T>
-Moments moments_at(const T* z, int64_t length, double alpha, double exponent, const Solution& s, Found& found) {
-    const float live = live_size(s, alpha, tops_of<8>(z, length).all);
+Moments moments_at(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float top, Found& found) {
+    const float live = live_size(s, alpha, top);
     return with_scaled<K>(z, length, Scaling(s.base, alpha), live, found, [&](const float* x, int64_t n, auto times) {
         return moments_of<K>(x, n, s.tau, exponent, times);
     });
