@@ -21,23 +21,22 @@ inline Floats scores_from(int64_t code) {  // of LANES codes
     return (Floats)(codes << 16);
 }
 
-// The codes of the sizes in a row, [first, end), and its largest score.
+// The codes of the sizes in a row, [first, end), and those up to that of `live`, in a row whose scores are live from -live
+// to live.
 struct Sizes {
-    int64_t first, end;
-    float top;
-    Sizes(const BFloat16* z, int64_t length) {
-        Floats least = all(INF), most = {}, highest_score = all(-INF);
+    int64_t first, end, live_end;
+    Sizes(const BFloat16* z, int64_t length, float live) {
+        Floats least = all(INF), most = {};
         const auto look = [&](Floats v) {
             const Floats size = (Floats)((Ints)v & 0x7fffffff);
-            least = smallest(size, least), most = largest(size, most), highest_score = largest(v, highest_score);
+            least = smallest(size, least), most = largest(size, most);
         };
         int64_t i = 0;
         for (; i + LANES <= length; i += LANES) look(load(z + i));
         for (; i < length; i++) look(all(load_one(z + i)));
-        first = code_of(-highest(-least)), end = code_of(highest(most)) + 1, top = highest(highest_score);
+        first = code_of(-highest(-least)), end = code_of(highest(most)) + 1;
+        live_end = std::max(first, std::min(end, code_of(live) + 1));
     }
-    // Those up to `live`, of a row whose scores are live from -live to live.
-    int64_t live_end(float live) const { return std::max(first, std::min(end, code_of(live) + 1)); }
 };
 
 // The different live scores, into found.x, and how often each occurs, into found.value, both padded: their number.
@@ -45,12 +44,12 @@ int64_t count_scores(const BFloat16* z, int64_t length, float live, Found& found
     // Two counts, so that equal neighbours do not wait for each other. Between calls they are zero.
     thread_local std::vector<int32_t> counts(2 * CODES + LANES);
     int32_t *even = counts.data(), *odd = even + CODES;
-    const Sizes sizes(z, length);
+    const Sizes sizes(z, length, live);
     int64_t i = 0, n = 0;
     for (; i + 2 <= length; i += 2) even[z[i].bits]++, odd[z[i + 1].bits]++;
     if (i < length) even[z[i].bits]++;
     for (const int64_t sign : {int64_t{0}, NEGATIVE}) {
-        for (int64_t code = sign + sizes.first; code < sign + sizes.live_end(live); code += LANES) {
+        for (int64_t code = sign + sizes.first; code < sign + sizes.live_end; code += LANES) {
             float score[LANES], number[LANES];
             const Floats times = __builtin_convertvector(load_as<Ints>(even + code) + load_as<Ints>(odd + code), Floats);
             store(score, scores_from(code)), store(number, times);
@@ -69,22 +68,21 @@ int64_t count_scores(const BFloat16* z, int64_t length, float live, Found& found
 // weight_of(score) at the code of each live score in the row, and 0 at those of others.
 template <class Weight> class Table {
     std::vector<BFloat16>& weights;
-    const int64_t first, end;
+    const Sizes sizes;
     static std::vector<BFloat16>& zeros() {
         thread_local std::vector<BFloat16> table(CODES + LANES);
         return table;
     }
 
 public:
-    Table(const Sizes& sizes, float live, Weight weight_of)
-        : weights(zeros()), first(sizes.first), end(sizes.live_end(live)) {
+    Table(const BFloat16* z, int64_t length, float live, Weight weight_of) : weights(zeros()), sizes(z, length, live) {
         for (const int64_t sign : {int64_t{0}, NEGATIVE})
-            for (int64_t code = sign + first; code < sign + end; code += LANES)
+            for (int64_t code = sign + sizes.first; code < sign + sizes.live_end; code += LANES)
                 store(&weights[code], weight_of(scores_from(code)));
     }
     ~Table() {
         for (const int64_t sign : {int64_t{0}, NEGATIVE})
-            std::fill_n(&weights[sign + first], end - first + LANES, BFloat16{0});
+            std::fill_n(&weights[sign + sizes.first], sizes.live_end - sizes.first + LANES, BFloat16{0});
     }
     const BFloat16* data() const { return weights.data(); }
 };

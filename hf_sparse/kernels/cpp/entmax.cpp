@@ -102,7 +102,7 @@ void relu_rows(const T* z, int64_t num_rows, int64_t length, double alpha, doubl
             if (crowded) {
                 supports[row].crowded = true;
                 const Moments moments =
-                    BY_EXPONENT(moments_at, exponent, scores, length, alpha, exponent, solution, top, found);
+                    BY_EXPONENT(moments_at, exponent, scores, length, alpha, exponent, solution, found);
                 mass[row] = moments.with_excess + moments.mass;
                 continue;
             }

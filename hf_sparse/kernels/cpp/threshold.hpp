@@ -9,24 +9,46 @@ namespace {
 // Whether one look at all entries is enough to know the sums a step further: worth it where powers are costly.
 template <int K, class Times> constexpr bool foretold = K == 0 && std::is_same_v<Times, Once>;
 
-// The threshold of x[0:n] to a few digits, from either side, and how the mass there falls with tau: of one pair of vectors in
-// 64, which stand for all, then from there of one in 8, and of all of them, unless one look is enough and the sample of 8
-// found the one of 64 not far off. Entries that count several times do not stand for others.
-struct Estimate { double tau, fall; };
+// A threshold to a few digits, how the mass there falls with tau, and how far off the mass was where it began.
+struct Estimate { double tau = -1, fall = 0, off = INF; };
+constexpr double MOST_KEPT = 0.7;
 inline double far_off(double exponent) { return exponent < 2 ? 0.02 : exponent < 4 ? 0.05 : 0.2; }
-template <int K, class Times> Estimate estimate(const float* x, int64_t n, double exponent, Times times) {
-    double tau = -1, fall = 0, off = INF;
-    const double enough = foretold<K, Times> ? far_off(exponent) : 0;
-    for (int64_t stride = std::is_same_v<Times, Once> ? 64 : 1; stride >= 1 && off > enough; stride /= 8)
-        for (int step = 0; step < 12; step++) {
-            Sums f = sums_of<K, true>(x, n, tau, static_cast<float>(exponent), stride, times);
-            f.mass *= stride, f.slope *= stride;
-            const double error = std::fabs(f.mass - 1);
-            if (step == 0 && stride < 64) off = error;
-            tau = stepped<K>(tau, f, exponent), fall = exponent * f.slope;
-            if (error < near_of(exponent) || tau == -1) break;
-        }
-    return {tau, fall};
+
+// Improves it, from either side, on one pair of vectors of x[0:n] in `stride`, which stand for all.
+template <int K, class Times>
+void improve(Estimate& found, const float* x, int64_t n, double exponent, int64_t stride, Times times) {
+    for (int step = 0; step < 12; step++) {
+        Sums f = sums_of<K, true>(x, n, found.tau, static_cast<float>(exponent), stride, times);
+        f.mass *= stride, f.slope *= stride;
+        const double error = std::fabs(f.mass - 1);
+        if (step == 0) found.off = error;
+        found.tau = stepped<K>(found.tau, f, exponent), found.fall = exponent * f.slope;
+        if (error < near_of(exponent) || found.tau == -1) break;
+    }
+}
+
+// The entries of x[0:n] above `cut`, padded: their number.
+inline int64_t keep_above(const float* x, int64_t n, float cut, float* kept) {
+    int64_t count = 0;
+#if defined(__AVX512F__)
+    for (int64_t i = 0; i < n; i += LANES) {  // the row is padded with -inf
+        const uint32_t above = beyond(load(x + i), all(cut));
+        store(kept + count, (Floats)_mm512_maskz_compress_ps(static_cast<__mmask16>(above), (__m512)load(x + i)));
+        count += __builtin_popcount(above);
+    }
+#else
+    for (int64_t i = 0; i < n; i++) kept[count] = x[i], count += x[i] > cut;
+#endif
+    std::fill_n(kept + count, 2 * LANES, -INF);
+    return count;
+}
+
+// The share of x[0:n] above `cut`, by one pair of vectors in 64.
+inline double share_above(const float* x, int64_t n, float cut) {
+    int64_t above = 0;
+    for (int64_t i = 0; i < n; i += 64 * 2 * LANES)
+        above += __builtin_popcount(beyond(load(x + i), all(cut))) + __builtin_popcount(beyond(load(x + i + LANES), all(cut)));
+    return 64.0 * above / n;
 }
 
 // Sums over x of u^P, u^(P - 1) and u^P (u - 1), u = [x - tau]_+. And for a look ahead, to a few digits, of u^(P - 2) and
@@ -90,10 +112,8 @@ inline bool look_ahead(Moments& sums, double& tau, double exponent, double toler
 // An error of the mass moves the weight p = u^P / mass by that times the difference of p and its share u^(P - 1) / slope:
 // by 1e-7 at most, and of thousands of small weights, all together by no more than LOOSE.
 constexpr double LOOSE = 1e-5;
-template <int K, class Times = Once>
-double threshold_of(const float* x, int64_t n, double exponent, Moments& moments, Times times = {}) {
-    auto [tau, fall] = estimate<K>(x, n, exponent, times);
-    const float reach = static_cast<float>(std::max(0.1, far_off(exponent)) / fall);
+template <int K, class Times>
+double solve_from(double tau, float reach, const float* x, int64_t n, double exponent, Moments& moments, Times times) {
     for (int step = 0; step < 100; step++) {
         moments = moments_of<K, foretold<K, Times>>(x, n, tau, exponent, times, reach);
         const double largest = std::pow(-tau, exponent), share = std::pow(-tau, exponent - 1) / moments.slope;
@@ -104,6 +124,28 @@ double threshold_of(const float* x, int64_t n, double exponent, Moments& moments
         tau = stepped<K>(tau, {moments.mass, moments.slope}, exponent);
     }
     return tau;
+}
+
+// The threshold of x[0:n], from samples: one pair of vectors in 64, then one in 8, and all of them unless one look is enough
+// and the second sample found the first not far off. Entries that count several times do not stand for others. Where a look
+// is costly and few entries are near the threshold or above, the others are left out; `kept` has room for a row.
+template <int K, class Times = Once>
+double threshold_of(const float* x, int64_t n, double exponent, Moments& moments, float* kept, Times times = {}) {
+    Estimate found;
+    if constexpr (std::is_same_v<Times, Once>)
+        for (const int64_t stride : {64, 8}) improve<K>(found, x, n, exponent, stride, times);
+    const auto solve = [&](Estimate from, const float* entries, int64_t count, double reach) {
+        if (!foretold<K, Times> || from.off > far_off(exponent)) improve<K>(from, entries, count, exponent, 1, times);
+        return solve_from<K>(from.tau, static_cast<float>(reach), entries, count, exponent, moments, times);
+    };
+    if constexpr (!foretold<K, Times>) return solve(found, x, n, 0);
+    const double reach = std::max(0.1, far_off(exponent)) / found.fall;
+    const double cut = found.tau - reach - std::max(reach, found.off / found.fall);
+    if (share_above(x, n, static_cast<float>(cut)) < MOST_KEPT) {
+        const double tau = solve(found, kept, keep_above(x, n, static_cast<float>(cut), kept), reach);
+        if (tau - reach > cut) return tau;  // else some that were left out may count
+    }
+    return solve(found, x, n, reach);
 }
 
 }  // namespace

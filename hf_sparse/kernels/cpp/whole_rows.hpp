@@ -75,8 +75,8 @@ double write_whole(const T* z, int64_t length, double alpha, double exponent, co
     const float at_target = target < 0 ? 0 : weight_of_one(z + target) - factor;
     if constexpr (counted<K, T>()) {
         if (length >= COUNTED) {
-            const Sizes sizes(z, length);
-            const Table table(sizes, live_size(s, alpha, sizes.top), [&](Floats v) { return weight(excess_of(v)); });
+            const Table table(z, length, live_size(s, alpha, tops_of<8>(z, length).all),
+                              [&](Floats v) { return weight(excess_of(v)); });
             write_parts(out, length, target, at_target, streamed, [&](T* part, int64_t start, int64_t end) {
                 for (int64_t i = start; i < end; i++) part[i - start] = table.data()[z[i].bits];
             });
@@ -126,15 +126,15 @@ Solution solve_whole(const T* z, int64_t length, double alpha, double exponent, 
     if (!(-INF < top && top < INF)) return {top, 0, 0};
     const float live = live_size({top, -1, 1}, alpha, top);
     return with_scaled<K>(z, length, Scaling(top, alpha), live, found, [&](const float* x, int64_t n, auto times) {
-        const double tau = threshold_of<K>(x, n, exponent, moments, times);
+        const double tau = threshold_of<K>(x, n, exponent, moments, found.value.data(), times);
         return Solution{top, tau, moments.mass};
     });
 }
 
-// The sums of a row whose maximum is `top` and whose solution is given, as alpha-ReLU's is.
+// The sums of a row whose solution is given, as alpha-ReLU's is.
 template <int K, class T>
-Moments moments_at(const T* z, int64_t length, double alpha, double exponent, const Solution& s, float top, Found& found) {
-    const float live = live_size(s, alpha, top);
+Moments moments_at(const T* z, int64_t length, double alpha, double exponent, const Solution& s, Found& found) {
+    const float live = live_size(s, alpha, tops_of<8>(z, length).all);
     return with_scaled<K>(z, length, Scaling(s.base, alpha), live, found, [&](const float* x, int64_t n, auto times) {
         return moments_of<K>(x, n, s.tau, exponent, times);
     });
