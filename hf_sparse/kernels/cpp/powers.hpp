@@ -26,22 +26,20 @@ inline Fraction fraction_of(Floats v) {
 
 // v as a whole number of 1 / PARTS and a rest of at most half of one, and 2^v from a number close to one. What has no normal
 // result gives 0 or infinity, or where there is no instruction for it the smallest normal number.
-struct Split { Floats moved, whole, rest; };
+struct Split { Floats v, moved, whole, rest; };
 template <int PARTS = 1> inline Split split_of(Floats v) {
     constexpr float SHIFT = 12582912.0f / PARTS;  // 1.5 * 2^23: adding it leaves the number of parts in the lowest bits
-#if defined(__AVX512F__)
-    v = largest(all(-256.0f), v);  // from -inf nothing can be taken
-#else
+#if !defined(__AVX512F__)
     v = smallest(all(128.0f), largest(all(-125.0f), v));  // half of 2^-125 is normal
 #endif
     const Floats moved = v + SHIFT, whole = moved - SHIFT;
-    return {moved, whole, v - whole};
+    return {v, moved, whole, v - whole};
 }
-inline Floats scaled_by(Floats v, const Split& by) {
+inline Floats scaled_by(Floats one, const Split& by) {
 #if defined(__AVX512F__)
-    return (Floats)_mm512_scalef_ps((__m512)v, (__m512)by.whole);
+    return (Floats)_mm512_maskz_scalef_ps(beyond(by.v, all(-126.0f)), (__m512)one, (__m512)by.whole);
 #else
-    return (Floats)((Ints)v + ((Ints)by.moved << 23));
+    return (Floats)((Ints)one + ((Ints)by.moved << 23));
 #endif
 }
 

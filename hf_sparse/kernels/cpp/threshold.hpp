@@ -11,7 +11,7 @@ template <int K, class Times> constexpr bool foretold = K == 0 && std::is_same_v
 
 // A threshold to a few digits, how the mass there falls with tau, and how far off the mass was where it began.
 struct Estimate { double tau = -1, fall = 0, off = INF; };
-constexpr double MOST_KEPT = 0.7;
+constexpr double MOST_KEPT = 0.7, NOTHING = 1e-8;
 inline double far_off(double exponent) { return exponent < 2 ? 0.02 : exponent < 4 ? 0.05 : 0.2; }
 
 // Improves it, from either side, on one pair of vectors of x[0:n] in `stride`, which stand for all.
@@ -128,7 +128,8 @@ double solve_from(double tau, float reach, const float* x, int64_t n, double exp
 
 // The threshold of x[0:n], from samples: one pair of vectors in 64, then one in 8, and all of them unless one look is enough
 // and the second sample found the first not far off. Entries that count several times do not stand for others. Where a look
-// is costly and few entries are near the threshold or above, the others are left out; `kept` has room for a row.
+// is costly and few entries are near the threshold or above, and can sum up to something, the others are left out; `kept`
+// has room for a row.
 template <int K, class Times = Once>
 double threshold_of(const float* x, int64_t n, double exponent, Moments& moments, float* kept, Times times = {}) {
     Estimate found;
@@ -140,10 +141,12 @@ double threshold_of(const float* x, int64_t n, double exponent, Moments& moments
     };
     if constexpr (!foretold<K, Times>) return solve(found, x, n, 0);
     const double reach = std::max(0.1, far_off(exponent)) / found.fall;
-    const double cut = found.tau - reach - std::max(reach, found.off / found.fall);
-    if (share_above(x, n, static_cast<float>(cut)) < MOST_KEPT) {
-        const double tau = solve(found, kept, keep_above(x, n, static_cast<float>(cut), kept), reach);
-        if (tau - reach > cut) return tau;  // else some that were left out may count
+    const double lowest = found.tau - std::max(reach, found.off / found.fall);
+    const double negligible = std::pow(NOTHING / n, 1 / exponent);  // the u of which so many sum up to nothing
+    const float cut = static_cast<float>(lowest + (negligible > reach ? negligible : -reach));
+    if (share_above(x, n, cut) < MOST_KEPT) {
+        const double tau = solve(found, kept, keep_above(x, n, cut, kept), reach);
+        if (tau > lowest) return tau;  // else some that were left out may count
     }
     return solve(found, x, n, reach);
 }
