@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from numbers import Integral, Real
 
 import torch
@@ -149,7 +149,7 @@ def check_labels(name: str, labels: object) -> None:
     Raises:
         TypeError: they are not.
     """
-    if isinstance(labels, str) or not isinstance(labels, Sequence):
+    if not isinstance(labels, Collection):
         raise TypeError(f"{name} must be a list of texts, were {labels!r}")
     for label in labels:
         check_text(f"a label of {name}", label)

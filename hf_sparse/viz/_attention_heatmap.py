@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 
 CELL = 0.42  # inches
-LARGEST, MOST_LABELS = (
-    30,
-    1000,
-)  # inches that cells are made smaller for, and labels that they are not made smaller for
+LARGEST = 30  # inches of all cells beyond which they are drawn smaller
+MOST_LABELS = 1000
 
 
 def plot_attention(

@@ -29,7 +29,7 @@ def picture_file(path: str | Path) -> Path:
         FileNotFoundError: see ``check_folder``.
     """
     file = Path(path) if Path(path).suffix else Path(f"{path}.png")
-    if file.suffix.lower() not in SUFFIXES or file.stem in ("", file.suffix):
+    if file.suffix.lower() not in SUFFIXES or file.stem == file.suffix:
         raise ValueError(f"path must be the name of a picture that ends in {', '.join(SUFFIXES)}, was {str(path)!r}")
     return check_folder(file)
 

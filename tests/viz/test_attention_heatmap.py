@@ -53,7 +53,7 @@ def test_weights_and_labels_that_are_none_are_refused():
     for bad in (torch.tensor([[0.5, -0.1]]), torch.tensor([[0.5, torch.nan]]), torch.tensor([[0.5, torch.inf]])):
         with pytest.raises(ValueError, match="weights must be finite and at least 0"):
             plot_attention(bad, ["a", "b"], ["x"])
-    for labels in (None, "ab", [3, 4]):
+    for labels in (None, [3, 4]):
         with pytest.raises(TypeError, match="must be a"):
             plot_attention(WEIGHTS[:1, :2], labels, ["x"])
 

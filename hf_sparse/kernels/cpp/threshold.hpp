@@ -6,12 +6,14 @@
 
 namespace {
 
+constexpr double MOST_KEPT = 0.7;  // the share of a row up to which it is worth leaving the others out
+constexpr double NOTHING = 1e-8;   // what all that are left out may weigh
+
 // Whether one look at all entries is enough to know the sums a step further: worth it where powers are costly.
 template <int K, class Times> constexpr bool foretold = K == 0 && std::is_same_v<Times, Once>;
 
 // A threshold to a few digits, how the mass there falls with tau, and how far off the mass was where it began.
 struct Estimate { double tau = -1, fall = 0, off = INF; };
-constexpr double MOST_KEPT = 0.7, NOTHING = 1e-8;
 inline double far_off(double exponent) { return exponent < 2 ? 0.02 : exponent < 4 ? 0.05 : 0.2; }
 
 // Improves it, from either side, on one pair of vectors of x[0:n] in `stride`, which stand for all.
@@ -89,8 +91,9 @@ Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times
 }
 
 // Moves tau on to the threshold, and the sums to what they are there, if they tell that to the tolerance: by the first terms
-// of their series in the step. What is left is smaller than the last term by about the error of the mass, but for the x within
-// reach of tau, which may join the support or leave it. Else nothing changes.
+// of their series in the step. What is left is smaller than the last term by about the error of the mass, or, where P is small
+// and entries close to tau count most, by the step over the least of them; but for the x within reach of tau, which may join
+// the support or leave it. Else nothing changes.
 inline bool look_ahead(Moments& sums, double& tau, double exponent, double tolerance, double reach) {
     const auto [mass, slope, with_excess, bend, twist, close] = sums;
     const double error = mass - 1, first = exponent * slope, second = exponent * (exponent - 1) / 2 * bend;
@@ -98,7 +101,8 @@ inline bool look_ahead(Moments& sums, double& tau, double exponent, double toler
     double step = step_of<0>({mass, slope}, exponent);
     for (int k = 0; k < 3; k++)
         step += (error - step * (first - step * (second - step * third))) / (first - step * (2 * second - step * 3 * third));
-    const double left = std::fabs(third * std::pow(step, 3) * error);
+    const double next = exponent < 4 ? 2 * std::fabs(step) / reach : std::fabs(error);
+    const double left = std::fabs(third * std::pow(step, 3)) * next;
     const double joining = close * std::pow(2 * std::fabs(step), exponent);
     if (!(2 * std::fabs(step) <= reach && left + joining <= tolerance)) return false;
     tau += step;
