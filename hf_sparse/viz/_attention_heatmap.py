@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-CELL = 0.42  # inches
-LARGEST = 30  # inches of all cells beyond which they are drawn smaller
-MOST_LABELS = 1000
+_CELL = 0.42  # inches
+_LARGEST = 30  # inches of all cells beyond which they are drawn smaller
+_MOST_LABELS = 1000
 
 
 def plot_attention(
@@ -53,14 +53,14 @@ def plot_attention(
             f"weights must be (queries, keys) = ({len(queries)}, {len(keys)}), were {tuple(weights.shape)}"
         )
     most = max(len(keys), len(queries))
-    if most > MOST_LABELS:
-        raise ValueError(f"{most} tokens do not fit a picture, {MOST_LABELS} do; draw a part: weights[-100:, -100:]")
+    if most > _MOST_LABELS:
+        raise ValueError(f"{most} tokens do not fit a picture, {_MOST_LABELS} do; draw a part: weights[-100:, -100:]")
     cells = weights.detach().float().cpu().numpy()
     if not (cells >= 0).all() or cells.max() == float("inf"):
         raise ValueError(f"weights must be finite and at least 0, were from {cells.min()} to {cells.max()}")
     keys, queries = list(map(visible, keys)), list(map(visible, queries))
-    scale = min(1.0, LARGEST / (CELL * most))
-    across, down = scale * CELL * len(keys), scale * CELL * len(queries)
+    scale = min(1.0, _LARGEST / (_CELL * most))
+    across, down = scale * _CELL * len(keys), scale * _CELL * len(queries)
     figure = new_figure(1.5 + across + room_for(queries), 1.2 + down + room_for(keys), path)
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
