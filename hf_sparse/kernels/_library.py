@@ -76,6 +76,7 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _loaded_once() -> ctypes.CDLL | KernelUnavailable:
+    """What ``_loaded`` finds, kept for the threads that waited: each of them has missed the cache before."""
     try:
         if os.environ.get("HF_SPARSE_CPP") == "0":
             raise KernelNotOffered("the environment variable HF_SPARSE_CPP=0 turns the C++ kernel off")

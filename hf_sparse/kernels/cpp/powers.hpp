@@ -124,9 +124,8 @@ template <int K> inline Excess excess(Floats x, const Offset& offset) {
     return {largest(x - offset.tau - offset.rest, Floats{}), K == 0 ? x - offset.risen : Floats{}};
 }
 
-// u ^ exponent to three or four digits, in little more than half the time: enough for all steps to a threshold but the
-// last. Where the exponent is so large that it multiplies errors of the logarithm, all u that count are close to 1, and
-// there it is exact.
+// u ^ exponent to three or four digits, in less time: enough for all steps to a threshold but the last. Where the exponent
+// is so large that it multiplies errors of the logarithm, all u that count are close to 1, and there it is exact.
 inline Floats rough_power(const Excess& e, float exponent) {
     const Fraction fraction = fraction_of(e.u);
     const Floats power_of_two = fraction.exponent, f = fraction.less_one(e.less_one);
