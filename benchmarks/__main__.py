@@ -22,6 +22,7 @@ from . import (
     losses,
     maps,
     memory,
+    options,
     sizes,
 )
 from ._case import Row
@@ -39,12 +40,13 @@ SECTIONS = {
     "decoding": decoding,
     "density": density,
     "sizes": sizes,
+    "options": options,
     "learned": learned,
     "head": head,
     "cache": cache,
 }
 # Sections with a run and a result file of their own: as long as all the others, or with packages of their own.
-ALONE = {"density", "sizes", "learned", "head", "cache"}
+ALONE = {"density", "sizes", "options", "learned", "head", "cache"}
 RESULTS = Path(__file__).parent / "results"
 
 

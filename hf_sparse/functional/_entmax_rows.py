@@ -12,17 +12,12 @@ from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product,
 from ._steep import steep_weights
 from .function import Function, differentiated_again
 from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_
-from .rows import in_graph, upcast
+from .rows import row_by_row, upcast
 
 # Elements per thread and chunk: few enough to stay in cache from pass to pass, many enough to hide the overhead of an
 # operation, mostly that of starting threads. Measured best for rows of 128 to 2048 on one thread: 2^19 to 2^21; with
 # 2^18 a tenth slower.
 _CHUNK = 1 << 19
-
-
-def _row_by_row(x: Tensor) -> bool:
-    """Whether to work in place on chunks of rows, which is faster on a CPU and opaque to compilers."""
-    return x.device.type == "cpu" and not in_graph()
 
 
 def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None = None) -> Tensor:
@@ -69,7 +64,7 @@ def _weights(x: Tensor, alpha: float) -> Tensor:
     exponent = exponent_of(alpha)
     top = x.amax(-1, keepdim=True)
     u = ((x - top.masked_fill(top == -torch.inf, 0.0)) * (alpha - 1) + 1).clamp(min=0)
-    u = solve_(u, exponent) if _row_by_row(u) else solve(u, exponent)
+    u = solve_(u, exponent) if row_by_row(u) else solve(u, exponent)
     p = power(u, exponent)
     return p / _mass(p)
 
@@ -148,9 +143,9 @@ class JacobianProduct(Function):
     def forward(p: Tensor, grad: Tensor, alpha: float, impl: str) -> Tensor:
         if impl == "triton":
             return triton_jacobian_product(p, grad, alpha)
-        if impl == "cpp" and _row_by_row(p):
+        if impl == "cpp" and row_by_row(p):
             return jacobian_product(p, grad, alpha)
-        if _row_by_row(p):
+        if row_by_row(p):
             return by_chunks(partial(write_jacobian_product, alpha=alpha), p.detach(), grad)
         return _jacobian_product(p, grad, alpha)
 
@@ -206,9 +201,9 @@ class EntmaxRows(Function):
     def forward(x: Tensor, alpha: float, impl: str = "torch") -> Tensor:
         if impl == "triton":
             return triton_weights(x, alpha, exponent_of(alpha))
-        if impl == "cpp" and _row_by_row(x):
+        if impl == "cpp" and row_by_row(x):
             return entmax_weights(x, alpha, exponent_of(alpha))
-        if _row_by_row(x):
+        if row_by_row(x):
             return by_chunks(partial(write_weights, alpha=alpha), x)
         return _weights(x.to(dtype_for(alpha, x)), alpha).to(x.dtype)
 

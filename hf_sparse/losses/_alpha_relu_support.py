@@ -15,6 +15,7 @@ from ..functional.rows import accumulation_dtype, upcast
 from ..kernels import ReluSupports, relu_supports
 from ._cpp_loss import with_cpp_gradient
 from ._support_gradient import SupportLoss, SupportWeights
+from ._targets import target_scores
 
 
 def relu_mass(z: Tensor, alpha: float, tau: float) -> Tensor:
@@ -110,5 +111,5 @@ def relu_dense_loss(z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
 def relu_loss_from_mass(mass: Tensor, z: Tensor, y: Tensor, alpha: float, tau: float) -> Tensor:
     """The losses (N,) for classes y (N,) or distributions y (N, V); ``mass`` as in ``relu_loss``."""
     if y.is_floating_point():
-        return mass / alpha + unnormalized_negentropy(y, alpha, tau) - torch.where(y > 0, z * y, 0.0).sum(-1)
+        return mass / alpha + unnormalized_negentropy(y, alpha, tau) - target_scores(z, y, y.new_zeros(len(y), 1))
     return relu_loss(mass, z.gather(-1, y[:, None])[:, 0], alpha, tau)

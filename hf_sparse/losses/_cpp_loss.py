@@ -37,7 +37,7 @@ class _CppLoss(torch.autograd.Function):
         scores = z.to(dtype).contiguous()
         write_crowded(scores, crowded, solution, grad, target, ctx.alpha, exponent_of(ctx.alpha), out)
         if soft:
-            out = (out - torch.where(grad == 0, 0.0, grad)[:, None] * y).to(z.dtype)
+            out = out.addcmul_(torch.where(grad == 0, 0.0, grad)[:, None], y, value=-1).to(z.dtype)
         return out, None, None, None, None, None
 
 

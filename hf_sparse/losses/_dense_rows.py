@@ -1,4 +1,4 @@
-"""Losses of long rows that are mostly support, in torch: a few rows at a time, whose many passes stay in cache."""
+"""Losses of rows solved whole, in torch: a few rows at a time, whose many passes stay in cache."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ from torch import Tensor
 
 from ..functional import alpha_relu, entmax
 from ..functional.negentropy import tsallis_negentropy
-from ..functional.newton import dtype_for, exponent_of, near_softmax, power, solve_crowded
+from ..functional.newton import SOFTMAX_BELOW, dtype_for, exponent_of, near_softmax, power, solve_crowded
 from ..functional.rows import accumulation_dtype, upcast
-from ._alpha_relu_support import relu_loss
-from ._targets import score_gradient
+from ._alpha_relu_support import relu_loss_from_mass
+from ._targets import from_conjugate, score_gradient, weighted
 
 # Entries of a few rows for each thread: a megabyte of them.
 _FEW = 1 << 18
 
 
 class _DenseRows(torch.autograd.Function):
-    """The losses; ``p - e_y`` in the backward, whose own derivative is the map's."""
+    """The losses; ``p - y`` in the backward, whose own derivative is the map's."""
 
     @staticmethod
     def forward(ctx, z: Tensor, y: Tensor, alpha: float, tau: float | None) -> Tensor:
         p = torch.empty_like(z, dtype=accumulation_dtype(z), memory_format=torch.contiguous_format)
-        loss = p.new_empty(len(z))
+        conjugate, top = p.new_empty(len(z), dtype=torch.float64), p.new_empty(len(z), 1)
         num_rows = max(1, _FEW * torch.get_num_threads() // z.shape[1])
         for start in range(0, len(z), num_rows):
             rows = slice(start, start + num_rows)
             if tau is None:
-                loss[rows] = _solve_entmax(z[rows], y[rows], alpha, p[rows])
+                conjugate[rows] = _solve_entmax(z[rows], alpha, p[rows], top[rows])
             else:
-                loss[rows] = _solve_alpha_relu(z[rows], y[rows], alpha, tau, p[rows])
+                conjugate[rows] = _solve_alpha_relu(z[rows], alpha, tau, p[rows])
         ctx.alpha, ctx.tau = alpha, tau
         ctx.save_for_backward(z, y, p)
-        return loss
+        if tau is None:
+            return from_conjugate(conjugate, z, y, top, alpha).to(p.dtype)
+        return relu_loss_from_mass(conjugate, z, y, alpha, tau).to(p.dtype)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -40,50 +42,58 @@ class _DenseRows(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
             x = upcast(z)
             p = entmax(x, ctx.alpha) if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
-            return score_gradient(p, y, grad).to(z.dtype), None, None, None
-        factor = grad[:, None]
-        of_z = (p * factor).to(z.dtype)
-        of_z.scatter_(-1, y[:, None], ((p.gather(-1, y[:, None]) - 1) * factor).to(z.dtype))
-        unwanted = factor == 0  # such rows may hold NaN
-        return of_z.masked_fill_(unwanted, 0.0) if bool(unwanted.any()) else of_z, None, None, None
+            of_z = score_gradient(p, y, grad)
+        elif y.is_floating_point():
+            of_z = weighted(p - y, grad)
+        else:  # the residual of the class alone, and not a copy of p, for p is needed if the graph is kept
+            residual = p.gather(-1, y[:, None]) - 1
+            of_z = weighted(p, grad).scatter_(-1, y[:, None], weighted(residual, grad))
+        return of_z.to(z.dtype), None, None, None
 
 
-def _solve_entmax(z: Tensor, y: Tensor, alpha: float, p: Tensor) -> Tensor:
-    """The entmax losses of a few rows; writes their weights to p."""
-    x, exponent = upcast(z), exponent_of(alpha)
-    top = x.amax(-1, keepdim=True)
-    top = top.masked_fill_(top == -torch.inf, 0.0)
-    x = x - top
-    gold = x.gather(-1, y[:, None])[:, 0]
+def _solve_entmax(z: Tensor, alpha: float, p: Tensor, top: Tensor) -> Tensor:
+    """``Omega*(z) - max z`` (N,) of a few rows; writes their weights to p and their maxima to top."""
+    x = upcast(z)
+    torch.amax(x, -1, keepdim=True, out=top)
+    x = x - top.masked_fill_(top == -torch.inf, 0.0)
+    if alpha - 1 < SOFTMAX_BELOW:
+        return _solve_softmax(x, p)
     if dtype_for(alpha, x) != x.dtype:
         weights = near_softmax(x * (alpha - 1), alpha)
         mass = weights.sum(-1, keepdim=True)
         torch.div(weights, torch.where(mass == 0, 1.0, mass), out=p)
-        return (p * x.clamp_(min=-1 / (alpha - 1))).sum(-1) - tsallis_negentropy(p, alpha) - gold
+        return (p * x.clamp_(min=-1 / (alpha - 1))).sum(-1) - tsallis_negentropy(p, alpha)
+    exponent = exponent_of(alpha)
     u = solve_crowded(x.mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
     weights = power(u, exponent)
     mass = weights.sum(-1, keepdim=True)
     torch.div(weights, torch.where(mass == 0, 1.0, mass), out=p)
     # (alpha - 1) Omega*(z) is the least value over tau of this: a rounding error of tau enters only squared.
     conjugate = ((1 - 1 / alpha) * ((weights * u).sum(-1) - 1) + (1 - u.amax(-1))) / (alpha - 1)
-    return conjugate.masked_fill_(mass[:, 0] == 0, 0.0) - gold
+    return conjugate.masked_fill_(mass[:, 0] == 0, 0.0)
 
 
-def _solve_alpha_relu(z: Tensor, y: Tensor, alpha: float, tau: float, p: Tensor) -> Tensor:
-    """The alpha-ReLU losses of a few rows; writes their weights to p."""
+def _solve_softmax(x: Tensor, p: Tensor) -> Tensor:
+    mass = torch.exp(x, out=p).sum(-1, keepdim=True)
+    p.div_(torch.where(mass == 0, 1.0, mass))
+    return mass[:, 0].log().masked_fill_(mass[:, 0] == 0, 0.0)
+
+
+def _solve_alpha_relu(z: Tensor, alpha: float, tau: float, p: Tensor) -> Tensor:
+    """``sum u^(alpha / (alpha - 1))`` (N,) of a few rows; writes their weights to p."""
     u = z.to(dtype_for(alpha, z), copy=True).mul_(alpha - 1).sub_(tau).clamp_(min=0)
     weights = power(u, exponent_of(alpha))
     p.copy_(weights)
-    return relu_loss(u.mul_(weights).sum(-1), z.gather(-1, y[:, None])[:, 0], alpha, tau)
+    return u.mul_(weights).sum(-1)
 
 
 def dense_rows_loss(z: Tensor, y: Tensor, alpha: float, tau: float | None = None) -> Tensor:
-    """The entmax or alpha-ReLU losses (N,) of rows of which most entries have weight, on a CPU.
+    """The entmax or alpha-ReLU losses (N,) of rows on a CPU: short ones, or long ones that are mostly support.
 
     Args:
         z: scores (N, V), any floating-point dtype; ``-inf`` masks an entry.
-        y: classes (N,), int64.
-        alpha: of the map; at most 2 for entmax.
+        y: classes (N,), int64, or distributions (N, V).
+        alpha: of the map; in [1, 2] for entmax.
         tau: the threshold of alpha-ReLU; None for entmax.
 
     Returns:

@@ -14,7 +14,7 @@ from ..functional import MAPS, SparseMap, get_map
 from ..functional.candidates import CANDIDATES_FROM
 from ..functional.newton import SOFTMAX_BELOW
 from ..functional.registry import underlying
-from ..functional.rows import in_graph, is_readable, is_transformed, upcast
+from ..functional.rows import in_graph, is_readable, is_transformed, row_by_row, upcast
 from ..kernels import chosen
 from ._alpha_relu_support import relu_dense_loss, relu_support_loss
 from ._dense_rows import dense_rows_loss
@@ -27,6 +27,8 @@ from ._targets import MapSettings
 from ._triton_rows import triton_rows_loss
 
 _WITH_KERNELS = ("alpha_relu", "entmax")
+# Shorter rows of alpha-ReLU take the C++ kernel longer than torch.
+_RELU_BY_KERNEL_FROM = 256
 
 
 def checked_settings(name: str, settings: MapSettings) -> dict[str, float | Tensor]:
@@ -126,12 +128,10 @@ def _cross_entropies(z: Tensor, y: Tensor, counted: Tensor, impl: str) -> Tensor
 
 
 def _alpha_relu_losses(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str) -> Tensor:
-    dense = partial(relu_dense_loss, alpha=alpha, tau=tau)
-    if not _is_long(z):
-        return dense(z, y)
-    if _stays_in_cache(z, y):
-        dense = partial(dense_rows_loss, alpha=alpha, tau=tau)
-    return _on_supports(z, y, partial(relu_support_loss, alpha=alpha, tau=tau, impl=impl), dense)
+    dense = partial(dense_rows_loss if row_by_row(z) else relu_dense_loss, alpha=alpha, tau=tau)
+    if _is_long(z) or (impl == "cpp" and z.shape[1] >= _RELU_BY_KERNEL_FROM):
+        return _on_supports(z, y, partial(relu_support_loss, alpha=alpha, tau=tau, impl=impl), dense)
+    return dense(z, y)
 
 
 def _entmax_losses(
@@ -144,24 +144,17 @@ def _entmax_losses(
 ) -> Tensor:
     if isinstance(alpha, Tensor):
         return generic(_without_uncounted(z, counted), y)
-    if _is_softmax(alpha):
-        return generic(z, y)
-    if 1 < alpha <= 2 and _is_long(z):
-        dense = partial(dense_rows_loss, alpha=alpha) if _stays_in_cache(z, y) else generic
+    dense = partial(dense_rows_loss, alpha=alpha) if row_by_row(z) and alpha <= 2 else generic
+    if _is_softmax(alpha) or alpha > 2:
+        return dense(z, y)
+    if _is_long(z):
         return _on_supports(z, y, partial(entmax_support_loss, alpha=alpha, impl=impl), dense)
-    if 1 < alpha <= 2 and impl == "cpp":
-        return short_rows_loss(z, y, alpha)
-    return generic(z, y)
+    return short_rows_loss(z, y, alpha) if impl == "cpp" else dense(z, y)
 
 
 def _is_long(z: Tensor) -> bool:
     """Whether rows are long enough for a search of their supports to pay, outside graphs, where it can run."""
     return not in_graph() and z.shape[1] >= CANDIDATES_FROM
-
-
-def _stays_in_cache(z: Tensor, y: Tensor) -> bool:
-    """Whether long rows are faster a few at a time: on a CPU, for class targets."""
-    return z.device.type == "cpu" and not y.is_floating_point()
 
 
 def _on_supports(

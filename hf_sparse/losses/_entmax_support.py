@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ..functional.candidates import solve_long_rows
 from ..functional.chunks import MOST_CHUNKS
-from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of, power
 from ..functional.rows import accumulation_dtype
 from ..kernels import Supports, entmax_supports
 from ._cpp_loss import with_cpp_gradient
 from ._support_gradient import SupportLoss, SupportWeights
+from ._targets import from_conjugate
 
 
 def entmax_row_supports(z: Tensor, alpha: float, impl: str = "torch") -> Supports:
@@ -64,12 +64,7 @@ def entmax_support_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch")
     with torch.no_grad():
         solved = entmax_row_supports(z, alpha, impl)
         top = solved.top.masked_fill(solved.top == -torch.inf, 0.0)
-        if y.is_floating_point():
-            gold = torch.where(y > 0, (z.to(y.dtype) - top) * y, 0.0).sum(-1)
-            loss = solved.conjugate + tsallis_negentropy(y, alpha) - gold
-        else:
-            loss = solved.conjugate - (z.gather(-1, y[:, None]).to(top.dtype) - top)[:, 0]
-        loss = loss.to(accumulation_dtype(z))
+        loss = from_conjugate(solved.conjugate, z, y, top, alpha).to(accumulation_dtype(z))
     wanted = torch.is_grad_enabled() and z.requires_grad
     if solved.solution is not None and bool(solved.crowded.any()):
         loss = with_cpp_gradient(z, loss, y, solved, alpha) if wanted else loss

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from ..functional.arguments import check_tensor
-from ..functional.rows import upcast
 from ._dispatch import checked_settings, loss_map, row_losses
+from ._smoothing import smoothing_share
 from ._targets import (
-    MapSettings,
     check_logits,
     check_options,
     class_targets,
     reduce_rows,
-    smoothed_one_hot,
     soft_targets,
 )
 
@@ -90,7 +86,7 @@ def fenchel_young_loss(
         y = torch.where(counted[:, None], (1 - label_smoothing) * y + label_smoothing / num_classes, 0.0)
     loss = row_losses(z, y, counted, name, all_settings, impl)
     if not soft and label_smoothing > 0:
-        loss = loss + _smoothing(z, y, name, label_smoothing, all_settings)
+        loss = loss + smoothing_share(z, y, label_smoothing, loss_map(name, all_settings), all_settings)
     row_weight = _row_weight(y, counted, weight, loss.dtype)
     return reduce_rows(loss, row_weight, logits.shape[:-1], reduction, num_items)
 
@@ -113,13 +109,3 @@ def _row_weight(y: Tensor, counted: Tensor, weight: Tensor | None, dtype: torch.
     weight = weight.to(dtype)
     # Not a matrix product, which autocast would round.
     return counted * ((y.to(dtype) * weight).sum(-1) if y.is_floating_point() else weight[y])
-
-
-def _smoothing(z: Tensor, y: Tensor, name: str, eps: float, settings: MapSettings) -> Tensor:
-    """Label smoothing's share of the loss of class targets: ``eps (z_y - mean z) + Omega(smoothed) - Omega(e_y)``."""
-    regularizer = partial(loss_map(name, settings).loss_regularizer(), **settings)
-    z = upcast(z)
-    one_hot, smoothed = smoothed_one_hot(z.shape[1], eps, z.dtype, z.device)
-    # Subtracted before anything is summed, so that a large offset cancels.
-    spread = (z.gather(-1, y[:, None]) - z).mean(-1)
-    return eps * spread + regularizer(smoothed) - regularizer(one_hot)

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from ..functional import entmax
-from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of
 from ..functional.rows import upcast
 from ..kernels import entmax_residuals
-from ._targets import score_gradient, weighted
+from ._targets import from_conjugate, score_gradient, weighted
 
 
 class _ShortRows(torch.autograd.Function):
@@ -24,10 +23,7 @@ class _ShortRows(torch.autograd.Function):
         top = found.top.masked_fill(found.top == -torch.inf, 0.0)[:, None]
         ctx.alpha = alpha
         ctx.save_for_backward(z, y, found.residual - y if soft else found.residual)
-        if soft:
-            gold = torch.where(y > 0, (scores - top) * y, 0.0).sum(-1)
-            return found.conjugate + tsallis_negentropy(y, alpha) - gold
-        return found.conjugate - (z.gather(-1, y[:, None]).float() - top)[:, 0]
+        return from_conjugate(found.conjugate, z, y, top, alpha)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:

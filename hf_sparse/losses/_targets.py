@@ -8,6 +8,7 @@ from typing import TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
+from ..functional._entmax_rows import by_chunks
 from ..functional.arguments import (
     check_items,
     check_number,
@@ -17,6 +18,7 @@ from ..functional.arguments import (
     require,
 )
 from ..functional.log_zero import on_floor, with_zeros
+from ..functional.negentropy import tsallis_negentropy
 from ..functional.rows import accumulation_dtype, is_readable
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.
@@ -143,7 +145,7 @@ def soft_targets(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         # A sum of V probabilities rounded to half precision may be off by that precision.
         slack = max(1e-3, torch.finfo(target.dtype).eps)
         require(
-            (y >= 0).all() & (~counted | ((total - 1).abs() <= slack)),
+            (y.amin(-1) >= 0) & (~counted | ((total - 1).abs() <= slack)),
             lambda: ValueError(
                 "target probabilities must be >= 0 and sum to one in each row (or all be zero: ignored); the lowest "
                 f"was {float(y.min())}, sums went from {float(total.min())} to {float(total.max())}"
@@ -191,6 +193,35 @@ def reduce_rows(
     return loss.sum() / (total + (total == 0))
 
 
+def from_conjugate(conjugate: Tensor, z: Tensor, y: Tensor, top: Tensor, alpha: float) -> Tensor:
+    """The entmax losses (N,), ``Omega*(z) + Omega(y) - <z, y>``, in the dtype of ``conjugate`` or more.
+
+    Args:
+        conjugate: (N,) ``Omega*(z) - top``.
+        z: scores (N, V), any floating-point dtype.
+        y: classes (N,), int64, or distributions (N, V).
+        top: (N, 1) the largest score of the row; 0 for a fully masked row.
+        alpha: of the map, at least 1.
+    """
+    loss = conjugate - target_scores(z, y, top)
+    return loss + tsallis_negentropy(y, alpha) if y.is_floating_point() else loss
+
+
+def target_scores(z: Tensor, y: Tensor, top: Tensor) -> Tensor:
+    """``<z - top, y>`` (N,), to which a masked score adds nothing where y is zero; arguments of ``from_conjugate``."""
+    if not y.is_floating_point():
+        return (z.gather(-1, y[:, None]).to(top.dtype) - top)[:, 0]
+    if z.device.type == "cpu" and is_readable(z) and not (z.requires_grad and torch.is_grad_enabled()):
+        return by_chunks(_write_target_scores, z, y, top, out=y.new_empty(len(y)))
+    return torch.where(y > 0, (z.to(y.dtype) - top) * y, 0.0).sum(-1)
+
+
+def _write_target_scores(z: Tensor, y: Tensor, top: Tensor, out: Tensor) -> None:
+    torch.sum(torch.sub(z, top).to(y.dtype).mul_(y), -1, out=out)
+    if bool(out.isnan().any()):  # torch.where, a scalar loop here, takes longer than all else together
+        torch.sum(torch.where(y > 0, (z.to(y.dtype) - top) * y, 0.0), -1, out=out)
+
+
 def score_gradient(p: Tensor, y: Tensor, grad: Tensor) -> Tensor:
     """``grad (p - y)``, the gradient of losses in their scores, with the graph of p.
 
@@ -205,4 +236,9 @@ def score_gradient(p: Tensor, y: Tensor, grad: Tensor) -> Tensor:
 
 def weighted(residual: Tensor, grad: Tensor) -> Tensor:
     """``grad`` times the residuals ``p - y`` (N, V), row by row; see ``score_gradient``."""
-    return torch.where(grad[:, None] == 0, 0.0, grad[:, None] * residual)
+    product = grad[:, None] * residual
+    skipped = grad == 0
+    if product.device.type == "cpu" and is_readable(grad):
+        # torch.where takes a scalar loop here, many times as long as the product.
+        return product.index_fill(0, skipped.nonzero()[:, 0], 0.0) if bool(skipped.any()) else product
+    return torch.where(skipped[:, None], 0.0, product)

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from ..functional import alpha_relu, entmax
-from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import exponent_of
 from ..kernels import triton_loss_gradients, triton_solve
 from ._alpha_relu_support import relu_loss_from_mass
-from ._targets import score_gradient
+from ._targets import from_conjugate, score_gradient
 
 
 class _TritonLoss(torch.autograd.Function):
@@ -27,11 +26,7 @@ class _TritonLoss(torch.autograd.Function):
         ctx.save_for_backward(z, y, conjugate, solution, peaks)
         if tau is not None:
             return relu_loss_from_mass(conjugate, z, y, alpha, tau)
-        top = solution[:, :1]
-        if y.is_floating_point():
-            gold = torch.where(y > 0, (z.to(y.dtype) - top) * y, 0.0).sum(-1)
-            return (conjugate + tsallis_negentropy(y, alpha) - gold).float()
-        return conjugate - (z.gather(-1, y[:, None]).float() - top)[:, 0]
+        return from_conjugate(conjugate, z, y, solution[:, :1], alpha).float()
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
