@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional.rows import is_transformed, row_by_row
+
 # Below this the quotient loses digits that the series keeps; at it, both are good to 1e-13.
 _SERIES_BELOW = 1e-2
 
@@ -35,7 +37,19 @@ def tsallis_negentropy_in_alpha(p: Tensor, alpha: Tensor) -> Tensor:
     Returns:
         (N,) in the dtype of p; computed in float64.
     """
-    p64, excess = p.double(), alpha.double() - 1
-    log = torch.where(p64 > 0, p64, 1.0).log()
-    total = (p64 * log * _expm1_over(excess * log)).sum(-1, keepdim=True) / (1 + excess)
-    return total[..., 0].to(p.dtype)
+    num_rows, _ = torch.broadcast_shapes(p[:, :1].shape, alpha.shape)
+    p, excess = p.expand(num_rows, -1), (alpha.double() - 1).expand(num_rows, 1)
+    if row_by_row(p) and not is_transformed(p, alpha):  # on the support alone
+        row, column = (p.detach() > 0).nonzero(as_tuple=True)
+        terms = _terms(p[row, column].double(), excess[row, 0])
+        total = terms.new_zeros(len(p)).index_add(0, row, terms)
+    else:
+        p64 = p.double()
+        total = torch.where(p64 > 0, _terms(torch.where(p64 > 0, p64, 1.0), excess), 0.0).sum(-1)
+    return (total / (1 + excess[:, 0])).to(p.dtype)
+
+
+def _terms(p: Tensor, excess: Tensor) -> Tensor:
+    """``p (p^excess - 1) / excess`` for positive p."""
+    log = p.log()
+    return p * log * _expm1_over(excess * log)
