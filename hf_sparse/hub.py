@@ -132,7 +132,9 @@ def complete_files(path: Path) -> Iterator[Path]:
     check_target(path)
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+    # In the folder, where it exists: it may be a disk of its own, or its parent closed to us.
+    near = target if target.is_dir() else target.parent
+    with tempfile.TemporaryDirectory(dir=near, prefix=f".{target.name}-") as temporary:
         folder = Path(temporary)
         yield folder
         written = [file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file()]

@@ -14,7 +14,7 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 import hf_sparse
 from hf_sparse.__main__ import main
 from hf_sparse.conversion.text_file import text_batches
-from tests.tiny_models import tiny_model, tokens
+from tests.tiny_models import EOS, tiny_model, tokens
 from tests.word_tokenizer import word_tokenizer
 
 LINES = ["w5 w6 w7 w8", "w9 w10", "w11 w12 w13 w14 w15", "w16 w17 w18"]
@@ -159,6 +159,11 @@ def test_labels_of_a_text_are_those_of_each_kind_of_language_model(tmp_path):
     (batch,) = text_batches(file, tiny_model("bart"), word_tokenizer())
     assert batch["input_ids"].tolist() == [[5, 6, 7], [10, 0, 0]]
     assert batch["labels"].tolist() == [[8, 9, -100], [11, 12, 13]]
+    ended, tokenizer = tmp_path / "ended", word_tokenizer()
+    ended.write_text("w5\tw8 </s>\nw10\tw11 w12 </s>\n")
+    tokenizer.pad_token = tokenizer.eos_token
+    (batch,) = text_batches(ended, tiny_model("bart"), tokenizer)
+    assert batch["labels"].tolist() == [[8, EOS, -100], [11, 12, EOS]]
     file.write_text("w5 w6 w7\nw10\n")
     (batch,) = text_batches(file, tiny_model("gpt2"), word_tokenizer(), max_length=2)
     assert batch["labels"].tolist() == [[5, 6], [10, -100]]

@@ -18,11 +18,29 @@ from hf_sparse import (
     unsparsify,
 )
 from hf_sparse.attention import observe
+from hf_sparse.model import attach
 from tests.tiny_models import labelled, tiny_model, tokens
 
 BOTH = {"attn": "entmax15", "head": "entmax15"}
 PROMPT = {"input_ids": tokens()[:1]}
 PLACES = 6  # where each work is interrupted, spread over its calls of modules
+
+# Functions that make a model sparse, by their names in hf_sparse.model.attach.
+STEPS = [
+    "find_sites",
+    "_name_attention",
+    "add_learned",
+    "follow_cache",
+    "divert",
+    "show_losses",
+    "with_other_heads",
+    "tags",
+    "change_class",
+    "_add_parts",
+    "mark",
+    "keep_source",
+    "check_late_attention",
+]
 
 
 def batches():
@@ -116,3 +134,25 @@ def test_the_model_is_as_it_was(name, maps, work, error):
         if maps is not None:
             with torch.no_grad():
                 assert torch.equal(unsparsify(model)(tokens()).logits, tiny_model("llama")(tokens()).logits)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_attach_had_done_is_undone(step, monkeypatch):
+    model = built(None)
+    told, results = everything(model)
+    whole, interrupted = getattr(attach, step), []
+
+    def once(*args, **kwargs):
+        if interrupted:
+            return whole(*args, **kwargs)
+        interrupted.append(step)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(attach, step, once)
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(model, **BOTH)
+    told_after, results_after = everything(model)
+    assert told_after == told
+    assert all(map(torch.equal, results_after, results))
+    expected = sparsify(built(None), **BOTH)(tokens()).logits
+    assert torch.equal(sparsify(model, **BOTH)(tokens()).logits, expected)

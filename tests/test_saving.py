@@ -1,5 +1,7 @@
 """Saving is all or nothing, and what else is in the folder stays."""
 
+import tempfile
+
 import pytest
 import torch
 from transformers import (
@@ -54,6 +56,24 @@ def test_saving_deletes_nothing_but_the_weights_it_replaces(tmp_path):
         assert (folder / "model.safetensors.index.json").exists() == bool(shards)
         assert torch.equal(from_pretrained(folder)(tokens()).logits, model(tokens()).logits)
     assert [path.name for path in tmp_path.iterdir()] == ["output"]
+
+
+def test_a_folder_may_be_a_disk_of_its_own(tmp_path, monkeypatch):
+    """Files are moved into place, which takes a copy on the same disk: next to a folder may be another one."""
+    folders = []
+
+    class Recorded(tempfile.TemporaryDirectory):
+        def __init__(self, **kwargs):
+            folders.append(kwargs["dir"])
+            super().__init__(**kwargs)
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", Recorded)
+    model = sparsify(tiny_model("llama"), head="sparsemax")
+    save_pretrained(model, tmp_path / "new")
+    save_pretrained(model, tmp_path / "new")
+    assert folders[0] == tmp_path
+    assert folders[-1] == tmp_path / "new"
+    assert not list(tmp_path.rglob(".*"))
 
 
 def test_saving_to_a_file_is_refused_and_a_link_to_a_folder_followed(tmp_path):

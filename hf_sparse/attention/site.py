@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from ..config import MapConfig
 from ..functional import softmax
 from ..functional.arguments import check_type
+from ..functional.head_weight import is_coded
 from ..per_thread import PerThread
 from ..settings import CoverageVectors
 from .observer import AttentionObserver
@@ -169,6 +170,8 @@ def learned_parameters(model: nn.Module) -> list[nn.Parameter]:
 def add_learned(module: nn.Module, site: AttentionSite) -> None:
     """Register a ``LearnedSetting`` on ``module`` for every learned setting of its site."""
     weight = next(module.parameters(), torch.empty(0, dtype=torch.float32))
+    if is_coded(weight):  # of a quantized layer: numbers of ours do not fit its dtype
+        weight = torch.empty(0, dtype=torch.float32, device=weight.device)
     for name in site.learned_names:
         if not hasattr(module, learned_name(name)):
             module.register_module(learned_name(name), LearnedSetting(_start(site, name, weight)))
@@ -180,16 +183,17 @@ def _start(site: AttentionSite, name: str, weight: Tensor) -> Tensor:
         coverage = cast(CoverageVectors, site.coverage)
         return weight.new_zeros(coverage.heads, coverage.head_dim)
     map_config = cast(MapConfig, site.map_config)
-    initial = torch.tensor(map_config.learned[name].initial, dtype=weight.dtype, device=weight.device)
+    # In float32, in which the start was checked. Half precision rounds a start near the end of its range to that end.
+    initial = torch.tensor(map_config.learned[name].initial, dtype=torch.float32, device=weight.device)
     to_real = map_config.setting(name).to_real
     assert to_real is not None  # else the setting could not be learned
-    return to_real(initial)
+    return to_real(initial).to(weight.dtype)
 
 
 def remove_learned(module: nn.Module, site: AttentionSite) -> None:
     """Undo ``add_learned``."""
     for name in site.learned_names:
-        delattr(module, learned_name(name))
+        module._modules.pop(learned_name(name), None)
 
 
 def attention_sites(model: nn.Module) -> list[tuple[nn.Module, AttentionSite]]:

@@ -62,13 +62,14 @@ def text_batches(
         some = lines[start : start + batch_size]
         if in_pairs:
             sources, targets = zip(*(_pair(path, line) for line in some))
-            batch = dict(tokenizer(list(sources), text_target=list(targets), **options))
-            batch["labels"] = _without_padding(batch["labels"], batch["labels"] != tokenizer.pad_token_id)
+            batch = dict(tokenizer(list(sources), **options))
+            written = tokenizer(text_target=list(targets), **options)
         else:
-            batch = dict(tokenizer(some, **options))
-            batch["labels"] = _without_padding(batch["input_ids"], batch["attention_mask"].bool())
-            if name in _MASKED:
-                batch = _masked(batch, tokenizer, start)
+            batch = written = dict(tokenizer(some, **options))
+        # The mask tells padding from an end of text, which may be one token.
+        batch["labels"] = _without_padding(written["input_ids"], written["attention_mask"].bool())
+        if name in _MASKED and not in_pairs:
+            batch = _masked(batch, tokenizer, start)
         batches.append(batch)
     return batches
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from ._sparsemax import sparsemax
 from .bounds import CREDIT, ROUNDS_BEFORE_SORTING, map_bounded_rows, settled_or_sorted
 from .registry import SparseMap, UpperBounds, register
-from .rows import upcast
+from .rows import check_scores, upcast
 
 
 def csparsemax(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
@@ -59,8 +59,9 @@ def csparsemax_threshold(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
     >>> csparsemax_threshold(torch.tensor([1.2, 0.8, -0.2]), torch.tensor([0.5, 0.6, 1.0]))
     tensor([0.3000])
     """
+    check_scores(z, dim)
     x = upcast(z)
-    p = csparsemax(x, u.to(x.dtype), dim)
+    p = csparsemax(x, u, dim)
     bound = u.to(x.dtype).expand_as(x)
     inside = (p > 0) & (p < bound)
     between = torch.where(inside, x - p, 0.0).sum(dim, keepdim=True) / inside.sum(dim, keepdim=True).clamp(min=1)

@@ -10,11 +10,18 @@ from ..functional.arguments import check_type
 from ..functional.head_weight import num_classes
 from .inputs import start_token
 
+
+def _end_tokens(given: int | list[int] | None) -> int | list[int] | None:
+    if isinstance(given, list):
+        return given[0] if len(given) == 1 else sorted(given)
+    return given
+
+
 # By the words of the error.
 _SHARED: dict[str, Callable[[PreTrainedModel], object]] = {
     "is_encoder_decoder": lambda model: model.config.is_encoder_decoder,
     "the size of the vocabulary": lambda model: num_classes(model.get_output_embeddings()),
-    "the end token": lambda model: model.generation_config.eos_token_id,
+    "the end token": lambda model: _end_tokens(model.generation_config.eos_token_id),
     "the decoder's start token": lambda model: start_token(model) if model.config.is_encoder_decoder else None,
     "main_input_name": lambda model: model.main_input_name,
     "device": lambda model: str(model.device),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +44,21 @@ def attach(
         saved: the settings to save with the model, where they are not ``config``: a base model that was loaded from
             the checkpoint of a language model shares its configuration with the whole, and keeps those of the whole.
     """
+    names = [(each, _dense_attention(model, each)) for each in _configs(model)]
+    with ExitStack() as undo:
+        undo.callback(_take_back, model, names)
+        _attach(model, config, source, saved or config)
+        undo.pop_all()  # all is well: stay sparse
+
+
+def _take_back(model: PreTrainedModel, names: list[tuple[PreTrainedConfig, str]]) -> None:
+    """Undo an ``attach`` that ended in the middle; ``names`` are those of dense attention, by configuration."""
+    detach(model)
+    for config, name in names:
+        config._attn_implementation_internal = name
+
+
+def _attach(model: PreTrainedModel, config: SparseConfig, source: SourceFertility | None, saved: SparseConfig) -> None:
     forget_batches(model)
     dense: dict[int, str] = {}
     for part in model.modules():
@@ -66,7 +82,7 @@ def attach(
     state.attention = [PartAttention(each, dense[id(each)], each._attn_implementation) for each in configs]
     _add_state(model, state, sites)
     _add_parts(model, state, sites)
-    mark(model, saved or config)
+    mark(model, saved)
     keep_source(model, source)
     for part in model.modules():
         own = state_of(part)
@@ -173,9 +189,9 @@ def _name_attention(model: PreTrainedModel, configs: list[PreTrainedConfig], sit
 
 def _add_state(model: PreTrainedModel, state: SparseState, sites: list[AttentionSite]) -> None:
     """Give a model its sparse class and its state; ``sites`` are its own."""
-    set_state(model, state)
     state.with_other_heads = with_other_heads(model)
     state.dense_tags = model.model_tags
+    set_state(model, state)
     model.model_tags = tags(model.model_tags, state.config)
     constrained = frozenset(site.kind for site in sites if site.is_constrained)
     dense_class: Any = type(model)
@@ -211,8 +227,10 @@ def _parts(
 def _remove_state(model: PreTrainedModel) -> list[PartAttention]:
     """Give a model its dense class back; the attention its configurations named."""
     state = state_of(model)
-    assert state is not None
-    change_class(model, type(model)._dense_class)
+    if state is None:
+        return []
+    if isinstance(model, SparseModel):
+        change_class(model, type(model)._dense_class)
     vars(model).pop("model_tags", None)
     if state.dense_tags is not None:
         model.model_tags = state.dense_tags

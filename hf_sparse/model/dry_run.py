@@ -141,7 +141,8 @@ class _AttentionWatch(TorchFunctionMode):
             self._look(**call)
         output = func(*args, **(kwargs or {}))
         if func in _PRODUCTS and torch.is_tensor(output):
-            self.product = output.shape, args[0].shape[-1]
+            first = args[0] if args else (kwargs or {})["input"]
+            self.product = output.shape, first.shape[-1]
         return output
 
     def _look(
@@ -197,11 +198,12 @@ def _hidden_states(head: nn.Module | None, record: DryRun) -> Iterator[None]:
 
     thread = get_ident()
 
-    def look(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def look(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         if get_ident() == thread:
-            record.hidden_rms = float(args[0].detach().double().pow(2).mean().sqrt())
+            hidden = next(iter((*args, *kwargs.values())))
+            record.hidden_rms = float(hidden.detach().double().pow(2).mean().sqrt())
 
-    handle = head.register_forward_pre_hook(look)
+    handle = head.register_forward_pre_hook(look, with_kwargs=True)
     try:
         yield
     finally:

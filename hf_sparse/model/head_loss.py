@@ -140,7 +140,10 @@ class HeadLoss(TorchFunctionMode):
         loss = loss if self.factor == 1 else self.factor * loss
         if self.num_items is None:
             return loss
-        counted = target != options["ignore_index"]
+        if target.is_floating_point():  # a distribution is one target, whatever its number of classes
+            counted = target.any(min(1, target.dim() - 1))
+        else:
+            counted = target != options["ignore_index"]
         divisor = items_divisor(self.num_items, counted)
         if missing_count:
             divisor = divisor * self._times_scored(counted)
@@ -196,7 +199,9 @@ def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tens
         input = input.compute()
     if map_config.name == "softmax":
         return nn.functional.cross_entropy(map_config.scores(input), target, weight=weight, **options)
-    return map_config.loss()(input.movedim(1, -1) if input.dim() > 2 else input, target, weight=weight, **options)
+    if input.dim() > 2:  # classes last
+        input, target = input.movedim(1, -1), target.movedim(1, -1) if target.is_floating_point() else target
+    return map_config.loss()(input, target, weight=weight, **options)
 
 
 CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import TypeVar
 
 from torch import nn
@@ -11,7 +10,7 @@ from torch import nn
 from ..attention.site import add_learned, attention_sites
 from ..config import AttentionRule, MapConfig
 from ..functional import MAPS
-from ..settings import Learned
+from ..settings import ON_SCORES, Learned
 from .attach import change_settings
 from .example import first_run
 from .sparsify import check_learned, with_learning_heads
@@ -42,7 +41,7 @@ def learn_settings(
         The same object.
 
     Raises:
-        ValueError: a dense model, or a part of a sparse one; a name that no map has for a setting; settings of which
+        ValueError: a dense model, or a part of a sparse one; a name of no setting that is learned; settings of which
             its attention has none, or that cannot be learned; an alpha above 2; heads that cannot be counted; see
             ``sparsify``.
         TypeError: not a Transformers model, or settings that are no list of names.
@@ -79,10 +78,14 @@ def _checked(settings: Iterable[str]) -> tuple[str, ...]:
     """The names of settings, each of which some map has."""
     if isinstance(settings, str) or not isinstance(settings, Iterable):
         raise TypeError(f'settings must be a list of names, as ["alpha"], was {settings!r}')
-    names, known = tuple(settings), {"temperature", *chain.from_iterable(each.settings for each in MAPS.values())}
+    names, every = tuple(settings), (ON_SCORES, *(known.settings for known in MAPS.values()))
+    learned = {name for each in every for name, setting in each.items() if setting.to_real is not None}
     for name in names:
-        if name not in known:
-            raise ValueError(f"no map has a setting {name!r}; settings are {', '.join(map(repr, sorted(known)))}")
+        if name not in learned:
+            raise ValueError(
+                f"no map can learn a setting {name!r}; settings that are learned are "
+                f"{', '.join(map(repr, sorted(learned)))}"
+            )
     return names
 
 
@@ -93,7 +96,7 @@ def _learned(rule: AttentionRule, names: tuple[str, ...]) -> MapConfig | None:
         return map_config
     found = map_config.spelled_out if "alpha" in names and map_config.is_entmax else map_config
     for name in names:
-        if name in found.map.settings or name == "temperature":
+        if name in found.map.settings or name in ON_SCORES:
             found = _with_learned(found, name, rule.role)
     return found
 

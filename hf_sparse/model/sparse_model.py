@@ -305,14 +305,19 @@ def _check_loss(
         )
 
 
-@functools.cache
 def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
     """The class of sparse models of class ``dense``, with constrained attention of some kinds: same name.
 
     The signatures are the same too, but for ``fertility`` where attention is constrained: ``Trainer`` and ``generate``
     drop or refuse what the signature of forward does not name.
     """
-    signature = inspect.signature(dense.forward)
+    return _sparse_class(dense, dense.forward, constrained)
+
+
+@functools.cache
+def _sparse_class(dense: Any, dense_forward: Any, constrained: frozenset[str]) -> Any:
+    """``sparse_class`` around the forward that ``dense`` has now; another library may replace it later."""
+    signature = inspect.signature(dense_forward)
     parameters = signature.parameters.values()
     overrides: list[Callable] = [forward]
     if dense.can_generate():
@@ -322,7 +327,7 @@ def sparse_class(dense: Any, constrained: frozenset[str] = frozenset()) -> Any:
         "_dense_class": dense,
         "_arguments": tuple(signature.parameters)[1:],
         "_takes_any_keyword": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
-        "_dense_forward": staticmethod(with_visible_loss(dense.forward)),
+        "_dense_forward": staticmethod(with_visible_loss(dense_forward)),
         "_constrained": constrained,
         "__module__": dense.__module__,
         "__doc__": dense.__doc__,

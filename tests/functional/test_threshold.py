@@ -98,6 +98,9 @@ def test_the_threshold_under_bounds_has_the_right_gradient():
     z = torch.randn(3, 6, generator=generator, dtype=torch.float64, requires_grad=True)
     u = (0.3 + 0.2 * torch.rand(3, 6, generator=generator, dtype=torch.float64)).requires_grad_()
     assert torch.autograd.gradcheck(csparsemax_threshold, (z, u))
+    for bad in ((z, 1.0), ([1.0], u)):
+        with pytest.raises(TypeError, match="must be a floating-point tensor"):
+            csparsemax_threshold(*bad)
 
 
 def test_the_support_of_bounded_maps_takes_their_bounds():

@@ -234,6 +234,8 @@ def test_members_that_do_not_fit_are_refused_by_name():
     with pytest.raises(ValueError, match=r"the decoder's start token is 2 for member 0 .* and 0 for member 1"):
         Ensemble([tiny_model("bart", vocab_size=VOCAB), tiny_model("t5", vocab_size=VOCAB)])
     other_end = tiny_model("llama", vocab_size=VOCAB)
+    other_end.generation_config.eos_token_id = [EOS]
+    Ensemble([llama, other_end])  # [2] says what 2 says
     other_end.generation_config.eos_token_id = 6
     with pytest.raises(ValueError, match=r"the end token is 2 for member 0 .* and 6 for member 1"):
         Ensemble([llama, other_end])

@@ -33,11 +33,13 @@ def made(*shape, dtype, deviation=1.0):
     return (deviation * torch.randn(*shape, generator=generator, dtype=torch.float64)).to(dtype)
 
 
-def compare(name, settings, options, dtype, num_classes, with_bias):
+def compare(name, settings, options, dtype, num_classes, with_bias, masked=None):
     hidden, weight = made(2, 3, 8, dtype=dtype), made(num_classes, 8, dtype=dtype)
     bias = made(num_classes, dtype=dtype) if with_bias else None
     y = torch.randint(0, num_classes, (2, 3), generator=generator)
     y[0, 0] = options.get("ignore_index", -100)
+    if masked is not None:
+        bias[masked], y[y == masked] = -torch.inf, 0
     results = []
     for divided in (False, True):
         parts = [None if part is None else part.clone() for part in (hidden, weight, bias)]
@@ -58,6 +60,7 @@ for (name, settings), options in itertools.product(MAPS, OPTIONS):
 for name, settings in MAPS:
     compare(name, settings, {}, torch.float32, 21, with_bias=False)
 compare("entmax15", {}, {}, torch.bfloat16, 21, True)
+compare("entmax15", {}, {}, torch.float32, 21, True, masked=20)
 for num_classes in (1, 2, 3):  # one of the processes may have no class at all
     compare("entmax15", {}, {}, torch.float64, num_classes, True)
 # Logits of the size of trained ones: nearly all of a row is outside the support.

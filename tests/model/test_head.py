@@ -9,10 +9,11 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    LlamaForCausalLM,
     ProphetNetConfig,
     ProphetNetForCausalLM,
 )
-from transformers.modeling_outputs import MaskedLMOutput
+from transformers.modeling_outputs import CausalLMOutput, MaskedLMOutput
 
 from hf_sparse import losses, probabilities, sparsify, unsparsify
 from hf_sparse.config import MapConfig
@@ -81,6 +82,32 @@ def test_num_items_is_honoured_where_only_attention_is_sparse(name):
     output = model(**inputs, num_items_in_batch=29)
     total = nn.functional.cross_entropy(output.logits.flatten(0, 1), inputs["labels"].flatten(), reduction="sum")
     torch.testing.assert_close(output.loss, total / 29)
+
+
+class SoftTargets(LlamaForCausalLM):
+    """A loss of distributions, as a model with smoothing of its own has."""
+
+    def forward(self, input_ids=None, labels=None, rows=True, **kwargs):
+        logits = self.lm_head(self.model(input_ids=input_ids).last_hidden_state)
+        if labels is None:
+            return CausalLMOutput(None, logits)
+        y = 0.9 * nn.functional.one_hot(labels, logits.shape[-1]).float() + 0.1 / logits.shape[-1]
+        if rows:
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(0, 1))
+        else:
+            loss = nn.functional.cross_entropy(logits.movedim(-1, 1), y.movedim(-1, 1))
+        return CausalLMOutput(loss, logits)
+
+
+@pytest.mark.parametrize("options", [{"attn": "entmax15"}, {"head": "entmax15"}, {"head": "alpha_relu"}])
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_distribution_is_one_target(rows, options):
+    model = SoftTargets(tiny_model("llama").config).eval()
+    sparsify(model, **options)
+    inputs = {"input_ids": tokens(), "labels": tokens(), "rows": rows}
+    expected = model(**inputs | {"rows": True}).loss
+    torch.testing.assert_close(model(**inputs).loss, expected)
+    torch.testing.assert_close(model(**inputs, num_items_in_batch=tokens().numel()).loss, expected)
 
 
 @pytest.mark.parametrize("name", ["bart", "gpt2"])

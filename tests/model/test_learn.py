@@ -7,7 +7,7 @@ from peft import LoraConfig, get_peft_model
 import hf_sparse
 from hf_sparse import calibrate, learn_settings, sparsify, unsparsify
 from tests.conversion.data import loader
-from tests.tiny_models import labelled, tiny_model
+from tests.tiny_models import labelled, tiny_model, tokens
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "t5", "bart"])
@@ -101,10 +101,30 @@ def test_a_model_in_half_precision_learns_in_its_own_dtype():
     assert bool(model.model.layers[0].self_attn.sparse_temperature.value.grad.isfinite().all())
 
 
+def test_a_start_near_the_end_of_its_range_is_not_rounded_to_the_end():
+    attn = {"name": "entmax", "alpha": {"learned": 1.997}}
+    model = sparsify(tiny_model("llama").bfloat16(), attn=attn)
+    model(**labelled(model)).loss.backward()
+    value = model.model.layers[0].self_attn.sparse_alpha.value
+    assert bool(value.isfinite().all())
+    assert bool((value.grad != 0).any())
+    attn = {"name": "sparsegen_lin", "lam": {"learned": 0.9995}}
+    assert bool(sparsify(tiny_model("llama").bfloat16(), attn=attn)(tokens()).logits.isfinite().all())
+
+
+def test_factors_by_length_are_learned_from_where_they_are():
+    model = sparsify(tiny_model("llama"), attn={"name": "entmax15", "beta": 0.5})
+    before = model(tokens()).logits
+    learn_settings(model, ["beta"])
+    torch.testing.assert_close(model(tokens()).logits, before)
+    assert model.model.layers[0].self_attn.sparse_beta.value.requires_grad
+
+
 def test_names_that_no_map_has_are_refused_beside_those_that_one_has():
     model = sparsify(tiny_model("llama"), attn="entmax15")
-    with pytest.raises(ValueError, match="no map has a setting 'temprature'; settings are 'alpha', "):
-        learn_settings(model, ["alpha", "temprature"])
+    for name in ("temprature", "centered"):
+        with pytest.raises(ValueError, match=f"no map can learn a setting '{name}'; .* are 'alpha', 'beta', "):
+            learn_settings(model, ["alpha", name])
     for settings in ("alpha", 3):
         with pytest.raises(TypeError, match=r'settings must be a list of names, as \["alpha"\], was'):
             learn_settings(model, settings)

@@ -1,6 +1,7 @@
 """One call makes a model sparse, another undoes it, and nothing else notices."""
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -18,6 +19,7 @@ from transformers import (
     RagConfig,
     RagTokenForGeneration,
 )
+from transformers.modeling_outputs import CausalLMOutput
 
 import hf_sparse.functional as F
 from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
@@ -474,3 +476,33 @@ def test_layers_with_maps_of_their_own_are_not_saved_in_other_places(change, tmp
     alike.config.num_hidden_layers = len(alike.model.layers)
     alike.save_pretrained(tmp_path / "alike")
     assert len(attention_sites(from_pretrained(tmp_path / "alike"))) == len(alike.model.layers)
+
+
+class ByKeyword(LlamaForCausalLM):
+    """Calls its head, and multiplies, by the names of arguments."""
+
+    def forward(self, input_ids=None, labels=None, **kwargs):
+        hidden = torch.matmul(input=self.model(input_ids=input_ids).last_hidden_state, other=torch.eye(32))
+        logits = self.lm_head(input=hidden)
+        loss = None if labels is None else torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return CausalLMOutput(loss, logits)
+
+
+def test_a_forward_may_pass_arguments_by_name():
+    model = ByKeyword(tiny_model("llama").config).eval()
+    assert sparsify(model, attn="entmax15", head="entmax15")(tokens(), labels=tokens()).loss.isfinite()
+
+
+def test_a_forward_that_another_library_replaced_is_the_one_that_runs(monkeypatch):
+    sparsify(tiny_model("llama"), attn="entmax15")
+    plain = LlamaForCausalLM.forward
+
+    @functools.wraps(plain)
+    def doubled(self, *args, **kwargs):
+        output = plain(self, *args, **kwargs)
+        output.logits = 2 * output.logits
+        return output
+
+    expected = 2 * sparsify(tiny_model("llama"), attn="entmax15")(tokens()).logits
+    monkeypatch.setattr(LlamaForCausalLM, "forward", doubled)
+    assert torch.equal(sparsify(tiny_model("llama"), attn="entmax15")(tokens()).logits, expected)

@@ -93,6 +93,20 @@ def test_a_quantized_head_has_the_loss_and_the_distribution_of_its_map(tmp_path,
 
 
 @pytest.mark.parametrize("how", QUANTIZED)
+def test_settings_are_learned_in_numbers_and_not_in_codes(tmp_path, how):
+    ids = tokens()
+    with torch.no_grad():
+        fixed = sparsify(load("llama", tmp_path, how), attn={"name": "entmax", "alpha": 1.5})(ids).logits
+    model = sparsify(load("llama", tmp_path, how), attn={"name": "entmax", "alpha": {"learned": 1.5}})
+    torch.testing.assert_close(model(ids).logits, fixed, atol=1e-4, rtol=1e-4)
+    if "activations" not in how and "int4" not in how:  # whose own products pass no gradient on a CPU
+        model(ids, labels=ids).loss.backward()
+        assert bool((model.model.layers[0].self_attn.sparse_alpha.value.grad != 0).any())
+    covered = sparsify(load("t5", tmp_path, how), attn={"cross": {"name": "entmax15", "coverage": "vector"}})
+    assert covered(**inputs_of(covered), labels=ids).loss.isfinite()
+
+
+@pytest.mark.parametrize("how", QUANTIZED)
 def test_what_reads_the_weight_of_a_quantized_head_is_refused_by_name(tmp_path, how):
     model = load("llama", tmp_path, how, **HEAD_TOO[how])
     with pytest.raises(ValueError, match=r"is quantized, and a fused loss multiplies .* pass fused_loss=False"):

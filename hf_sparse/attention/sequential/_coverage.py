@@ -33,7 +33,7 @@ def covered_weights(module: nn.Module, call: AttentionCall, scores: Tensor) -> T
             f"{type(module).__name__} caps its scores, and coverage is not part of what it caps; leave coverage out"
         )
     z, num_keys = upcast(scores), call.key.shape[2]
-    vectors = getattr(module, learned_name("coverage"))(scores)
+    vectors = getattr(module, learned_name("coverage"))(scores).to(call.query.dtype)
     slope = upcast(call.query @ vectors[..., None] * call.scaling)  # rise of a score where its key has received 1
     steps = Steps.of(module, call)
     before = steps.received(num_keys)

@@ -213,7 +213,7 @@ class _DividedRows(torch.autograd.Function):
             gold[own] = z[own, column]
             gold, summed = shard.total(gold, z.sum(-1))
             loss, needed = divided_map.losses(z, gold, shard)
-            losses.append(loss + eps * (gold - summed / shard.num_classes))
+            losses.append(loss + eps * (gold - summed / shard.num_classes) if eps > 0 else loss)
             kept.append(needed)
         ctx.scale, ctx.softcap, ctx.eps, ctx.divided_map, ctx.shard = scale, softcap, eps, divided_map, shard
         ctx.save_for_backward(hidden, weight, bias, y, torch.cat(kept))
