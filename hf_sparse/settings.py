@@ -184,10 +184,12 @@ def _parse_learned(setting: Setting, name: str, start: object) -> Learned:
     if setting.from_real is None or setting.to_real is None:
         raise ValueError(f"{name} cannot be learned; it must be {setting.allowed}")
     starts = start if isinstance(start, list | tuple) else [start]
+    if not starts:
+        raise ValueError(f"{name} needs a number to start to be learned from, was {start}")
     number = replace(setting, words=())
     numbers = tuple(float(number.check(name, entry)) for entry in starts)
     real = setting.to_real(torch.tensor(numbers, dtype=torch.float32, device="cpu"))
-    if not numbers or not all(map(math.isfinite, real.tolist())):
+    if not all(map(math.isfinite, real.tolist())):
         raise ValueError(f"{name} cannot start to be learned at {start}, the end of its range")
     return Learned(numbers)
 

@@ -22,6 +22,13 @@ from .observer import AttentionObserver
 from .support_count import SupportCount
 
 SITE = "_sparse_attention"
+# The kind of attention by the name that Transformers has for its weights in an output.
+KIND_OF_OUTPUT = {
+    "attentions": "decoder",
+    "decoder_attentions": "decoder",
+    "cross_attentions": "cross",
+    "encoder_attentions": "encoder",
+}
 
 
 @dataclass

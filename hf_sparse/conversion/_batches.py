@@ -237,3 +237,12 @@ def _answer(model: PreTrainedModel, batch: Batch) -> Answer:
         kept = counted(batch, kind, model.config.is_encoder_decoder, rows.shape[:2], frame_mask(model))
         rows = rows.flatten(0, 1) if kept is None else rows[kept.to(rows.device)]
     return Answer(rows.flatten(0, -2), None, is_logits=name == "logits" and rows.shape[-1] > 1)
+
+
+def split(batches: list[Batch]) -> tuple[list[Batch], list[Batch]]:
+    """Batches to fit on and batches to judge on: every fourth, the last among them; a single batch is both."""
+    if len(batches) == 1:
+        return batches, batches
+    judged = range(len(batches) - 1, -1, -4) if len(batches) > 3 else range(len(batches) - 1, len(batches))
+    kept = set(judged)
+    return [b for i, b in enumerate(batches) if i not in kept], [b for i, b in enumerate(batches) if i in kept]

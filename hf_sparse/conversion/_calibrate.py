@@ -23,7 +23,7 @@ from ..model.attach import change_settings
 from ..model.audit import audit
 from ..model.dry_run import eager_evaluation
 from ..model.state import check_whole, is_sparse, sparse_config, sparse_state
-from ._batches import Answer, Batch, answer, as_it_runs, has_labels, on_device, read_batches
+from ._batches import Answer, Batch, answer, as_it_runs, has_labels, on_device, read_batches, split
 from ._closeness import MEASURES
 from ._fit import ALPHAS, cheapest, levels_of, share_of_edges
 from ._fit_head import Goal, fit_head, for_classes, for_coverage
@@ -165,15 +165,6 @@ def _check(edges: float | None, goal: Goal, measure: str, max_seconds: float | N
         raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, was {measure!r}")
 
 
-def split(batches: list[Batch]) -> tuple[list[Batch], list[Batch]]:
-    """Batches to fit on and batches to judge on: every fourth, the last among them; a single batch is both."""
-    if len(batches) == 1:
-        return batches, batches
-    judged = range(len(batches) - 1, -1, -4) if len(batches) > 3 else range(len(batches) - 1, len(batches))
-    kept = set(judged)
-    return [b for i, b in enumerate(batches) if i not in kept], [b for i, b in enumerate(batches) if i in kept]
-
-
 @dataclass
 class Clock:
     """A time budget, from when it is made.
@@ -248,7 +239,7 @@ class _Fitting:
         candidates = self._candidates()
         dense, qualities = self.judge([Trial(self.own, own_head), *(Trial(each) for each in candidates)])
         before, *of_candidates = qualities
-        # Of equals the last, which is what attention was.
+        # Where several are equally good, the last one: the maps that attention has already.
         best = min(reversed(range(len(candidates))), key=lambda number: of_candidates[number].divergence)
         self.fitted, after = candidates[best], of_candidates[best]
         if own_head is not None:

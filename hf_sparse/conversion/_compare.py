@@ -18,8 +18,7 @@ from ..model.dry_run import eager_evaluation
 from ..model.sparse_model import SparseModel
 from ..model.sparsify import sparsify, unsparsify
 from ..model.state import sparse_config
-from ._batches import Answer, Batch, answer, as_it_runs, on_device, read_batches
-from ._calibrate import split
+from ._batches import Answer, Batch, answer, as_it_runs, on_device, read_batches, split
 from ._closeness import MEASURES
 from ._fit import fit_temperatures
 from ._fit_head import fit_head
@@ -156,8 +155,8 @@ def _tried(scores: SiteScores, asked: float) -> Iterator[SparseHead]:
 
 
 def _alpha(path: str, map_config: Any) -> float:
-    alpha = map_config.spelled_out.map_settings.get("alpha")
-    if not map_config.is_entmax or not isinstance(alpha, float):
+    alpha = map_config.alpha
+    if not map_config.is_entmax or alpha is None:
         raise ValueError(
             f"{path}: compare chooses an alpha for each head; give attn a map of the entmax family with one number, "
             f"was {map_config.to_dict()}"

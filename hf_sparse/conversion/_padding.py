@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..functional.rows import lowest_visible
+
 logger = logging.getLogger(__name__)
 
 
@@ -77,5 +79,5 @@ def _visible(mask: Tensor) -> Tensor:
     """True where a mask leaves a position, one of queries and keys a key to some query."""
     if mask.dim() != 4:
         return mask != 0
-    shown = mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask != 0  # floats are added
+    shown = mask > lowest_visible(mask.dtype) if mask.is_floating_point() else mask != 0  # floats are added
     return shown.any(1).any(1)

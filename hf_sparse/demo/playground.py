@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention import attention_sites
 from ..attention.observer import AttentionObserver
-from ..attention.site import observing
+from ..attention.site import KIND_OF_OUTPUT, observing
 from ..functional.arguments import check_count, check_number, check_type
 from ..generation import Branch, SearchResult, exact_search, hypothesis_tree
 from ..generation.forced import beginning, forced_output
@@ -105,15 +105,6 @@ class HypothesesView:
     result: SearchResult
     tree: Branch | None
     texts: list[str]
-
-
-# The kinds of attention, by the names that Transformers has for their weights.
-_SITE_KINDS = {
-    "attentions": "decoder",
-    "decoder_attentions": "decoder",
-    "cross_attentions": "cross",
-    "encoder_attentions": "encoder",
-}
 
 
 class _Mask(AttentionObserver):
@@ -215,7 +206,7 @@ class Playground:
             written = inputs["input_ids"]
             if model.config.is_encoder_decoder:
                 written = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=max_new_tokens)
-            sites = [site for _, site in attention_sites(model) if site.kind == _SITE_KINDS[kind]]
+            sites = [site for _, site in attention_sites(model) if site.kind == KIND_OF_OUTPUT[kind]]
             masks = [_Mask() for _ in sites]
             with observing(zip(sites, masks)):
                 if model.config.is_encoder_decoder:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ..kernels import STREAM_ABOVE, Runs, entmax_weights, products_by_run, slopes_by_run, weights_by_run
-from ._entmax_rows import by_chunks, write_jacobian_product, write_weights
+from ._entmax_rows import write_jacobian_product, write_weights
 from ._softmax import softmax_rows
 from .function import Function, differentiated_again
 from .newton import SOFTMAX_BELOW, exponent_of
-from .rows import in_graph
+from .rows import by_chunks, in_graph
 
 
 def _divided(numerator: Tensor, a: Tensor, limit: Tensor) -> Tensor:

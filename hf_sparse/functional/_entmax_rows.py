@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,25 +9,9 @@ from torch import Tensor
 
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
 from ._steep import steep_weights
-from .function import Function, differentiated_again
+from .function import Function, batched, differentiated_again
 from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_
-from .rows import row_by_row, upcast
-
-# Elements per thread and chunk: few enough to stay in cache from pass to pass, many enough to hide the overhead of an
-# operation, mostly that of starting threads. Measured best for rows of 128 to 2048 on one thread: 2^19 to 2^21; with
-# 2^18 a tenth slower.
-_CHUNK = 1 << 19
-
-
-def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None = None) -> Tensor:
-    """``write(*tensors, out)`` for a cache-sized number of rows at a time; out, shaped as the first tensor if None."""
-    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
-    written = torch.empty_like(flat[0], memory_format=torch.contiguous_format) if out is None else out
-    num_rows = max(1, _CHUNK * torch.get_num_threads() // flat[0].shape[-1])
-    for start in range(0, len(written), num_rows):
-        chunk = slice(start, start + num_rows)
-        write(*(tensor[chunk] for tensor in flat), written[chunk])
-    return written.view(tensors[0].shape) if out is None else out
+from .rows import by_chunks, row_by_row, upcast
 
 
 def write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
@@ -183,10 +166,7 @@ class JacobianProduct(Function):
 
     @staticmethod
     def vmap(info, in_dims, p: Tensor, grad: Tensor, alpha: float, impl: str) -> tuple[Tensor, int]:
-        p, grad = (
-            tensor.expand(info.batch_size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
-            for tensor, axis in zip((p, grad), in_dims)
-        )
+        p, grad = batched(info.batch_size, in_dims, (p, grad))
         return JacobianProduct.call(p, grad, alpha, impl), 0
 
 

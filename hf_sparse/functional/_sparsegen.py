@@ -104,6 +104,7 @@ def sparsegen_log(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
     >>> sparsegen_log(torch.tensor([3.0, 2.0, 0.5]))
     tensor([0.7027, 0.2973, 0.0000])
     """
+    check_scores(z, dim)
     if is_readable(z) and bool(((z <= 0) & (z > -torch.inf)).any()):
         raise ValueError(f"sparsegen_log needs scores > 0 (or -inf, masked), the smallest was {float(z.min()):g}")
     return _sparsegen(torch.log, z, lam, dim)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ._entmax_support import Support, entmax_support, entmax_threshold, ragged
 from .registry import MAPS, get_map, underlying
+from .rows import check_scores, upcast
 
 
 def threshold(z: Tensor, name: str, dim: int = -1, **settings: float) -> Tensor:
@@ -61,7 +62,8 @@ def support(z: Tensor, name: str, **settings: float) -> Support:
     """
     found = _as_entmax(z, name, -1, settings)
     if found is None or found[1] == 1:
-        return ragged(get_map(name).function(z, **settings).reshape(-1, z.shape[-1]))
+        check_scores(z, -1)
+        return ragged(get_map(name).function(upcast(z), **settings).reshape(-1, z.shape[-1]))
     return entmax_support(*found)
 
 

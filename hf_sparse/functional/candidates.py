@@ -7,7 +7,6 @@ dropped whole. Nothing outside the candidates is in the support, by construction
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from ..kernels import Supports, entmax_supports, write_rows
 from .chunks import Padding, chunk_maxima, entries_from
-from .function import Function
+from .function import Function, batched
 from .newton import dtype_for, exponent_of, power, solve_
 
 # From this length on, candidates are faster than a dense solve in cache.
@@ -148,7 +147,7 @@ class _Take(Function):
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
         *tensors, impl = inputs
-        return _Take.call(*_batched(info.batch_size, in_dims, tensors), impl), 0
+        return _Take.call(*batched(info.batch_size, in_dims, tensors), impl), 0
 
 
 class _Put(Function):
@@ -182,15 +181,7 @@ class _Put(Function):
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
         *tensors, length, impl = inputs
-        return _Put.call(*_batched(info.batch_size, in_dims, tensors), length, impl), 0
-
-
-def _batched(size: int, in_dims: tuple, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors with the axis that vmap maps over in front; expanded where a tensor has none."""
-    return [
-        tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
-        for tensor, axis in zip(tensors, in_dims)
-    ]
+        return _Put.call(*batched(info.batch_size, in_dims, tensors), length, impl), 0
 
 
 def values_on_candidates(z: Tensor, alpha: float) -> Tensor | None:

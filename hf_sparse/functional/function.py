@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,3 +43,11 @@ class Function(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         if not in_graph():
             ctx.save_for_forward(*tensors)
+
+
+def batched(size: int, in_dims: tuple, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors with the axis that vmap maps over in front; expanded where a tensor has none."""
+    return [
+        tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+        for tensor, axis in zip(tensors, in_dims)
+    ]

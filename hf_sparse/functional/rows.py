@@ -8,6 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+# Elements per thread and chunk: few enough to stay in cache from pass to pass, many enough to hide the overhead of an
+# operation, mostly that of starting threads. Measured best for rows of 128 to 2048 on one thread: 2^19 to 2^21; with
+# 2^18 a tenth slower.
+_CHUNK = 1 << 19
+
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
     """The dtype to compute in: float64 if one of the tensors is float64, else float32."""
@@ -104,6 +109,17 @@ def in_graph() -> bool:
 def row_by_row(x: Tensor) -> bool:
     """Whether to work in place on chunks of rows, which is faster on a CPU and opaque to compilers."""
     return x.device.type == "cpu" and not in_graph()
+
+
+def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None = None) -> Tensor:
+    """``write(*tensors, out)`` for a cache-sized number of rows at a time; out, shaped as the first tensor if None."""
+    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    written = torch.empty_like(flat[0], memory_format=torch.contiguous_format) if out is None else out
+    num_rows = max(1, _CHUNK * torch.get_num_threads() // flat[0].shape[-1])
+    for start in range(0, len(written), num_rows):
+        chunk = slice(start, start + num_rows)
+        write(*(tensor[chunk] for tensor in flat), written[chunk])
+    return written.view(tensors[0].shape) if out is None else out
 
 
 def is_readable(x: Tensor) -> bool:

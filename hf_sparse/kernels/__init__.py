@@ -32,7 +32,7 @@ from ._cpp_screen import CodedRows, code_rows, fingerprint, refine_, screen, scr
 from ._cpp_screened_rows import Candidates, RoundedRows, bfloat16_is_fast, list_candidates, round_rows
 from ._library import available as cpp_available
 from ._library import library as require_cpp
-from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_ATTENTION_ALPHA
+from ._limits import HIGHEST_ALPHA, LOWEST_ALPHA, attention_alpha_problem
 from ._row_operators import (
     triton_jacobian_product,
     triton_list_support,
@@ -49,7 +49,6 @@ __all__ = [
     "BUILD_FROM",
     "HIGHEST_ALPHA",
     "LOWEST_ALPHA",
-    "LOWEST_ATTENTION_ALPHA",
     "ROW_IMPLS",
     "STREAM_ABOVE",
     "Candidates",
@@ -64,6 +63,7 @@ __all__ = [
     "Scores",
     "Supports",
     "attend_to_coded",
+    "attention_alpha_problem",
     "bfloat16_is_fast",
     "chosen",
     "code_keys_",

@@ -10,7 +10,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
-from ._limits import DTYPES
+from ._limits import dtype_problem
 from ._triton_device import shared_memory, triton_problem
 from .gpu.scores import Scores
 
@@ -29,18 +29,11 @@ def shared_memory_needed(head_dim: int, value_dim: int, dtype: torch.dtype) -> i
 def triton_attention_problem(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     """Why the kernels cannot take these tensors (batch, heads, length, head_dim), or None."""
     return (
-        _dtype_problem(query, key, value)
+        dtype_problem(query, key, value)
         or _shape_problem(query, key, value)
         or triton_problem(query.device)
         or _memory_problem(query, value)
     )
-
-
-def _dtype_problem(query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    if query.dtype in DTYPES and query.dtype == key.dtype == value.dtype:
-        return None
-    dtypes = ", ".join(str(x.dtype) for x in (query, key, value))
-    return f"takes queries, keys and values of one dtype of {', '.join(map(str, DTYPES))}, were {dtypes}"
 
 
 def _shape_problem(query: Tensor, key: Tensor, value: Tensor) -> str | None:

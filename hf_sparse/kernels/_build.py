@@ -49,11 +49,11 @@ def is_built() -> bool:
 
 
 def compiler() -> list[str]:
-    """The command of a C++ compiler: ``$CXX``, or the first of g++, clang++ and c++ that is installed.
+    """The command of a C++ compiler: ``$CXX`` if it is installed, else the first of g++, clang++ and c++ that is.
 
     Raises:
         KernelNotOffered: there is none.
-        KernelUnavailable: ``$CXX`` is not a command.
+        KernelUnavailable: ``$CXX`` cannot be read as a command.
     """
     for command in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
         try:

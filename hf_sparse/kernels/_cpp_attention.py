@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._library import library
-from ._limits import DTYPES
+from ._limits import dtype_problem
 from .gpu.scores import Scores
 
 # The longest vector of the kernel, in entries: rows are read in whole vectors.
@@ -57,10 +57,7 @@ def cpp_attention_problem(query: Tensor, key: Tensor, value: Tensor, sinks: Tens
     for x in (query, key, value):
         if x.device.type != "cpu" or type(x) not in (Tensor, torch.nn.Parameter):
             return f"takes plain tensors on the CPU, was {type(x).__name__} on {x.device}"
-    if query.dtype not in DTYPES or not query.dtype == key.dtype == value.dtype:
-        dtypes = ", ".join(str(x.dtype) for x in (query, key, value))
-        return f"takes queries, keys and values of one dtype of {', '.join(map(str, DTYPES))}, were {dtypes}"
-    return _shape_problem(query, key, value, sinks)
+    return dtype_problem(query, key, value) or _shape_problem(query, key, value, sinks)
 
 
 def _shape_problem(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> str | None:

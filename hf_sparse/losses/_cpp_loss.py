@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional import alpha_relu, entmax
 from ..functional.newton import exponent_of
-from ..functional.rows import upcast
 from ..kernels import ReluSupports, Supports, write_crowded, write_rows
-from ._targets import score_gradient
+from ._targets import differentiable_gradient
 
 
 class _CppLoss(torch.autograd.Function):
@@ -28,9 +26,7 @@ class _CppLoss(torch.autograd.Function):
         z, y, columns, p, crowded, solution = ctx.saved_tensors
         soft = y.is_floating_point()
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
-            x = upcast(z)
-            p = entmax(x, ctx.alpha) if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
-            return score_gradient(p, y, grad).to(z.dtype), None, None, None, None, None
+            return differentiable_gradient(z, y, grad, ctx.alpha, ctx.tau), None, None, None, None, None
         target = None if soft else y
         dtype = torch.float32 if soft else z.dtype
         out = write_rows(columns, p, z.shape[1], dtype, target, grad, crowded)

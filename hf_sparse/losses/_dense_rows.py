@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional import alpha_relu, entmax
 from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import SOFTMAX_BELOW, dtype_for, exponent_of, near_softmax, power, solve_crowded
 from ..functional.rows import accumulation_dtype, upcast
 from ._alpha_relu_support import relu_loss_from_mass
-from ._targets import from_conjugate, score_gradient, weighted
+from ._targets import differentiable_gradient, from_conjugate, weighted
 
 # Entries of a few rows for each thread: a megabyte of them.
 _FEW = 1 << 18
@@ -40,9 +39,7 @@ class _DenseRows(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         z, y, p = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
-            x = upcast(z)
-            p = entmax(x, ctx.alpha) if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
-            of_z = score_gradient(p, y, grad)
+            of_z = differentiable_gradient(z, y, grad, ctx.alpha, ctx.tau)
         elif y.is_floating_point():
             of_z = weighted(p - y, grad)
         else:  # the residual of the class alone, and not a copy of p, for p is needed if the graph is kept

@@ -120,7 +120,7 @@ def _is_softmax(alpha: float | Tensor) -> bool:
 
 
 def _cross_entropies(z: Tensor, y: Tensor, counted: Tensor, impl: str) -> Tensor:
-    """Of all that is computed at alpha = 1, the one thing that the C++ kernel knows."""
+    """Cross-entropy of each row (N,): by the C++ kernel for long rows on a CPU, else by torch."""
     by_kernel = z.device.type == "cpu" and (impl == "cpp" or (_is_long(z) and not is_transformed(z)))
     if chosen(impl, z, None if by_kernel else 1.0) == "cpp":
         return cross_entropy_by_kernel(z, y)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional import entmax
 from ..functional.newton import exponent_of
 from ..functional.rows import upcast
 from ..kernels import entmax_residuals
-from ._targets import from_conjugate, score_gradient, weighted
+from ._targets import differentiable_gradient, from_conjugate, weighted
 
 
 class _ShortRows(torch.autograd.Function):
@@ -29,7 +28,7 @@ class _ShortRows(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         z, y, residual = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
-            return score_gradient(entmax(upcast(z), ctx.alpha), y, grad).to(z.dtype), None, None
+            return differentiable_gradient(z, y, grad, ctx.alpha, None), None, None
         return weighted(residual, grad).to(z.dtype), None, None
 
 

@@ -7,9 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..functional._entmax_rows import by_chunks
 from ..functional.registry import SparseMap
-from ..functional.rows import accumulation_dtype, in_graph, is_transformed, row_by_row, upcast
+from ..functional.rows import accumulation_dtype, by_chunks, in_graph, is_transformed, row_by_row, upcast
 from ._targets import MapSettings, smoothed_one_hot
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
-from ..functional._entmax_rows import by_chunks
+from ..functional import alpha_relu, entmax
 from ..functional.arguments import (
     check_items,
     check_number,
@@ -19,7 +19,7 @@ from ..functional.arguments import (
 )
 from ..functional.log_zero import on_floor, with_zeros
 from ..functional.negentropy import tsallis_negentropy
-from ..functional.rows import accumulation_dtype, is_readable
+from ..functional.rows import accumulation_dtype, by_chunks, is_readable, upcast
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.
 MapSettings: TypeAlias = Mapping[str, float | Tensor]
@@ -232,6 +232,24 @@ def score_gradient(p: Tensor, y: Tensor, grad: Tensor) -> Tensor:
     """
     residual = p - y if y.is_floating_point() else p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
     return weighted(residual, grad)
+
+
+def differentiable_gradient(
+    z: Tensor, y: Tensor, grad: Tensor, alpha: float, tau: float | None, impl: str = "auto"
+) -> Tensor:
+    """``score_gradient``, in the dtype of z, from weights that are mapped again: with a graph, for second derivatives.
+
+    Args:
+        z: scores (N, V).
+        y: as in ``score_gradient``, as is grad.
+        grad: of the losses (N,).
+        alpha: of entmax or alpha-ReLU.
+        tau: the threshold of alpha-ReLU; None for entmax.
+        impl: of entmax.
+    """
+    x = upcast(z)
+    p = entmax(x, alpha, impl=impl) if tau is None else alpha_relu(x, alpha, tau)
+    return score_gradient(p, y, grad).to(z.dtype)
 
 
 def weighted(residual: Tensor, grad: Tensor) -> Tensor:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional import alpha_relu, entmax
 from ..functional.newton import exponent_of
 from ..kernels import triton_loss_gradients, triton_solve
 from ._alpha_relu_support import relu_loss_from_mass
-from ._targets import from_conjugate, score_gradient
+from ._targets import differentiable_gradient, from_conjugate
 
 
 class _TritonLoss(torch.autograd.Function):
@@ -33,9 +32,7 @@ class _TritonLoss(torch.autograd.Function):
         z, y, *solved = ctx.saved_tensors
         soft = y.is_floating_point()
         if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
-            x = z.float()
-            p = entmax(x, ctx.alpha, impl="triton") if ctx.tau is None else alpha_relu(x, ctx.alpha, ctx.tau)
-            return score_gradient(p, y, grad).to(z.dtype), None, None, None
+            return differentiable_gradient(z, y, grad, ctx.alpha, ctx.tau, "triton"), None, None, None
         of_z = triton_loss_gradients(z, *solved, grad, None if soft else y, ctx.alpha, exponent_of(ctx.alpha))
         if soft:
             of_z = (of_z - grad[:, None] * y).to(z.dtype)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -230,7 +230,7 @@ def _remove_state(model: PreTrainedModel) -> list[PartAttention]:
     if state is None:
         return []
     if isinstance(model, SparseModel):
-        change_class(model, type(model)._dense_class)
+        change_class(cast(nn.Module, model), type(model)._dense_class)
     vars(model).pop("model_tags", None)
     if state.dense_tags is not None:
         model.model_tags = state.dense_tags

@@ -23,8 +23,8 @@ LOGITS_AT_A_TIME = 1 << 24
 
 def gathered(tensor: Any) -> Tensor:
     """The whole of a tensor that may be divided over processes (a ``DTensor``), with its gradient."""
-    whole: Tensor = tensor.full_tensor() if is_divided(tensor) else tensor
-    return whole
+    full: Tensor = tensor.full_tensor() if is_divided(tensor) else tensor
+    return full
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationCon
 from ..attention.screened_cache import ScreenedCache
 from ..attention.site import AttentionSite, attention_sites
 from ..cache_name import CACHE, cache_in
+from ..kernels import attention_alpha_problem
 
 SCREENED = "screened"
 _ENTMAX_ONLY = (
@@ -52,6 +53,12 @@ def _site_problem(site: AttentionSite) -> str | None:
     if site.map_config is None or not site.map_config.is_entmax:
         map_name = "softmax" if site.map_config is None else site.map_config.name
         return f"{site.path!r} has {map_name}"
+    if site.map_config.scaled_by_length:
+        return f"{site.path!r} scales scores by the number of keys (delta, beta, gamma)"
+    alpha = site.map_config.entmax_settings["alpha"]
+    alphas = alpha if isinstance(alpha, list) else [alpha]
+    if "alpha" not in site.map_config.learned and attention_alpha_problem(min(alphas), max(alphas)) is not None:
+        return f"{site.path!r} has an alpha of {' and '.join(f'{each:g}' for each in sorted(set(alphas)))}"
     return f"{site.path!r} is sequential" if site.is_sequential else None
 
 

@@ -124,10 +124,10 @@ def unsparsify(model: Model) -> Model:
     sparse = transformers_model(model)
     if not isinstance(sparse, SparseModel):
         raise ValueError(f"this {type(sparse).__name__} is not sparse by itself: there is nothing to undo")
-    whole = sparse_state(model).whole
-    if whole is not None:
+    owner = sparse_state(model).whole
+    if owner is not None:
         raise ValueError(
-            f"this {type(sparse).__name__} is a part of a sparse {whole}: call unsparsify on the whole, or, "
+            f"this {type(sparse).__name__} is a part of a sparse {owner}: call unsparsify on the whole, or, "
             "for a copy of the part alone, save it and load it first"
         )
     with mixed_precision_off(sparse):

@@ -31,7 +31,7 @@ class Suppression:
 
     def __init__(self, model: PreTrainedModel, weight: float, shifts_labels: bool) -> None:
         name, config = type(transformers_model(model)).__name__, sparse_config(model)
-        if config.head is None or config.head.spelled_out.map_settings.get("alpha") == 1.0:  # softmax
+        if config.head is None or config.head.alpha == 1.0:  # softmax
             raise ValueError(
                 f"suppression_weight is the price of classes outside the support of a sparse head, and {name} has no "
                 'such head; call sparsify(model, head="sparsemax") before training, or set suppression_weight=0'

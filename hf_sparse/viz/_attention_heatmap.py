@@ -31,7 +31,7 @@ def plot_attention(
         keys: labels of the columns.
         queries: labels of the rows.
         title: above the picture.
-        path: file to save it to (PNG, SVG or PDF, by its suffix); None does not save.
+        path: file to save it to (PNG, SVG, PDF or JPEG, by its suffix); None does not save.
 
     Returns:
         The matplotlib figure.

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention import attention_sites
+from ..attention.site import KIND_OF_OUTPUT
 from ..generation.forced import beginning, forced_output
 from ..generation.labels import token_labels
 
@@ -48,15 +49,15 @@ def attention_maps(
     output, _, _ = forced_output(model, inputs, sequence, output_attentions=True)
     read = token_labels(inputs["input_ids"][0].tolist(), tokenizer)
     decoded = token_labels(sequence[0].tolist(), tokenizer)
-    kinds = {
-        "cross_attentions": ("cross", "Cross-attention: from the text being written to the text read", decoded, read),
-        "encoder_attentions": ("encoder", "Attention of the encoder within the text read", read, read),
-        "decoder_attentions": ("decoder", "Attention of the decoder within the text written so far", decoded, decoded),
-        "attentions": ("decoder", "Attention within the text", decoded, decoded),
+    outputs = {
+        "cross_attentions": ("Cross-attention: from the text being written to the text read", decoded, read),
+        "encoder_attentions": ("Attention of the encoder within the text read", read, read),
+        "decoder_attentions": ("Attention of the decoder within the text written so far", decoded, decoded),
+        "attentions": ("Attention within the text", decoded, decoded),
     }
     maps = []
-    for field, (kind, name, queries, keys) in kinds.items():
-        layer = _last_sparse(model, kind, output.get(field) or ())
+    for field, (name, queries, keys) in outputs.items():
+        layer = _last_sparse(model, KIND_OF_OUTPUT[field], output.get(field) or ())
         if layer is None:
             continue
         weights = layer[0].mean(0)

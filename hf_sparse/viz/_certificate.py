@@ -36,7 +36,7 @@ def plot_certificate(
         inputs: labels of the columns of the inputs, padding included; None writes their numbers.
         outputs: labels of the generated tokens; None writes their numbers.
         title: above the picture.
-        path: file to save it to (PNG, SVG or PDF, by its suffix); None does not save.
+        path: file to save it to (PNG, SVG, PDF or JPEG, by its suffix); None does not save.
 
     Returns:
         The matplotlib figure.

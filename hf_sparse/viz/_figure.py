@@ -56,7 +56,7 @@ def room_for(labels: Sequence[str]) -> float:
 
 
 def save_figure(figure: Figure, path: str | Path | None) -> None:
-    """Save as PNG, SVG or PDF, by the suffix of ``path``; None does not save. Where that fails, no file is touched."""
+    """Save in the format of the suffix of ``path``; None does not save. Where that fails, no file is touched."""
     if path is None:
         return
     file = picture_file(path)

@@ -25,7 +25,7 @@ def plot_head_errors(
         comparison: from ``compare``, with attention.
         alpha: one of those that were tried; None is the largest tried for each head.
         title: above the picture.
-        path: file to save it to (PNG, SVG or PDF, by its suffix); None does not save.
+        path: file to save it to (PNG, SVG, PDF or JPEG, by its suffix); None does not save.
 
     Returns:
         The matplotlib figure. Colors are on a logarithmic scale.

@@ -35,7 +35,7 @@ def plot_hypotheses(
         tree: from ``hypothesis_tree``.
         tokenizer: writes tokens as text; None for their ids.
         title: above the picture.
-        path: file to save it to (PNG, SVG or PDF, by its suffix); None does not save.
+        path: file to save it to (PNG, SVG, PDF or JPEG, by its suffix); None does not save.
 
     Returns:
         The matplotlib figure. A number is the probability of all hypotheses through that branch.

@@ -34,6 +34,21 @@ def test_support_is_the_ragged_form_of_the_weights(name, length):
     torch.testing.assert_close(values, p[p != 0], atol=1e-12, rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["softmax", "entmax15", "softpick", "alpha_relu"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_supports_of_half_precision_are_found_in_float32(name, dtype):
+    z, settings = torch.tensor([[9.0, -9.0, 1.5, 2.0]], dtype=dtype), SETTINGS.get(name, {})
+    expected, found = (support(each, name, **settings) for each in (z.float(), z))
+    assert found.values.dtype == torch.float32
+    assert all(map(torch.equal, found, expected))
+
+
+def test_scores_of_another_type_are_refused_before_their_values_are_read():
+    for z in (torch.ones(3, dtype=torch.complex64), torch.tensor([0, 1])):
+        with pytest.raises(TypeError, match="scores must be a floating-point tensor"):
+            MAPS["sparsegen_log"].function(z)
+
+
 @pytest.mark.parametrize("dim", [0, -1])
 @pytest.mark.parametrize("name", THRESHOLDED)
 def test_no_weight_below_the_threshold_and_every_weight_above_it(name, dim):

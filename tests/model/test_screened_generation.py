@@ -150,6 +150,9 @@ def test_the_next_call_has_the_usual_cache_again():
     [
         ({"head": "entmax15"}, "this model has no sparse attention"),
         ({"attn": "sparsegen_lin"}, "'model.layers.0.self_attn' has sparsegen_lin"),
+        ({"attn": {"name": "entmax", "alpha": 3.0}}, "'model.layers.0.self_attn' has an alpha of 3;"),
+        ({"attn": {"name": "entmax", "alpha": [1.0, 1.5, 1.5, 1.0]}}, "self_attn' has an alpha of 1 and 1.5;"),
+        ({"attn": {"name": "entmax15", "delta": 0.5, "beta": 0.5}}, "self_attn' scales scores by the number of keys"),
     ],
     ids=str,
 )

@@ -32,16 +32,27 @@ class Backend(NamedTuple):
         problem: (call, alpha) -> the reason why it cannot serve the call, or None; alpha is a number, or (heads,).
         output: (call, alpha) -> (batch, heads, queries, value_dim).
         takes_temperature: whether it honours ``call.temperature``.
+        is_first: whether ``"auto"`` tries it for a call, before torch; at most one backend says so.
+        is_automatic: whether ``"auto"`` takes it for a call that it can serve.
     """
 
     problem: Callable[[AttentionCall, Alpha], str | None]
     output: Callable[[AttentionCall, Alpha], Tensor]
     takes_temperature: bool = False
+    is_first: Callable[[AttentionCall], bool] = lambda call: False
+    is_automatic: Callable[[AttentionCall], bool] = lambda call: False
 
 
 BACKENDS = {
-    "cpp": Backend(cpp_problem, cpp_output, takes_temperature=True),
-    "triton": Backend(triton_problem, triton_output),
+    "cpp": Backend(
+        cpp_problem, cpp_output, takes_temperature=True, is_first=fills_tiles, is_automatic=cpp_is_automatic
+    ),
+    "triton": Backend(
+        triton_problem,
+        triton_output,
+        is_first=lambda call: call.query.device.type != "cpu",
+        is_automatic=lambda call: triton_is_automatic("attention", call.query.device),
+    ),
     "flex": Backend(flex_problem, flex_output),
     "adasplash": Backend(adasplash_problem, adasplash_output),
 }
@@ -102,20 +113,25 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     output = None if layer is None else _over_screened_cache(module, layer, call)
     if output is not None:
         return output
-    explicit = site.impl != "auto"
-    name = site.impl if explicit else _first_choice(call)
+    explicit = site.impl != "auto" and site.map_config is not None  # softmax that was kept stays with torch
+    name = site.impl if explicit else next((n for n, each in BACKENDS.items() if each.is_first(call)), "torch")
     if name in BACKENDS:
         call = _autocast(call).with_pattern()
         alpha = _setting(module, call, "alpha")
         problem = _problem(name, module, call, alpha)
         if problem is not None and explicit:
             raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
-        if problem is None and (explicit or _is_automatic(name, call)):
+        if problem is None and (explicit or BACKENDS[name].is_automatic(call)):
             temperature = _setting(module, call, "temperature")
             assert alpha is not None
             assert temperature is not None
             return BACKENDS[name].output(call._replace(temperature=temperature), alpha).transpose(1, 2).contiguous()
     if isinstance(call.mask, BlockMask):
+        if site.map_config is None:
+            raise ValueError(
+                f"attention_mask was a BlockMask, which {site.path!r} does not take, where softmax was kept: give a "
+                "matrix for a mask"
+            )
         raise ValueError('attention_mask was a BlockMask, which FlexAttention takes: use set_impl(model, "flex")')
     return None
 
@@ -129,18 +145,6 @@ def _over_screened_cache(module: nn.Module, layer: ScreenedLayer, call: Attentio
         layer, call._replace(temperature=1.0 if temperature is None else temperature), alpha, problem
     )
     return None if output is None else output.transpose(1, 2).contiguous()
-
-
-def _first_choice(call: AttentionCall) -> str:
-    """What ``"auto"`` tries before torch."""
-    if call.query.device.type != "cpu":
-        return "triton"
-    return "cpp" if fills_tiles(call) else "torch"
-
-
-def _is_automatic(name: str, call: AttentionCall) -> bool:
-    """Whether ``"auto"`` takes a backend for a call that it can serve."""
-    return cpp_is_automatic(call) if name == "cpp" else triton_is_automatic("attention", call.query.device)
 
 
 def _autocast(call: AttentionCall) -> AttentionCall:

@@ -12,9 +12,8 @@ from ...functional import entmax
 from ...functional.rows import in_graph, is_transformed, lowest_visible
 from ...kernels import (
     BUILD_FROM,
-    HIGHEST_ALPHA,
-    LOWEST_ATTENTION_ALPHA,
     Scores,
+    attention_alpha_problem,
     cpp_attention_backward,
     cpp_attention_forward,
     cpp_attention_problem,
@@ -34,15 +33,13 @@ def cpp_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
     if in_graph() or is_transformed(call.query, call.key, call.value):
         return "cannot be traced, compiled or transformed"
     low, high = map(float, alpha.detach().aminmax()) if torch.is_tensor(alpha) else (alpha, alpha)
-    if not LOWEST_ATTENTION_ALPHA <= low <= high <= HIGHEST_ALPHA:
-        allowed = f"[{LOWEST_ATTENTION_ALPHA}, {HIGHEST_ALPHA}]"
-        return f"takes alpha in {allowed}, was {low:g} at least and {high:g} at most"
-    return cpp_attention_problem(call.query, call.key, call.value, call.s_aux)
+    return attention_alpha_problem(low, high) or cpp_attention_problem(call.query, call.key, call.value, call.s_aux)
 
 
 def fills_tiles(call: AttentionCall) -> bool:
-    """Whether a call is large enough to be faster in the kernel than in torch; never in a graph, of any length."""
-    return not in_graph() and call.query.shape[2] >= _FEWEST_QUERIES and _num_scores(call) >= _FEWEST_SCORES
+    """Whether a call on a CPU is large enough to be faster in the kernel than in torch; never in a graph."""
+    on_cpu = call.query.device.type == "cpu"
+    return on_cpu and not in_graph() and call.query.shape[2] >= _FEWEST_QUERIES and _num_scores(call) >= _FEWEST_SCORES
 
 
 def cpp_is_automatic(call: AttentionCall) -> bool:

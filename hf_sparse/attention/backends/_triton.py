@@ -10,9 +10,8 @@ from ...functional import entmax
 from ...functional.newton import exponent_of
 from ...functional.rows import in_graph
 from ...kernels import (
-    HIGHEST_ALPHA,
     LOWEST_ALPHA,
-    LOWEST_ATTENTION_ALPHA,
+    attention_alpha_problem,
     triton_attention,
     triton_attention_problem,
     triton_decode_scores,
@@ -26,12 +25,11 @@ def triton_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
     """The reason why the kernels cannot serve a call of entmax, or None."""
     if isinstance(call.mask, BlockMask):
         return "takes a matrix for a mask, was a BlockMask"
+    problem = None
     if not (torch.is_tensor(alpha) and in_graph()):  # a graph cannot read the values
-        low, high = (alpha.min(), alpha.max()) if torch.is_tensor(alpha) else (alpha, alpha)
-        if not LOWEST_ATTENTION_ALPHA <= float(low) <= float(high) <= HIGHEST_ALPHA:
-            allowed = f"[{LOWEST_ATTENTION_ALPHA}, {HIGHEST_ALPHA}]"
-            return f"takes alpha in {allowed}, was {float(low):g} at least and {float(high):g} at most"
-    return triton_attention_problem(call.query, call.key, call.value)
+        low, high = map(float, alpha.detach().aminmax()) if torch.is_tensor(alpha) else (alpha, alpha)
+        problem = attention_alpha_problem(low, high)
+    return problem or triton_attention_problem(call.query, call.key, call.value)
 
 
 def triton_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:

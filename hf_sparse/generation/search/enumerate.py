@@ -139,6 +139,6 @@ def check_unconstrained(generate_options: Mapping[str, object]) -> None:
     given = sorted(settings & set(generate_options))
     if given:
         raise ValueError(
-            f"{', '.join(given)}: constraints do not count; pass constrained=True to have these, and those of "
-            "the generation config"
+            f"{', '.join(given)}: options of generate do not count here; pass constrained=True to have these, and "
+            "those of the generation config"
         )

@@ -246,6 +246,19 @@ def test_maps_that_the_kernel_does_not_compute_are_named(name, message):
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("name", "attn"), [("llama", {"decoder": ["entmax15", None]}), ("bart", {"cross": "entmax15"})], ids=str
+)
+@torch.no_grad()
+def test_softmax_that_was_kept_stays_with_torch(name, attn):
+    model = sparsify(tiny_model(name), attn=attn)
+    inputs = labelled(model)
+    expected = model(**inputs).logits
+    set_impl(model, "cpp")
+    torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-5, rtol=1e-4)
+
+
+@needs_compiler
 @torch.no_grad()
 def test_a_learned_temperature_is_served_where_nothing_learns():
     q, k, v = qkv()

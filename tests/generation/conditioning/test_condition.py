@@ -229,7 +229,7 @@ def test_constraints_count_only_when_asked_for_and_take_probability_away():
     long = [m.tokens for m in free.members if len(m.tokens) >= 4]
     assert [m.tokens for m in bound.members] == long
     assert 0 < len(long) < len(free.members)
-    with pytest.raises(ValueError, match="min_new_tokens: constraints do not count"):
+    with pytest.raises(ValueError, match="min_new_tokens: options of generate do not count here"):
         condition(model, inputs, language, min_new_tokens=2)
 
 
