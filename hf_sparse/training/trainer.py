@@ -95,13 +95,18 @@ class SparseTrainer(BucketedTrainer):
     Raises:
         TypeError: other training arguments.
         ValueError: a dense model, or an option that would bypass the sparse loss (``label_smoothing_factor``,
-            ``use_liger_kernel``, ``compute_loss_func``); a teacher without a weight; ``settings_learning_rate`` where
+            ``use_liger_kernel``, ``compute_loss_func``); ``predict_with_generate``, for which there is
+            ``SparseSeq2SeqTrainer``; a teacher without a weight; ``settings_learning_rate`` where
             nothing is learned; what ``Distillation``, ``Suppression`` and ``EdgeBudget`` refuse.
     """
 
     def __init__(self, model: Any = None, args: Any = None, *rest: object, teacher: Any = None, **kwargs: Any) -> None:
         args = SparseTrainingArguments("trainer_output") if args is None else args
         check_arguments(args, teacher)
+        if args.predict_with_generate and not isinstance(self, Seq2SeqTrainer):
+            raise ValueError(
+                "predict_with_generate=True needs a trainer that generates: use SparseSeq2SeqTrainer, or set it False"
+            )
         super().__init__(model, args, *rest, **kwargs)
         if self.compute_loss_func is not None:
             raise ValueError("compute_loss_func would replace the loss of the model's map; leave it None")

@@ -391,6 +391,8 @@ def test_prediction_by_generation_works(tmp_path):
     output = SparseSeq2SeqTrainer(model, args).predict(rows_of_uneven_length())
     assert output.predictions.shape == (ROWS, 5)
     assert isinstance(SparseSeq2SeqTrainer(model, args), Seq2SeqTrainer)
+    with pytest.raises(ValueError, match=r"predict_with_generate=True needs .*: use SparseSeq2SeqTrainer, or set"):
+        SparseTrainer(model, args)
 
 
 def test_an_evaluation_by_generation_tells_the_sparsity_at_the_labels(tmp_path):
