@@ -11,7 +11,7 @@ from torch import Tensor
 from ..functional.chunks import MOST_CHUNKS, Padding, chunk_maxima, entries_from
 from ..functional.negentropy import unnormalized_negentropy
 from ..functional.newton import dtype_for, exponent_of, power
-from ..functional.rows import accumulation_dtype, upcast
+from ..functional.rows import accumulation_dtype, is_transformed, upcast
 from ..kernels import ReluSupports, relu_supports
 from ._cpp_loss import with_cpp_gradient
 from ._support_gradient import SupportLoss, SupportWeights
@@ -24,6 +24,8 @@ def relu_mass(z: Tensor, alpha: float, tau: float) -> Tensor:
     float32 or float64, as ``dtype_for`` says.
     """
     u = z.to(dtype_for(alpha, z)) * (alpha - 1) - tau
+    if not u.requires_grad and not is_transformed(u):
+        return power(u.clamp_(min=0), exponent_of(alpha) + 1)
     support = ~(u <= 0)
     return torch.where(support, torch.where(support, u, 1.0).pow(alpha / (alpha - 1)), 0.0)
 
