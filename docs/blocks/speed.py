@@ -82,6 +82,12 @@ def speed_sizes() -> str:
 
 
 @block
+def speed_options() -> str:
+    """Losses of targets beside classes, in CPU time."""
+    return _candidates("options-cpu")
+
+
+@block
 def speed_cache() -> str:
     """A decoding step of attention over a cache, in CPU time."""
     return _candidates("cache-warm-cpu")

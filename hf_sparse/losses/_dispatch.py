@@ -109,7 +109,10 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
         return triton_rows_loss(z, y, **base_settings)
     if base == "alpha_relu":
         return _alpha_relu_losses(_without_uncounted(z, counted), y, **base_settings, impl=impl)
-    generic = partial(generic_rows_loss, sparse_map=loss_map(name, settings, impl), settings=settings)
+
+    def generic(z: Tensor, y: Tensor) -> Tensor:
+        return generic_rows_loss(z, y, loss_map(name, settings, impl), settings)
+
     if base == "entmax":
         return _entmax_losses(z, y, counted, base_settings["alpha"], impl, generic)
     return generic(z, y)
