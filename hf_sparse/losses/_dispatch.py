@@ -108,7 +108,7 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
     if impl == "triton":
         return triton_rows_loss(z, y, **base_settings)
     if base == "alpha_relu":
-        return _alpha_relu_losses(_without_uncounted(z, counted), y, **base_settings, impl=impl)
+        return _alpha_relu_losses(z if row_by_row(z) else _without_uncounted(z, counted), y, **base_settings, impl=impl)
 
     def generic(z: Tensor, y: Tensor) -> Tensor:
         return generic_rows_loss(z, y, loss_map(name, settings, impl), settings)

@@ -247,7 +247,7 @@ def differentiable_gradient(
         tau: the threshold of alpha-ReLU; None for entmax.
         impl: of entmax.
     """
-    x = upcast(z)
+    x = upcast(z).masked_fill((grad == 0)[:, None], 0.0)  # rows of NaN, too, have a map that is differentiable
     p = entmax(x, alpha, impl=impl) if tau is None else alpha_relu(x, alpha, tau)
     return score_gradient(p, y, grad).to(z.dtype)
 

@@ -128,3 +128,25 @@ def test_smoothing_is_differentiated_twice_and_offsets_cancel():
     assert torch.autograd.gradgradcheck(loss, z)
     far = z.detach().float() + 4096
     torch.testing.assert_close(loss(far), loss(far - 4096), atol=1e-6, rtol=0)
+
+
+@IMPLS
+@pytest.mark.parametrize("num_classes", [7, 300, 3000])
+@pytest.mark.parametrize("settings", [{"alpha": 1.5}, {"alpha": 1.5, "tau": 0.8}], ids=str)
+def test_ignored_rows_may_hold_anything_in_both_derivatives(settings, num_classes, impl):
+    name = "alpha_relu" if "tau" in settings else "entmax"
+    z = scores(num_classes, torch.float32, **settings)
+    y = targets("class", z)
+    z[4], y[4] = torch.nan, -100
+    found = []
+    for rows in ([0, 1, 2, 3, 5], range(NUM_ROWS)):
+        x = z[list(rows)].requires_grad_()
+        loss = fenchel_young_loss(x, y[list(rows)], name, impl=impl, **settings)
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        found.append((loss, *(each if len(each) == 5 else each[[0, 1, 2, 3, 5]] for each in (first, second))))
+        if len(x) == NUM_ROWS:
+            assert not first[4].any()
+            assert not second[4].any()
+    for one, two in zip(*found):
+        torch.testing.assert_close(one, two)
