@@ -108,7 +108,7 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
     if impl == "triton":
         return triton_rows_loss(z, y, **base_settings)
     if base == "alpha_relu":
-        return _alpha_relu_losses(z if row_by_row(z) else _without_uncounted(z, counted), y, **base_settings, impl=impl)
+        return _alpha_relu_losses(z, y, counted, **base_settings, impl=impl)
 
     def generic(z: Tensor, y: Tensor) -> Tensor:
         return generic_rows_loss(z, y, loss_map(name, settings, impl), settings)
@@ -130,8 +130,10 @@ def _cross_entropies(z: Tensor, y: Tensor, counted: Tensor, impl: str) -> Tensor
     return F.cross_entropy(upcast(_without_uncounted(z, counted)), y, reduction="none")
 
 
-def _alpha_relu_losses(z: Tensor, y: Tensor, alpha: float, tau: float, impl: str) -> Tensor:
-    dense = partial(dense_rows_loss if row_by_row(z) else relu_dense_loss, alpha=alpha, tau=tau)
+def _alpha_relu_losses(z: Tensor, y: Tensor, counted: Tensor, alpha: float, tau: float, impl: str) -> Tensor:
+    dense = partial(dense_rows_loss, alpha=alpha, tau=tau)
+    if not row_by_row(z):
+        z, dense = _without_uncounted(z, counted), partial(relu_dense_loss, alpha=alpha, tau=tau)
     if _is_long(z) or (impl == "cpp" and z.shape[1] >= _RELU_BY_KERNEL_FROM):
         return _on_supports(z, y, partial(relu_support_loss, alpha=alpha, tau=tau, impl=impl), dense)
     return dense(z, y)

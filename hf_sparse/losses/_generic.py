@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..functional import SparseMap
 from ..functional.rows import upcast
-from ._targets import MapSettings, score_gradient
+from ._targets import MapSettings, score_gradient, target_scores
 
 
 def _distributions(y: Tensor, p: Tensor) -> Tensor:
@@ -20,16 +20,12 @@ def _distributions(y: Tensor, p: Tensor) -> Tensor:
 
 def _losses(z: Tensor, y: Tensor, p: Tensor, sparse_map: SparseMap, settings: MapSettings) -> Tensor:
     """``<z, p> - Omega(p) + Omega(y) - <z, y>`` of each row (N,)."""
-    if sparse_map.shift_invariant:
-        # (p - y) sums to zero, so z may be shifted by any constant: less its maximum, nothing large cancels.
-        top = z.detach().amax(-1, keepdim=True)
-        z = z - top.masked_fill(top.isinf(), 0.0)
-    soft = y.is_floating_point()
-    # A masked score is no part of either product, nor of their derivatives.
-    gold = (torch.where(y > 0, z, 0.0) * y).sum(-1) if soft else z.gather(-1, y[:, None])[:, 0]
-    expected = (torch.where(p > 0, z, 0.0) * p).sum(-1)
+    top = z.detach().amax(-1, keepdim=True)
+    # Where (p - y) sums to zero, z may be shifted by any constant: less its maximum, nothing large cancels.
+    top = top.masked_fill(top.isinf(), 0.0) if sparse_map.shift_invariant else torch.zeros_like(top)
     regularizer = partial(sparse_map.loss_regularizer(), **settings)
-    return expected - regularizer(p) + regularizer(_distributions(y, p)) - gold
+    omegas = regularizer(_distributions(y, p)) - regularizer(p)
+    return target_scores(z, p, top) + omegas - target_scores(z, y, top)
 
 
 class _GenericLoss(torch.autograd.Function):

@@ -19,7 +19,7 @@ from ..functional.arguments import (
 )
 from ..functional.log_zero import LOG_ZERO, with_zeros
 from ..functional.negentropy import tsallis_negentropy
-from ..functional.rows import accumulation_dtype, by_chunks, is_readable, upcast
+from ..functional.rows import accumulation_dtype, by_chunks, is_readable, is_transformed, row_by_row, upcast
 
 # Settings of a map, as numbers; for entmax alpha may be a tensor.
 MapSettings: TypeAlias = Mapping[str, float | Tensor]
@@ -211,9 +211,10 @@ def target_scores(z: Tensor, y: Tensor, top: Tensor) -> Tensor:
     """``<z - top, y>`` (N,), to which a masked score adds nothing where y is zero; arguments of ``from_conjugate``."""
     if not y.is_floating_point():
         return (z.gather(-1, y[:, None]).to(top.dtype) - top)[:, 0]
-    if z.device.type == "cpu" and is_readable(z) and not (z.requires_grad and torch.is_grad_enabled()):
+    with_graph = torch.is_grad_enabled() and (z.requires_grad or y.requires_grad)
+    if row_by_row(z) and not with_graph and not is_transformed(z, y):
         return by_chunks(_write_target_scores, z, y, top, out=y.new_empty(len(y)))
-    return torch.where(y > 0, (z.to(y.dtype) - top) * y, 0.0).sum(-1)
+    return (torch.where(y > 0, z.to(y.dtype) - top, 0.0) * y).sum(-1)
 
 
 def _write_target_scores(z: Tensor, y: Tensor, top: Tensor, out: Tensor) -> None:
