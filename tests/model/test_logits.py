@@ -6,7 +6,7 @@ import torch
 import hf_sparse.functional as F
 from hf_sparse import probabilities, raw_scores, sparsify
 from hf_sparse.config import MapConfig
-from hf_sparse.functional.log_zero import LOG_ZERO, on_floor
+from hf_sparse.functional.log_zero import LOG_ZERO, log_or_floor, on_floor
 from hf_sparse.losses import entmax15_loss, fenchel_young_loss
 from hf_sparse.model.distribution import distribution, log_distribution
 from tests.tiny_models import ARCHITECTURES, labelled, tiny_model, tokens
@@ -144,3 +144,12 @@ def test_generate_inside_raw_scores_is_refused():
 def test_raw_scores_of_a_dense_model_are_refused():
     with pytest.raises(ValueError, match="is not sparse"), raw_scores(tiny_model("llama")):
         pass
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0, 3000.0])
+def test_logarithms_that_nothing_differentiates_are_the_same(scale, dtype):
+    z = scale * torch.randn(20, 300, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    z[3, 5:] = -torch.inf
+    for p in (F.entmax15(z), z.softmax(-1)):
+        assert torch.equal(log_or_floor(p, z), log_or_floor(p.clone().requires_grad_(), z).detach())
