@@ -9,7 +9,7 @@ from typing import Any
 
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
-from ..lib.environment import short_commit, versions_of
+from ..lib.environment import hardware_of, short_commit, versions_of
 from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
@@ -163,8 +163,8 @@ def origin(result: str) -> str:
         f"{rows['vocabulary']} characters and tags; "
         f"{record['figures']['parameters']:,} parameters, {settings['steps']} steps of {settings['batch_size']} rows, "
         f"peak learning rate {settings['lr']:g}, {settings['beams']} beams. {len(everything)} runs, "
-        f"{sum(record['cpu_seconds'] for record in everything) / 60:.0f} CPU minutes on one thread "
-        f"({record['hardware']['device']}), {versions_of(everything)}, commits {', '.join(commits)}."
+        f"{sum(record['cpu_seconds'] for record in everything) / 60:.0f} CPU minutes ({hardware_of(everything)}), "
+        f"{versions_of(everything)}, commits {', '.join(commits)}."
     )
 
 

@@ -50,16 +50,21 @@ def versions_of(records: list[dict[str, Any]]) -> str:
     return ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items())
 
 
+def hardware_of(records: list[dict[str, Any]]) -> str:
+    """The devices and the numbers of threads that records were made with, all of them where they differ."""
+    devices = dict.fromkeys(record["hardware"]["device"] for record in records)
+    threads = sorted({record["hardware"]["torch_threads"] for record in records})
+    return f"{' and '.join(devices)}, {' and '.join(map(str, threads))} thread{'' if threads == [1] else 's'}"
+
+
 def origin(records: list[dict[str, Any]]) -> str:
     """A sentence on the origin of figures: number of runs, CPU time, hardware, versions, commits.
 
     The CPU time leaves out the part of a run before an interruption; where a run has none, nothing is said of it.
     """
-    hardware = records[0]["hardware"]
     commits = ", ".join(dict.fromkeys(map(short_commit, records)))
-    threads = f"{hardware['torch_threads']} thread{'s' if hardware['torch_threads'] > 1 else ''}"
     seconds = [record.get("cpu_seconds") for record in records]
     spent = ""
     if None not in seconds:
         spent = f", {sum(seconds) / 60:.0f} minutes of CPU together without what was read or resumed"
-    return f"{len(records)} runs{spent} ({hardware['device']}, {threads}), {versions_of(records)}, commit {commits}."
+    return f"{len(records)} runs{spent} ({hardware_of(records)}), {versions_of(records)}, commit {commits}."

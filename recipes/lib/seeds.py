@@ -54,10 +54,13 @@ def seeds_text(records: Iterable[Record]) -> str:
 def mean_of(figures: Sequence[Any], mean: Callable[[Sequence[float]], float] = fmean) -> Any:
     """Mean of figures that several seeds share, inside lists and dictionaries too; of other values the first.
 
+    A seed without a figure (None) has no part in its mean.
+
     >>> mean_of([{"bleu": 30, "curve": [1.0]}, {"bleu": 32, "curve": [2.0]}])
     {'bleu': 31.0, 'curve': [1.5]}
     """
-    first = figures[0]
+    figures = [figure for figure in figures if figure is not None]
+    first = figures[0] if figures else None
     if isinstance(first, dict):
         return {key: mean_of([each[key] for each in figures], mean) for key in first}
     if isinstance(first, list):

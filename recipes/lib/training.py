@@ -19,7 +19,7 @@ from transformers import (
     TrainerCallback,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_callback import ProgressCallback, TrainerState
 
 import hf_sparse
 from hf_sparse.training import AnnealingCallback, BucketedTrainer
@@ -178,7 +178,13 @@ def train(
     )
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Progress)
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    checkpoint = last_checkpoint(folder)
+    done = None if checkpoint is None else TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
+    if done is not None and done.global_step >= steps:  # Trainer would take another step
+        trainer._load_from_checkpoint(checkpoint)
+        trainer.state = done
+    else:
+        trainer.train(resume_from_checkpoint=checkpoint)
     trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)  # else bfloat16 stays on
     if trainer.is_world_process_zero():
         shutil.rmtree(folder)

@@ -159,8 +159,8 @@ def _fitted(settings: dict[str, Any], figures: Figures) -> str:
     learned = "Temperatures and alphas of the heads" + (", and adapters, were" if settings["rank"] else " were")
     alike = ", which was trained by adapters for as many steps" if settings["rank"] else "; no weight was"
     return (
-        f"{learned} trained for the fewest edges of attention at a loss at most {settings['increase']:.0%} above the "
-        f"dense model's{alike}."
+        f"{learned} trained for the fewest edges of attention at a loss at most {100 * settings['increase']:g} % above "
+        f"the dense model's{alike}."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..lib import environment
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
-from ..lib.environment import short_commit, versions_of
+from ..lib.environment import hardware_of, short_commit, versions_of
 from ..lib.records import Figures, Record
 from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
 from ..translation.data import sides
@@ -61,10 +61,11 @@ def table(records: Sequence[Record]) -> str:
     for record in records:
         figures = record["figures"]
         score = " ".join(f"{name} {figures[name]:5.2f}" for name in SCORES if name in figures)
+        speed = figures["tokens_per_cpu_second"]
         lines.append(
             f"{record['run']:<32} {score}  empty preferred {figures['empty_preferred']:5.1%}  support "
             f"{figures['head_support']:7.1f}  attended {figures['attended']:5.2f}  "
-            f"{figures['tokens_per_cpu_second']:5.0f} tokens/s"
+            f"{'-' if speed is None else f'{speed:.0f}':>5} tokens/s"
         )
     return "\n".join(lines)
 
@@ -155,8 +156,8 @@ def comparison(
         cells += [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
         if speed:
             softmax = selected("en-de-softmax" if settings["reverse"] else "softmax", result=result)
-            dense = mean_of([record["figures"] for record in softmax])
-            cells += [f"{mean_of(figures)['tokens_per_cpu_second'] / dense['tokens_per_cpu_second']:.2f}"]
+            known = [mean_of(each)["tokens_per_cpu_second"] for each in (figures, [r["figures"] for r in softmax])]
+            cells += ["-" if None in known else f"{known[0] / known[1]:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -174,7 +175,7 @@ def origin(result: str = RESULT) -> str:
         f"from scratch, peak learning rate {settings['lr']:g}, {seeds_text(everything)}; "
         f"{rows['test']} test sentences, {settings['beams']} beams, no length penalty; "
         f"BLEU of one run ± {interval:.1f} (95 %, sentences drawn again). "
-        f"{len(everything)} runs, {minutes:.0f} CPU minutes on one thread ({first['hardware']['device']}), "
+        f"{len(everything)} runs, {minutes:.0f} CPU minutes ({hardware_of(everything)}), "
         f"{versions_of(everything)}, commits {', '.join(commits)}."
     )
 

@@ -230,7 +230,7 @@ def trained(settings: Sweep, folder: Path) -> tuple[PreTrainedModel, Figures]:
     """The trained model of a run, saved in ``folder``; one that is there already is read.
 
     Returns:
-        The model, and of its training ``log``, trainer's, and ``step_cpu_seconds``, a step of this process.
+        The model, and of its training ``log``, trainer's, and ``step_cpu_seconds``, a step of this process, if any.
     """
     told = folder / "training.json"
     if told.is_file():  # interrupted while it was measured
@@ -255,7 +255,8 @@ def trained(settings: Sweep, folder: Path) -> tuple[PreTrainedModel, Figures]:
         callbacks=[clock, curve, *annealing(settings.head_from, settings.over)],
     )
     save(model, tokenizer, folder)
-    training = {"log": log, "step_cpu_seconds": fmean(clock.seconds)}
+    seconds = fmean(clock.seconds) if clock.seconds else None  # resumed after the last step
+    training = {"log": log, "step_cpu_seconds": seconds}
     write_json(told, training)
     return model, training
 
@@ -269,7 +270,7 @@ def perform(settings: Sweep, folder: Path) -> Figures:
     texts, empty = decode(model, tokenizer, sources, settings.beams)
     normalized = decode_normalized(model, tokenizer, sources, settings.beams)
     (folder / "translations.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    target_tokens = fmean(map(len, rows["labels"])) * settings.batch_size
+    target_tokens, seconds = fmean(map(len, rows["labels"])) * settings.batch_size, training["step_cpu_seconds"]
     return {
         **scores(settings.metric, texts, references, written(settings)),
         "normalized": scores(settings.metric, normalized, references, written(settings)),
@@ -277,7 +278,7 @@ def perform(settings: Sweep, folder: Path) -> Figures:
         **(certificates(model, tokenizer, sources, settings.beams) if settings.beams > 1 else {}),
         **forced_figures(model, tokenizer, test),
         **alphas(model),
-        "tokens_per_cpu_second": target_tokens / training["step_cpu_seconds"],
+        "tokens_per_cpu_second": None if seconds is None else target_tokens / seconds,
         "config": config_of(model),
         "parameters": model.num_parameters(),
         "test_set": test_name(settings),

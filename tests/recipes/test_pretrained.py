@@ -432,3 +432,10 @@ def test_what_a_part_says_of_a_committed_run_fills_its_tables(record):
     if part.description is not None:
         for row in part.description.ways(figures).values():
             assert all(measure.text(row) for measure in part.description.measures)
+
+
+def test_a_card_tells_a_bound_of_half_a_percent():
+    records = read(RESULT)["runs"]
+    (record,) = [each for each in records if each["run"] == "smollm2-settings"]
+    made = card(record | {"weights": "model", "command": "the command"}, records)
+    assert "at a loss at most 0.5 % above the dense model's" in made.text()

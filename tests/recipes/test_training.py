@@ -33,9 +33,11 @@ def task() -> SimpleNamespace:
     return SimpleNamespace(build=build, train=train)
 
 
-def test_training_goes_on_from_its_last_checkpoint(task, tmp_path):
+@pytest.mark.parametrize("at", [4, None])
+def test_training_goes_on_from_its_last_checkpoint(at, task, tmp_path, monkeypatch):
+    """``at``: the step that is interrupted; None is after the last one."""
     whole = task.build()
-    task.train(whole, tmp_path / "whole", schedule_steps=7)
+    log = task.train(whole, tmp_path / "whole", schedule_steps=7)
 
     class Interrupted(Exception):
         pass
@@ -43,22 +45,27 @@ def test_training_goes_on_from_its_last_checkpoint(task, tmp_path):
     model = task.build()
     calls = []
 
-    def stop_at_fourth(module, args):
+    def stop(*_, **options):
         calls.append(1)
-        if len(calls) == 4:
+        if at is None or len(calls) == at:
             raise Interrupted
 
-    handle = model.register_forward_pre_hook(stop_at_fourth)
-    with pytest.raises(Interrupted):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        if at is None:
+            patch.setattr(training.shutil, "rmtree", stop)
+        handle = model.register_forward_pre_hook(stop) if at else None
         task.train(model, tmp_path / "parts", schedule_steps=7)
-    handle.remove()
+    if handle is not None:
+        handle.remove()
     for step, state in ((8, None), (9, '{"global_step": 9, ')):  # interrupted while they were saved
         broken = tmp_path / "parts" / f"checkpoint-{step}"
         broken.mkdir()
         if state:
             (broken / "trainer_state.json").write_text(state, encoding="utf-8")
     resumed = task.build()
-    task.train(resumed, tmp_path / "parts", schedule_steps=7)
+    log_of_parts = task.train(resumed, tmp_path / "parts", schedule_steps=7)
+    steps = [[entry["step"] for entry in each if "loss" in entry] for each in (log, log_of_parts)]
+    assert steps[0] == steps[1]
     for name, parameter in whole.named_parameters():
         torch.testing.assert_close(resumed.get_parameter(name), parameter, msg=name)
     assert not (tmp_path / "parts").exists()

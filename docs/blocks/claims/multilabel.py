@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import fmean
+from typing import Any
 
 from recipes.lib.seeds import Mean
 
@@ -15,20 +17,32 @@ PERCENT = 0.01
 HIGHER_IS_BETTER = {"micro_f1": True, "jensen_shannon": False, "support_size": False}
 
 
+def _point(record: Mapping[str, Any]) -> str:
+    """The name of a run without its pair."""
+    return record["run"].removesuffix(f"-{record['settings']['pair']}")
+
+
+def _data(record: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
+    """The settings of a run but for its pair and seed."""
+    return tuple((name, value) for name, value in record["settings"].items() if name not in ("pair", "seed"))
+
+
 def means(path: str, key: str, unit: float = 1.0) -> dict[str, dict[str, Mean]]:
     """A figure by run and pair, averaged over seeds, in some unit."""
     seeds: dict[str, dict[str, list[float]]] = {}
     for record in runs(path):
-        pair = record["settings"]["pair"]
-        point = record["run"].removesuffix(f"-{pair}")
-        seeds.setdefault(point, {}).setdefault(pair, []).append(record["figures"][key] / unit)
+        of_point = seeds.setdefault(_point(record), {})
+        of_point.setdefault(record["settings"]["pair"], []).append(record["figures"][key] / unit)
     return {point: {pair: Mean(values) for pair, values in row.items()} for point, row in seeds.items()}
 
 
 def wins(pair: str, over: str, figure: str, share: float = 0.5) -> Outcome:
     """Count the points of the synthetic study at which one pair is ahead of another; enough is ``share`` of them."""
-    rows = [row for point, row in means(SYNTHETIC, figure).items() if point.startswith(VARIED)]
-    ahead = [row[pair] > row[over] if HIGHER_IS_BETTER[figure] else row[pair] < row[over] for row in rows]
+    data = {_point(record): _data(record) for record in runs(SYNTHETIC)}
+    # One row where the three series cross.
+    rows = {data[point]: row for point, row in means(SYNTHETIC, figure).items() if point.startswith(VARIED)}
+    better = 1 if HIGHER_IS_BETTER[figure] else -1
+    ahead = [better * (row[pair] - row[over]) > 0 for row in rows.values()]
     return Outcome(f"{pair} at {sum(ahead)} of {len(ahead)} points", fmean(ahead) >= share)
 
 
