@@ -96,6 +96,9 @@ def save_pretrained(
     _check_path(path)
     if figures is None:
         figures = sparse_state(model).figures
+    if not kwargs.get("is_main_process", True):
+        model.save_pretrained(path, **kwargs)  # writes nothing, but takes part in gathering the weights
+        return
     target = Path(path)
     if kwargs.get("push_to_hub"):
         kwargs.setdefault("repo_id", target.name)

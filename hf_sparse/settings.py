@@ -173,7 +173,7 @@ def parse_value(setting: Setting, name: str, value: object, attention: bool) -> 
             raise ValueError(f"{name} must be {setting.allowed}, or a list with one for each head, was []")
         number = replace(setting, words=())
         return PerHead(tuple(float(number.check(name, entry)) for entry in value))
-    if value == "learned":
+    if isinstance(value, str) and value == "learned":
         return _parse_learned(setting, name, setting.default)
     if isinstance(value, Mapping) and set(value) == {"learned"}:
         return _parse_learned(setting, name, value["learned"])

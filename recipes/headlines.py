@@ -41,7 +41,12 @@ HEADLINES = (
         "output-1.33",
         "a translator from scratch, ahead of softmax's in BLEU",
     ),
-    Headline("language_modelling", "wikitext2", "entmax13", "the best fit among sparse language models that learn by their own loss alone"),
+    Headline(
+        "language_modelling",
+        "wikitext2",
+        "entmax13",
+        "the best fit among sparse language models that learn by their own loss alone",
+    ),
     Headline("language_modelling", "wikitext2", "entmax15-lora", "a softmax model made sparse by an adapter alone"),
     Headline("conversion", "wikitext2_multi30k", "gpt2-head-anneal", "a decoder converted at the head"),
     Headline("conversion", "wikitext2_multi30k", "bart-both-anneal", "an encoder-decoder converted everywhere"),

@@ -4,7 +4,9 @@ import tempfile
 
 import pytest
 import torch
+from peft import LoraConfig
 from transformers import (
+    LlamaConfig,
     PreTrainedModel,
 )
 
@@ -90,3 +92,17 @@ def test_saving_to_a_file_is_refused_and_a_link_to_a_folder_followed(tmp_path):
     assert is_sparse(from_pretrained(folder))
     save_pretrained(model, tmp_path / "new" / "folders")
     assert is_sparse(from_pretrained(tmp_path / "new" / "folders"))
+
+
+def test_a_process_that_is_not_the_main_one_writes_nothing(tmp_path):
+    model = sparsify(tiny_model("llama"), head="sparsemax")
+    save_pretrained(model, tmp_path / "model", is_main_process=False)
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_configurations_are_written_and_read_by_the_names_of_arguments(tmp_path):
+    file = str(tmp_path / "config.json")
+    LlamaConfig(vocab_size=23).to_json_file(json_file_path=file)
+    assert LlamaConfig.from_json_file(json_file=file).vocab_size == 23
+    LoraConfig(r=3).save_pretrained(tmp_path)
+    assert LoraConfig.from_json_file(path_json_file=str(tmp_path / "adapter_config.json"))["r"] == 3

@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers import initialization
 
 from ..config import MapConfig
 from ..functional import softmax
@@ -195,6 +196,16 @@ def _start(site: AttentionSite, name: str, weight: Tensor) -> Tensor:
     to_real = map_config.setting(name).to_real
     assert to_real is not None  # else the setting could not be learned
     return to_real(initial).to(weight.dtype)
+
+
+def start_again(module: nn.Module) -> None:
+    """Give what a module learns its start, but for parameters that Transformers has loaded."""
+    site: AttentionSite | None = module.__dict__.get(SITE)
+    if site is None:
+        return
+    for name in site.learned_names:
+        parameter = getattr(module, learned_name(name)).value
+        initialization.copy_(parameter, _start(site, name, parameter))
 
 
 def remove_learned(module: nn.Module, site: AttentionSite) -> None:

@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from ..functional.arguments import check_count
 from ..functional.head_weight import num_classes
 from ..functional.rows import upcast
-from ..model.dry_run import check_weights, input_device
+from ..model.dry_run import input_device
 from ..model.head_loss import CROSS_ENTROPY
-from ..model.state import dense_head, prompt_adapter, transformers_model
+from ..model.state import dense_head
 from ._padding import counted, frame_mask
 
 Batch = dict[str, Any]
@@ -119,24 +119,6 @@ class _CrossEntropyWatch(TorchFunctionMode):
             return
         kept = target != ignore_index
         self.seen.append((z[kept], target[kept]))
-
-
-def as_it_runs(model: nn.Module) -> PreTrainedModel:
-    """The Transformers model inside a PEFT model, which is run on its own, or ``model`` itself.
-
-    Raises:
-        ValueError: an adapter that is a prompt, of which the model inside knows nothing; a model without weights.
-        TypeError: not a Transformers model.
-    """
-    inner = transformers_model(model)
-    adapter = prompt_adapter(model)
-    if adapter is not None:
-        raise ValueError(
-            f"{adapter} puts a prompt before every input, which would not be there while this "
-            f"{type(inner).__name__} is measured; give the model before get_peft_model"
-        )
-    check_weights(inner)
-    return inner
 
 
 def on_device(model: PreTrainedModel, batch: Batch) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
@@ -14,11 +15,12 @@ from ..attention import attention_sites
 from ..attention.site import trial
 from ..config import MapConfig, SparseConfig
 from ..functional.arguments import check_number
-from ..model.dry_run import eager_evaluation
+from ..model.attach import kept_configs
+from ..model.dry_run import as_it_runs, eager_evaluation
 from ..model.sparse_model import SparseModel
 from ..model.sparsify import sparsify, unsparsify
 from ..model.state import sparse_config
-from ._batches import Answer, Batch, answer, as_it_runs, on_device, read_batches, split
+from ._batches import Answer, Batch, answer, on_device, read_batches, split
 from ._closeness import MEASURES
 from ._fit import fit_temperatures
 from ._fit_head import fit_head
@@ -83,13 +85,13 @@ def compare(
     if measure not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, was {measure!r}")
     batches = read_batches(dataloader, max_batches)
-    sparsify(dense_model, attn, head, example=on_device(dense_model, batches[0]))
-    try:
+    with ExitStack() as undo:
+        undo.enter_context(kept_configs(dense_model))
+        sparsify(dense_model, attn, head, example=on_device(dense_model, batches[0]))
+        undo.callback(unsparsify, dense_model)
         with eager_evaluation(dense_model), tqdm(desc="compare", disable=not progress) as bar:
             fit, judged = split(batches)
             return _compared(dense_model, fit, Judge(dense_model, judged, measure, eps, bar.update), budget)
-    finally:
-        unsparsify(dense_model)
 
 
 def _compared(model: PreTrainedModel, fit: list[Batch], judge: Judge, budget: float) -> Comparison:

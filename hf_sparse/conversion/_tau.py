@@ -11,8 +11,8 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..config import SparseConfig
-from ..model.dry_run import eager_evaluation
-from ._batches import as_it_runs, read_batches, scored
+from ..model.dry_run import as_it_runs, eager_evaluation
+from ._batches import read_batches, scored
 from ._fit_head import thresholds
 
 logger = logging.getLogger(__name__)

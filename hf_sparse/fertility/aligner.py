@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,8 +179,11 @@ class WordAligner:
 
 
 def _vocabulary(sentences: Iterable[Iterable[Word]], start: int) -> dict[Word, int]:
-    """Numbers from ``start`` for all words, in order of appearance."""
-    return {word: number for number, word in enumerate(dict.fromkeys(w for s in sentences for w in s), start)}
+    """Numbers from ``start`` for all words, in order of appearance; ids of any kind of integer as Python's own."""
+    words = dict.fromkeys(word for sentence in sentences for word in sentence)
+    return {
+        word if isinstance(word, str) else operator.index(word): number for number, word in enumerate(words, start)
+    }
 
 
 def _check_sentences(sources: Sequence[Sequence[Word]], targets: Sequence[Sequence[Word]], verb: str) -> None:

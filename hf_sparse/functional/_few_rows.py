@@ -61,7 +61,9 @@ def solve_few_rows(z: Tensor, alpha: float) -> Tensor | None:
             return None
         weights += p
         index += [row * length + _column(place, kept, length) for _, place in entries]
-    return torch.zeros_like(z).put_(torch.tensor(index), torch.tensor(weights, dtype=torch.float64).to(z.dtype))
+    written = torch.zeros_like(z, memory_format=torch.contiguous_format)
+    written.view(-1).index_put_((torch.tensor(index),), torch.tensor(weights, dtype=torch.float64).to(z.dtype))
+    return written
 
 
 def _near(

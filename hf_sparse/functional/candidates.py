@@ -162,7 +162,7 @@ class _Put(Function):
         out = values.new_zeros((*values.shape[:-1], length))
         row = torch.arange(out.numel() // length, device=out.device).view(*values.shape[:-1], 1)
         # Not scatter_, which copies whole rows to float32 when they are in half precision.
-        out.view(-1).put_((columns + row * length)[used], values[used])
+        out.view(-1).index_put_(((columns + row * length)[used],), values[used])
         return out
 
     @staticmethod

@@ -35,7 +35,7 @@ def _log_moment(t: float, beta: float) -> float:
     # where g is below -12 or 12 beyond its peak, so that the trapezoid rule is a sum.
     low = math.sqrt(max(-12.0 - t, 0.0))
     high = math.sqrt(12.0 + 2 * math.sqrt(beta) + max(-t, 0.0))
-    y = torch.linspace(low, high, 20_001, dtype=torch.float64)[1:]
+    y = torch.linspace(low, high, 20_001, dtype=torch.float64, device="cpu")[1:]
     log_density = -0.5 * (t + y**2) ** 2 - 0.5 * math.log(2 * math.pi)
     return float((math.log((high - low) / 10_000) + (2 * beta + 1) * y.log() + log_density).logsumexp(0))
 
@@ -77,8 +77,9 @@ def largest_normals(count: int, of: int, generator: torch.Generator) -> Tensor:
     Source: Renyi's representation. The k-th smallest of n uniforms is ``1 - exp(-sum_{j <= k} E_j / (n - j + 1))``
     with independent standard exponentials ``E_j``.
     """
-    draws = torch.empty(ROWS, count, dtype=torch.float64).exponential_(generator=generator)
-    uniforms = -torch.expm1(-(draws / torch.arange(of, of - count, -1, dtype=torch.float64)).cumsum(-1))
+    draws = torch.empty(ROWS, count, dtype=torch.float64, device="cpu").exponential_(generator=generator)
+    left = torch.arange(of, of - count, -1, dtype=torch.float64, device="cpu")
+    uniforms = -torch.expm1(-(draws / left).cumsum(-1))
     return -torch.special.ndtri(uniforms)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -135,6 +135,22 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
         own.settings = of_part
         part.model_tags = tags(own.dense_tags, of_part)
     mark(inner, config)
+
+
+@contextmanager
+def kept_configs(model: nn.Module) -> Iterator[None]:
+    """Leave a model that is sparse only inside the block with the very configurations it had."""
+    before = [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, PreTrainedConfig)
+    ]
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            vars(module)[name] = value
 
 
 def own_configs(model: nn.Module) -> None:

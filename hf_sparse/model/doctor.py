@@ -17,14 +17,15 @@ from transformers import PreTrainedModel
 from ..attention import attention_sites
 from ..cache_name import CACHE, OLD_NAME
 from ..config import MapConfig
+from .attach import kept_configs
 from .audit import CHECKS, with_arguments
 from .cold_start import cold_start
 from .distribution import distribution
-from .dry_run import DryRun, check_weights, dry_run, quiet_evaluation
+from .dry_run import DryRun, as_it_runs, dry_run, quiet_evaluation
 from .example import NoExampleError, example_inputs
 from .sparse_model import SparseModel
 from .sparsify import sparsify, unsparsify
-from .state import sparse_state, transformers_model
+from .state import sparse_state
 
 # The keyword arguments of a forward call.
 Inputs = Mapping[str, Any]
@@ -87,19 +88,23 @@ def doctor(
 
     Raises:
         TypeError: not a Transformers model.
-        ValueError: the model is sparse already or has no weights, or no input can be made up.
+        ValueError: the model is sparse already or has no weights, its configuration asks for tuples, an adapter around
+            it is a prompt, or no input can be made up.
 
     Cost: about ten forward calls on two short rows.
     """
-    dense = transformers_model(model)
+    dense = as_it_runs(model)
     if isinstance(dense, SparseModel):
         raise ValueError(f"this {type(dense).__name__} is sparse already; call unsparsify(model) first")
-    check_weights(dense)
     if attn is None and head is None:
         attn = "entmax15"
     found = Diagnosis(type(dense).__name__)
     steps = (_ATTENTION_STEPS if attn is not None else 0) + (head is not None)
-    with quiet_evaluation(dense), tqdm(desc="doctor", total=steps, disable=not progress, delay=2.0) as bar:
+    with (
+        kept_configs(dense),
+        quiet_evaluation(dense),
+        tqdm(desc="doctor", total=steps, disable=not progress, delay=2.0) as bar,
+    ):
         if attn is not None:
             _attention(dense, attn, example, found, bar)
         if head is not None:

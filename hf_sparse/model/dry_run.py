@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from ..attention import SupportCount, observe
 from ..attention.inline import attention_call, is_softmax
 from .partitioned import whole
+from .state import check_named_outputs, prompt_adapter, transformers_model
 
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 _Running = list[tuple[str, nn.Module]]
@@ -208,3 +209,23 @@ def _hidden_states(head: nn.Module | None, record: DryRun) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def as_it_runs(model: nn.Module) -> PreTrainedModel:
+    """The Transformers model inside a PEFT model, which is run on its own, or ``model`` itself.
+
+    Raises:
+        ValueError: an adapter that is a prompt, of which the model inside knows nothing; a model without weights, or
+            whose configuration asks for tuples.
+        TypeError: not a Transformers model.
+    """
+    inner = transformers_model(model)
+    adapter = prompt_adapter(model)
+    if adapter is not None:
+        raise ValueError(
+            f"{adapter} puts a prompt before every input, which would not be there while this "
+            f"{type(inner).__name__} is measured; give the model before get_peft_model"
+        )
+    check_weights(inner)
+    check_named_outputs(inner)
+    return inner

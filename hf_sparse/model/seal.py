@@ -26,28 +26,28 @@ _BEHIND_TYPE = f": {SENTENCE}"
 
 
 def write_sealed(
-    original: Callable[..., None], self: PreTrainedConfig, path: str | Path, *args: object, **kwargs: Any
+    original: Callable[..., None], self: PreTrainedConfig, json_file_path: str | Path, *args: object, **kwargs: Any
 ) -> None:
     """``PreTrainedConfig.to_json_file`` that seals the settings of sparse models, and of the parts inside."""
-    original(self, path, *args, **kwargs)
-    file = Path(path)
+    original(self, json_file_path, *args, **kwargs)
+    file = Path(json_file_path)
     saved = json.loads(file.read_text(encoding="utf-8"))
     if _seal(self, saved):
         file.write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def read_sealed(
-    original: Callable[..., dict[str, Any]], cls: type[PreTrainedConfig], path: str | Path
+    original: Callable[..., dict[str, Any]], cls: type[PreTrainedConfig], json_file: str | Path
 ) -> dict[str, Any]:
     """``PreTrainedConfig._dict_from_json_file`` that gives sealed fields their values back."""
-    return _unsealed(original(cls, path))
+    return _unsealed(original(cls, json_file))
 
 
 def read_sealed_adapter(
-    original: Callable[..., dict[str, Any]], cls: Any, path: str | Path, **kwargs: Any
+    original: Callable[..., dict[str, Any]], cls: Any, path_json_file: str | Path, **kwargs: Any
 ) -> dict[str, Any]:
     """``PeftConfigMixin.from_json_file`` that gives sealed fields their values back."""
-    return _unsealed(original(cls, path, **kwargs))
+    return _unsealed(original(cls, path_json_file, **kwargs))
 
 
 def seal_adapter(file: Path) -> None:

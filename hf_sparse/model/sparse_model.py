@@ -18,6 +18,7 @@ from typing import Any, SupportsIndex, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..attention.site import start_again
 from ..cache_name import check_one_cache
 from ..functional.arguments import check_flag, check_items, check_number
 from ..functional.rows import in_graph
@@ -112,6 +113,11 @@ class SparseModel:
             update_card(folder, state.config, state.figures, is_adapter=is_adapter)
             if is_adapter:  # else one that lies there is another model's
                 save_adapter_settings(cast(Any, self), folder)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """The model's own; settings that are learned, and that a checkpoint lacks, start where their map says."""
+        cast(Any, super())._init_weights(module)
+        start_again(module)
 
     def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: object, **kwargs: object) -> Any:
         """Refresh the model card before every upload."""

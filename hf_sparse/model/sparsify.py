@@ -28,7 +28,7 @@ from .example import NoExampleError, first_run
 from .forward_guard import bind_again, check_forward, mixed_precision_off
 from .partitioned import whole
 from .sparse_model import SparseModel
-from .state import is_sparse, sparse_config, sparse_state, transformers_model
+from .state import check_named_outputs, is_sparse, sparse_config, sparse_state, transformers_model
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -93,6 +93,8 @@ def sparsify(
     source = source_for(dense, config, fertility, training_fertility)
     with mixed_precision_off(dense), whole(dense.parameters()):
         check_forward(dense)
+        if config.head is not None:
+            check_named_outputs(dense)
         _check_fits(dense, config)
         check_learned(model, dense, config)
         config = _with_temperature(dense, config)

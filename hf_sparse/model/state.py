@@ -315,6 +315,19 @@ def check_parts(model: PreTrainedModel) -> None:
         )
 
 
+def check_named_outputs(model: PreTrainedModel) -> None:
+    """Refuse a model whose configuration asks for tuples.
+
+    Raises:
+        ValueError: it does.
+    """
+    if not getattr(model.config, "return_dict", True):
+        raise ValueError(
+            f"config.return_dict=False makes this {type(model).__name__} return tuples, in which loss and logits have "
+            "no names; set model.config.return_dict = True, and pass return_dict=False in the calls that want a tuple"
+        )
+
+
 def check_whole(model: nn.Module) -> None:
     """Refuse a part of a sparse model: the whole keeps the settings, and would not know of a change.
 

@@ -34,6 +34,8 @@ def _train(original: Callable[..., Any], self: Any, *args: object, **kwargs: obj
     if isinstance(model, PreTrainedModel):
         check_parts(model)
     _check_reference(self)
+    for each in sparse_models(self.model):
+        sparse_state(each).figures.pop("head_coverage", None)  # what calibration promised holds until training
     return original(self, *args, **kwargs)
 
 

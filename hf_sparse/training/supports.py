@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -221,14 +221,20 @@ class SupportCollator:
     def __init__(self, collator: Callable[[list[Row]], dict[str, Any]]) -> None:
         self.collator = collator
 
+    @property
+    def tokenizer(self) -> Any:
+        """That of the other collator, which Trainer saves with the model."""
+        tokenizer: Any = self.collator.tokenizer  # type: ignore[attr-defined]
+        return tokenizer
+
     def __call__(self, features: Sequence[Row]) -> dict[str, Any]:
         """Make a batch; rows without the columns give a batch without them.
 
         Returns:
             The batch of the other collator, with both columns (rows, labels, classes), 0 at padding.
         """
-        batch = self.collator([without_supports(row) for row in features])
-        if all(IDS in row for row in features):
+        batch = self.collator([without_supports(row) if isinstance(row, Mapping) else row for row in features])
+        if all(isinstance(row, Mapping) and IDS in row for row in features):
             sizes = [list(map(len, row[IDS])) for row in features]
             batch[IDS] = _padded([row[IDS] for row in features], sizes, torch.long)
             batch[PROBABILITIES] = _padded([row[PROBABILITIES] for row in features], sizes, torch.float32)

@@ -225,7 +225,13 @@ class SparseTrainer(BucketedTrainer):
         """The price of edges; another object after training was resumed."""
         return next(each for each in self.callback_handler.callbacks if isinstance(each, EdgePrice))
 
-    def compute_loss(self, model: PreTrainedModel, inputs: dict, return_outputs: bool = False, **kwargs: Any) -> Any:
+    def compute_loss(
+        self,
+        model: PreTrainedModel,
+        inputs: dict,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
         """The model's own loss, with what options add to it; counts supports on the way where they will be logged."""
         if model.training and self.args.sparse_label_smoothing:
             inputs = {**inputs, "label_smoothing": self.args.sparse_label_smoothing}
@@ -238,8 +244,8 @@ class SparseTrainer(BucketedTrainer):
                 "concatenate_datasets take the place of torch's classes, Dataset.from_list that of a list), or its "
                 "IterableDataset with features=... in map"
             )
-        run = self._run(model, kwargs.get("num_items_in_batch"))
-        return super().compute_loss(run, inputs, return_outputs, **kwargs)
+        run = self._run(model, num_items_in_batch)
+        return super().compute_loss(run, inputs, return_outputs, num_items_in_batch)
 
     def _run(self, model: PreTrainedModel, num_items: torch.Tensor | int | None) -> Any:
         """``_forward``, with a count of supports on the way where they will be logged."""
@@ -303,10 +309,17 @@ class SparseTrainer(BucketedTrainer):
                 logs |= {"edge_price": self._edge_price.price, "loss_increase": self._edge_price.increase}
         super().log(logs, *args, **kwargs)
 
-    def evaluation_loop(self, *args: object, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
         """Evaluate, with the sparsity on the evaluation data among the metrics."""
         self._sparsity.clear()
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         figures = self._sparsity.take(self.accelerator)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
         if figures:  # for the model card; what calibration promised holds until training

@@ -158,10 +158,8 @@ def _ways(figures: Figures) -> dict[str, dict[str, Any]]:
 def _fitted(settings: dict[str, Any], figures: Figures) -> str:
     learned = "Temperatures and alphas of the heads" + (", and adapters, were" if settings["rank"] else " were")
     alike = ", which was trained by adapters for as many steps" if settings["rank"] else "; no weight was"
-    return (
-        f"{learned} trained for the fewest edges of attention at a loss at most {100 * settings['increase']:g} % above "
-        f"the dense model's{alike}."
-    )
+    bound = f"{100 * settings['increase']:g} % above the dense model's"
+    return f"{learned} trained for the fewest edges of attention at a loss at most {bound}{alike}."
 
 
 def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:

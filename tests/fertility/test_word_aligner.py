@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -202,3 +203,12 @@ def test_wrong_input_is_refused(arguments, options, error, message):
 def test_a_folder_without_an_aligner_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"holds no word aligner: .* are needed"):
         WordAligner.from_pretrained(tmp_path)
+
+
+def test_ids_of_numpy_are_saved_as_numbers(tmp_path):
+    sources, targets = [np.array([5, 6, 7])] * 2, [np.array([1, 2, 3])] * 2
+    aligner = WordAligner.train(sources, targets)
+    expected = WordAligner.train([row.tolist() for row in sources], [row.tolist() for row in targets])
+    aligner.save_pretrained(tmp_path)
+    for each in (aligner, WordAligner.from_pretrained(tmp_path)):
+        assert each.align(sources, targets) == expected.align(sources, targets)

@@ -101,3 +101,17 @@ def test_no_rows_give_no_weights():
     assert entmax(z, 1.5).shape == (0, 2000)
     entmax(z, 1.5).sum().backward()
     assert z.grad.shape == (0, 2000)
+
+
+@pytest.mark.parametrize("num_rows", [2, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_deterministic_algorithms_are_enough(dtype, num_rows):
+    z = (2 * torch.randn(num_rows, 6000, generator=torch.Generator().manual_seed(0))).to(dtype).requires_grad_()
+    expected = entmax(z, 1.5, impl="torch")
+    torch.use_deterministic_algorithms(True)
+    try:
+        p = entmax(z, 1.5, impl="torch")
+        p.square().sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(p, expected)

@@ -162,3 +162,9 @@ def test_auto_gives_a_head_whose_weights_sum_to_about_one(name):
     extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     mass = F.alpha_relu(model(input_ids=ids, **extra, log_probs=False).logits, **settings).sum(-1)
     assert 0.3 < float(mass.median()) < 4
+
+
+def test_the_estimate_does_not_depend_on_the_default_device():
+    expected = [estimate_tau(1.5, size, 8.0) for size in (500, 50_000)]
+    with torch.device("meta"):
+        assert [estimate_tau(1.5, size, 8.0) for size in (500, 50_000)] == expected

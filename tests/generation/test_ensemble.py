@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from peft import PromptTuningConfig, get_peft_model
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
@@ -315,3 +316,10 @@ def test_encoders_that_disagree_on_the_length_are_refused():
     assert JoinedEncoders([Encoder(3), Encoder(3)])().last_hidden_state.shape == (1, 3, 4)
     with pytest.raises(ValueError, match=r"turn one input into different lengths: \[3, 5\]"):
         JoinedEncoders([Encoder(3), Encoder(5)])()
+
+
+def test_a_member_with_a_prompt_is_refused():
+    prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    member = get_peft_model(sparsify(tiny_model("llama", vocab_size=VOCAB), head="entmax15"), prompt)
+    with pytest.raises(ValueError, match="puts a prompt before every input of member 0"):
+        Ensemble([member])

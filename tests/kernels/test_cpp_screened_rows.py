@@ -129,3 +129,13 @@ def test_bfloat16_is_fast_where_torch_may_use_amx(capability, amx, fast, monkeyp
     assert bfloat16_is_fast() == fast
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)  # an older torch
     assert not bfloat16_is_fast()
+
+
+def test_what_rounding_loses_of_tiny_weights_is_bounded_though_its_square_underflows():
+    w = torch.zeros(3, 64)
+    w[0, :32], w[0, 32:] = 2.0**-57 * (1 + 0.99 * 2**-9), 2.0**-57
+    h = torch.full((1, 64), 2.0**54)
+    h[:, 32:] *= -1
+    bias = torch.tensor([0.0, 0.004, 0.003])
+    found = list_candidates(h, w, round_rows(w), bias, 2.0, 1.0, 0.0045, 3)
+    assert 0 in found.columns[0].tolist()

@@ -299,3 +299,9 @@ def test_settings_are_checked_and_change_the_loss():
     assert linear_entmax_loss(hidden, weight, y, 1.5) != linear_entmax_loss(hidden, weight, y, 1.6)
     losses = [linear_alpha_relu_loss(hidden, weight, y, alpha, tau) for alpha, tau in ((1.5, 1), (1.6, 1), (1.5, 2))]
     assert len(set(map(float, losses))) == 3
+
+
+def test_an_integer_weight_is_refused():
+    weight = torch.tensor([[3, 0], [0, 3], [1, 1]])
+    with pytest.raises(TypeError, match=r"weight must be floating-point, was torch.int64"):
+        linear_entmax_loss(torch.randn(3, 2), weight, torch.tensor([0, 1, 2]))

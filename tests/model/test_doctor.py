@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from peft import PromptTuningConfig, get_peft_model
 from tqdm.auto import tqdm
 from transformers import (
     BigBirdConfig,
@@ -229,3 +230,32 @@ def test_a_model_without_weights_is_not_run():
     ):
         with pytest.raises(ValueError, match="this LlamaForCausalLM has no weights, its device is meta; load them"):
             look()
+
+
+@pytest.mark.parametrize(
+    "work", [doctor, lambda model: compare(model, [{"input_ids": tokens()}], attn="entmax15", progress=False)]
+)
+def test_the_very_configuration_stays(work):
+    model = tiny_model("llama")
+    config, generation = model.config, model.generation_config
+    work(model)
+    assert model.config is config
+    assert model.model.config is config
+    assert model.generation_config is generation
+
+
+def test_models_that_return_tuples_and_prompts_are_refused():
+    prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    with pytest.raises(ValueError, match="puts a prompt before every input"):
+        doctor(get_peft_model(tiny_model("llama"), prompt))
+    model = tiny_model("bert")
+    model.config.return_dict = False
+    words = r"config.return_dict=False makes this BertForMaskedLM return tuples"
+    for call in (
+        doctor,
+        lambda model: sparsify(model, head="entmax15"),
+        lambda model: compare(model, [{}], attn="entmax15"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call(model)
+    assert sparsify(model, attn="entmax15")(tokens())[0].shape == (2, 7, 23)

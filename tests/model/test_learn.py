@@ -3,6 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import hf_sparse
 from hf_sparse import calibrate, learn_settings, sparsify, unsparsify
@@ -128,3 +129,20 @@ def test_names_that_no_map_has_are_refused_beside_those_that_one_has():
     for settings in ("alpha", 3):
         with pytest.raises(TypeError, match=r'settings must be a list of names, as \["alpha"\], was'):
             learn_settings(model, settings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_checkpoint_lacks_starts_where_the_map_says(dtype, tmp_path):
+    """Dense weights under a sparse configuration."""
+    attn = {"name": "entmax", "alpha": {"learned": 1.3}, "temperature": {"learned": 0.7}}
+    expected = sparsify(tiny_model("llama").to(dtype), attn=attn)
+    tiny_model("llama").to(dtype).save_pretrained(tmp_path / "dense")
+    expected.save_pretrained(tmp_path / "sparse")
+    config = AutoConfig.from_pretrained(tmp_path / "sparse")
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "dense", config=config, dtype=dtype).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.state_dict().items())
+    with torch.no_grad():
+        expected.model.layers[0].self_attn.sparse_alpha.value += 0.25
+    expected.save_pretrained(tmp_path / "sparse")
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "sparse", dtype=dtype).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.state_dict().items())

@@ -50,11 +50,12 @@ def test_training_goes_on_from_its_last_checkpoint(at, task, tmp_path, monkeypat
         if at is None or len(calls) == at:
             raise Interrupted
 
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+    handle = model.register_forward_pre_hook(stop) if at else None
+    with monkeypatch.context() as patch:
         if at is None:
             patch.setattr(training.shutil, "rmtree", stop)
-        handle = model.register_forward_pre_hook(stop) if at else None
-        task.train(model, tmp_path / "parts", schedule_steps=7)
+        with pytest.raises(Interrupted):
+            task.train(model, tmp_path / "parts", schedule_steps=7)
     if handle is not None:
         handle.remove()
     for step, state in ((8, None), (9, '{"global_step": 9, ')):  # interrupted while they were saved

@@ -17,7 +17,7 @@ from hf_sparse import SparseTrainer, SparseTrainingArguments, raw_scores, sparsi
 from hf_sparse.losses import entmax15_loss
 from hf_sparse.training.labels import counted, shifts_labels
 from tests.sweep.architectures import build
-from tests.tiny_models import spread, tiny_model
+from tests.tiny_models import spread, tiny_model, tokens
 
 
 def xlnet():
@@ -134,3 +134,11 @@ def test_the_log_of_missed_targets_looks_at_the_next_token(tmp_path):
     logs = [log for log in trainer.state.log_history if "head_missed_rate" in log]
     assert logs[-1]["loss"] < 0.05
     assert logs[-1]["head_missed_rate"] == 0
+
+
+def test_labels_of_another_head_alone_ask_nothing_of_the_sparse_one():
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2}
+    model = spread(GPT2DoubleHeadsModel(GPT2Config(vocab_size=23, **sizes))).eval()
+    choices = {"input_ids": tokens()[None], "mc_token_ids": torch.tensor([[3, 3]]), "mc_labels": torch.tensor([1])}
+    expected = model(**choices).mc_loss
+    assert torch.equal(sparsify(model, head="entmax15")(**choices).mc_loss, expected)

@@ -371,3 +371,21 @@ def test_the_step_of_draws_is_that_of_their_distributions(head, fused, tmp_path)
     for mine, reference in zip(model.parameters(), own.parameters()):
         moved = reference if reference.grad is None else reference - 0.1 * reference.grad
         torch.testing.assert_close(mine, moved, rtol=0, atol=1e-6)
+
+
+def test_the_tokenizer_of_a_collator_is_saved_and_rows_may_be_of_any_kind(tmp_path):
+    collator = DataCollatorForSeq2Seq(word_tokenizer())
+    args = arguments(tmp_path, distillation_weight=0.5)
+    data = rows_of_uneven_length()
+    trainer = SparseTrainer(student("llama"), args, collator, data, teacher=tiny_model("llama"))
+    trainer.save_model()
+    assert (tmp_path / "tokenizer.json").exists()
+    ids = [(torch.tensor(row),) for row in tokens().tolist()]
+
+    def joined(rows):
+        stacked = torch.stack([row for (row,) in rows])
+        return {"input_ids": stacked, "labels": stacked}
+
+    trainer = SparseTrainer(student("llama"), args, joined, ids, teacher=tiny_model("llama"))
+    assert not hasattr(trainer.data_collator, "tokenizer")
+    assert trainer.train().training_loss > 0

@@ -572,3 +572,33 @@ def test_the_first_step_does_not_warn(head, tmp_path, caplog):
     warned, log = first_warnings(caplog, tmp_path, head)
     assert not warned
     assert 0 <= log["head_missed_rate"] < 1
+
+
+class ByPosition(SparseTrainer):
+    """Hands Trainer's arguments on by their places."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def evaluation_loop(
+        self, loader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+    ):
+        return super().evaluation_loop(loader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+
+
+def test_overrides_may_hand_arguments_on_by_position(tmp_path):
+    losses = []
+    for trainer_class in (SparseTrainer, ByPosition):
+        model = sparsify(tiny_model("llama"), head="entmax15")
+        trainer = trainer_class(model, arguments(tmp_path), train_dataset=rows_of_uneven_length())
+        losses.append(trainer.train().training_loss)
+        assert "test_head_support" in trainer.evaluate(rows_of_uneven_length(), metric_key_prefix="test")
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("trainer_class", [SparseTrainer, Trainer])
+def test_training_ends_what_calibration_promised(trainer_class, tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    sparse_state(model).figures = {"head_coverage": 0.9, "head_support": 3.0}
+    trainer_class(model, arguments(tmp_path), train_dataset=rows_of_uneven_length()).train()
+    assert sparse_state(model).figures == {"head_support": 3.0}

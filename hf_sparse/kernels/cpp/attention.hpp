@@ -134,10 +134,11 @@ void add_pairs(const Pairs& pairs, const Tile& tile, float* x) {
     const float* from = pairs.at + tile.batch * pairs.batch + tile.head * pairs.head + tile.query * pairs.query;
     for (int64_t j = tile.first; j < tile.end; j++, x += TILE) {
         const float* of_key = from + j * pairs.key;
+        const auto add = [&](int64_t i, float v) { x[i] = v == -INF ? v : x[i] + v; };  // hidden, whatever the key holds
         if (pairs.query == 0)
-            for (int64_t i = 0; i < TILE; i++) x[i] += *of_key;
+            for (int64_t i = 0; i < TILE; i++) add(i, *of_key);
         else
-            for (int64_t i = 0; i < tile.num_queries; i++) x[i] += of_key[i * pairs.query];
+            for (int64_t i = 0; i < tile.num_queries; i++) add(i, of_key[i * pairs.query]);
     }
 }
 

@@ -31,8 +31,9 @@ inline bool round_row(const float* row, int64_t width, BFloat16* rounded, float*
         const float off = row[i] - load_one(rounded + i);
         rest += row[i] * row[i], rest_lost += off * off;
     }
-    *norm = 1.001f * std::sqrt(sum(square) + rest);
-    *lost = 1.001f * std::sqrt(sum(square_lost) + rest_lost);
+    const float least = std::sqrt(static_cast<float>(width)) * 0x1p-63f;  // of entries whose squares underflow
+    *norm = 1.001f * (std::sqrt(sum(square) + rest) + least);
+    *lost = 1.001f * (std::sqrt(sum(square_lost) + rest_lost) + least);
     return *norm < HIGHEST_NORM;
 }
 

@@ -54,8 +54,9 @@ def check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Ten
     given = {"hidden": hidden, "weight": weight, "target": target, **({} if bias is None else {"bias": bias})}
     for name, tensor in given.items():
         check_tensor(name, tensor)
-    if not hidden.is_floating_point():
-        raise TypeError(f"hidden must be floating-point, was {hidden.dtype}")
+    for name, tensor in (("hidden", hidden), ("weight", weight)):
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name} must be floating-point, was {tensor.dtype}")
     if target.is_floating_point():
         raise TypeError(
             f"target must hold class indices (int64), was {target.dtype}; a fused loss takes no soft targets"

@@ -15,6 +15,7 @@ from hf_sparse.attention.backends import _cpp
 from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE, AttentionSite, add_learned
 from hf_sparse.config import MapConfig
+from hf_sparse.kernels import Scores, cpp_attention_forward
 from tests.tiny_models import labelled, tiny_model
 from tests.tolerances import GRADIENT
 
@@ -330,3 +331,19 @@ def test_weights_that_a_module_keeps_silent_about_are_returned_or_refused(name, 
     set_impl(model, "cpp")
     with pytest.raises(ValueError, match="does not return weights, which were asked for"):
         model(**inputs, output_attentions=True)
+
+
+@needs_compiler
+@pytest.mark.parametrize("hidden", [torch.nan, torch.inf])
+@pytest.mark.parametrize("by_query", [False, True])
+def test_a_hidden_key_may_hold_anything(by_query, hidden):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 64, 16, generator=generator) for _ in range(3))
+    mask = torch.ones(1, 1, 64 if by_query else 1, 64, dtype=torch.bool)
+    mask[..., :8] = False
+    if by_query:
+        mask[..., 0, 20:] = False
+    scores = Scores(torch.full((2,), 1.5), 0.0, 0.25, False, None, None, None, mask.expand(1, 1, 64, 64), None)
+    expected = cpp_attention_forward(q, k, v, scores)[0]
+    k[:, :, :8] = hidden
+    assert torch.equal(cpp_attention_forward(q, k, v, scores)[0], expected)
