@@ -33,16 +33,16 @@ def options_case(kind: str, dtype: torch.dtype, num_rows: int, num_classes: int)
         return F.cross_entropy(z, y.to(dtype) if y.is_floating_point() else y, **options)
 
     own = {
-        "softmax": softmax_loss,
         "entmax15": partial(entmax_loss, alpha=1.5),
         "entmax 1.3": partial(entmax_loss, alpha=1.3),
         "alpha-ReLU": partial(alpha_relu_loss, alpha=1.5, tau=3.0),
     }
     ours = impls({name: partial(loss, target=y, **options) for name, loss in own.items()}, {}, {})[0]
+    losses = {"cross_entropy": cross_entropy, "softmax": partial(softmax_loss, target=y, **options), **ours}
     return Case(
         title=f"loss of {kind}, {num_rows} x {num_classes}, {str(dtype).removeprefix('torch.')}",
         baseline="cross_entropy",
-        candidates={name: loss_step(loss, z) for name, loss in {"cross_entropy": cross_entropy, **ours}.items()},
+        candidates={name: loss_step(loss, z) for name, loss in losses.items()},
         rounds=5,
     )
 

@@ -39,9 +39,8 @@ from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from .model import TASKS, Task, evaluate
-from .report import card, condensed, report
+from .report import PARTS, card, condensed, report
 
-PLACES = {"attention": ("attn",), "head": ("head",), "both": ("attn", "head")}
 DENSE = ("dense", "continue")
 WAYS = ("swap", "calibrate", "train", "anneal", "distil", "scratch")
 CURVE_POINTS = 5  # evaluations in a phase of training
@@ -74,7 +73,7 @@ class Conversion(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        check_one_of(self, model=TASKS, place=("none", *PLACES), way=(*DENSE, *WAYS))
+        check_one_of(self, model=TASKS, place=("none", *PARTS), way=(*DENSE, *WAYS))
         if (self.place == "none") != (self.way in DENSE):
             raise ValueError(f"{self.way} does not go with place {self.place}; {' and '.join(DENSE)} are without one")
         check_positive(self, "steps", "conversion_steps", "batch_size", "lr", "layers", "dev_rows", "calibration_rows")
@@ -96,7 +95,7 @@ def runs() -> dict[str, Conversion]:
     return dense | {
         f"{model}-{place}-{way}": Conversion(model=model, place=place, way=way)
         for model in TASKS
-        for place in PLACES
+        for place in PARTS
         for way in WAYS
     }
 
@@ -166,7 +165,7 @@ def made(settings: Conversion, task: Task, folder: Path) -> tuple[PreTrainedMode
     if settings.way == "dense":
         model = task.build(settings.seed)
         return model, trained(model, task, settings, folder)
-    maps = {part: {"name": "entmax", "alpha": settings.alpha} for part in PLACES.get(settings.place, ())}
+    maps = {part: {"name": "entmax", "alpha": settings.alpha} for part in PARTS.get(settings.place, ())}
     if settings.way == "scratch":
         model = hf_sparse.sparsify(task.build(settings.seed), **maps)
         points = trained(model, task, settings, folder)

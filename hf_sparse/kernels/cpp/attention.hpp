@@ -37,7 +37,7 @@ struct AttentionCall {
     float* dsinks;                  // the same shape, or null
     int64_t num_sequences, num_heads, num_key_heads, num_queries, num_keys, head_dim, value_dim;
     int64_t num_parts;              // of the queries, in the backward pass
-    int64_t window;                 // keys that a query sees, 0 for all
+    int64_t window;                 // keys that a query sees, 0 for all; only with causal
     float scaling, softcap;         // softcap 0 for none
     int32_t causal;                 // the last query sees the last key
 };

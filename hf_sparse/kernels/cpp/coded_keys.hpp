@@ -23,7 +23,7 @@ struct CodedCall {
     const float *alpha, *temperature;  // (heads)
     const float* sinks;                // (heads) or null
     int64_t num_sequences, num_heads, num_key_heads, num_queries, num_keys, head_dim, value_dim;
-    int64_t window;                    // keys that a query sees, 0 for all
+    int64_t window;                    // keys that a query sees, 0 for all; only with causal
     int64_t read[3];                   // counted: keys in 8 bits, keys and values as they are
     float scaling, softcap;            // softcap 0 for none
     int32_t causal;                    // the last query sees the last key
