@@ -97,8 +97,8 @@ def detach(model: PreTrainedModel) -> None:
     keep_source(model, None)
     restore_losses(model)
     _remove_sites(model)
-    sparse_parts = [part for part in model.modules() if isinstance(part, SparseModel) and part is not model]
-    for part in (*sparse_parts, model):
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel) and part is not model]
+    for part in (*parts, model):
         for attention in _remove_state(part):
             if attention.config._attn_implementation == attention.sparse:  # else it was chosen since
                 attention.name(attention.dense)
