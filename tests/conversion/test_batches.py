@@ -7,7 +7,8 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from hf_sparse import calibrate, compare, estimate_tau_from_data, sparse_config, sparsify
-from hf_sparse.conversion._batches import _CrossEntropyWatch, as_it_runs, read_batches, scored
+from hf_sparse.conversion._batches import _CrossEntropyWatch, read_batches, scored
+from hf_sparse.model.dry_run import as_it_runs
 from tests.conversion.data import loader
 from tests.model.test_head import scored as by_hand
 from tests.tiny_models import ARCHITECTURES, tiny_model, tokens
