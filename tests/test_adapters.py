@@ -24,7 +24,7 @@ from hf_sparse import SparseTrainer, from_pretrained, is_sparse, save_pretrained
 from hf_sparse.model.saved_config import ADAPTER_SETTINGS
 from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import labelled, tiny_model, tokens
-from tests.training.test_trainer import arguments, rows_of_uneven_length
+from tests.training.runs import arguments, rows_of_uneven_length
 
 LORA = {"target_modules": ["q_proj"], "init_lora_weights": False}
 

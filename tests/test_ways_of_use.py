@@ -38,7 +38,7 @@ from hf_sparse import (
 )
 from hf_sparse.attention import attention_sites, observe
 from tests.tiny_models import BUILD, attentions, labelled, tiny_model, tokens
-from tests.training.test_trainer import arguments
+from tests.training.runs import arguments
 
 BOTH = {"attn": "entmax15", "head": "entmax15"}
 LORA = {"task_type": "CAUSAL_LM", "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
@@ -336,7 +336,7 @@ import torch
 from datasets import Dataset
 from hf_sparse import SparseTrainer, SparseTrainingArguments, sparsify
 from tests.tiny_models import tiny_model
-from tests.training.test_trainer import rows_of_uneven_length, arguments, ROWS
+from tests.training.runs import rows_of_uneven_length, arguments, ROWS
 
 model = sparsify(tiny_model("bart").eval(), attn="entmax15", head="entmax15")
 for module in model.modules():

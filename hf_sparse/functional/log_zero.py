@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .rows import by_chunks, is_transformed, row_by_row, upcast
+from .rows import by_chunks, upcast, writes_rows
 
 # The highest floor; they go down to twice this value. The exponential underflows to 0 from -104 on.
 LOG_ZERO = -1e4
@@ -25,8 +25,7 @@ def log_or_floor(p: Tensor, z: Tensor) -> Tensor:
         p: (..., V) distributions, float32 or float64.
         z: the scores (..., V) they were made from, of the same dtype.
     """
-    with_graph = torch.is_grad_enabled() and (p.requires_grad or z.requires_grad)
-    if row_by_row(z) and not with_graph and not is_transformed(p, z):
+    if writes_rows(p, z):
         return by_chunks(_write_log_or_floor, p, z)
     floor = (z - z.amax(-1, keepdim=True)).clamp_(min=LOG_ZERO).add_(LOG_ZERO)
     return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log_(), floor)

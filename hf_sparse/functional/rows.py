@@ -111,6 +111,12 @@ def row_by_row(x: Tensor) -> bool:
     return x.device.type == "cpu" and not in_graph()
 
 
+def writes_rows(*tensors: Tensor) -> bool:
+    """Whether a result may be written ``by_chunks``: nothing differentiates the tensors, and ``row_by_row``."""
+    differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return row_by_row(tensors[0]) and not differentiated and not is_transformed(*tensors)
+
+
 def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None = None) -> Tensor:
     """``write(*tensors, out)`` for a cache-sized number of rows at a time; out, shaped as the first tensor if None."""
     flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]

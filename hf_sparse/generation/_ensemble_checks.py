@@ -8,7 +8,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..functional.arguments import check_type
 from ..functional.head_weight import num_classes
-from ..model.state import prompt_adapter
 from .inputs import start_token
 
 
@@ -49,21 +48,6 @@ def check_members(models: Sequence[PreTrainedModel]) -> None:
                     f"members of an ensemble must share their vocabulary and kind, but {name} is {first} for member 0 "
                     f"({type(models[0]).__name__}) and {value_of(model)} for member {number} ({type(model).__name__})"
                 )
-
-
-def check_prompts(members: Sequence[object]) -> None:
-    """Refuse members whose adapter is a prompt, of which the model inside knows nothing.
-
-    Raises:
-        ValueError: one of them.
-    """
-    for number, member in enumerate(members):
-        adapter = prompt_adapter(member)
-        if adapter is not None:
-            raise ValueError(
-                f"{adapter} puts a prompt before every input of member {number}, which would not be there in an "
-                "ensemble; give a member without it, or with an adapter in its weights"
-            )
 
 
 def check_tokenizers(tokenizers: Sequence[PreTrainedTokenizerBase], num_members: int) -> None:

@@ -26,10 +26,11 @@ from ..config import MapConfig, SparseConfig
 from ..functional.head_weight import num_classes
 from ..functional.rows import accumulation_dtype
 from ..model.decoding import check_verified
+from ..model.dry_run import as_it_runs
 from ..model.kept_support import KeptSupport
 from ..model.screened_generation import SCREENED
-from ..model.state import SparseState, is_sparse, set_state, sparse_config, transformers_model
-from ._ensemble_checks import check_members, check_prompts, check_tokenizers
+from ..model.state import SparseState, is_sparse, set_state, sparse_config
+from ._ensemble_checks import check_members, check_tokenizers
 from ._ensemble_parts import JoinedEncoders, join_caches, split_caches, split_states
 from .inputs import start_token
 
@@ -88,9 +89,7 @@ class Ensemble(PreTrainedModel, GenerationMixin):
     ) -> None:
         if not isinstance(members, Iterable):
             raise TypeError(f"members must be models, was {members!r}")
-        members = list(members)
-        models = [transformers_model(member) for member in members]
-        check_prompts(members)
+        models = [as_it_runs(member) for member in members]
         check_members(models)
         if tokenizers is not None:
             check_tokenizers(tokenizers, len(models))

@@ -14,8 +14,8 @@ from ..functional.newton import dtype_for, exponent_of, power
 from ..functional.rows import accumulation_dtype, is_transformed, upcast
 from ..kernels import ReluSupports, relu_supports
 from ._cpp_loss import with_cpp_gradient
+from ._row_terms import target_scores
 from ._support_gradient import SupportLoss, SupportWeights
-from ._targets import target_scores
 
 
 def relu_mass(z: Tensor, alpha: float, tau: float) -> Tensor:

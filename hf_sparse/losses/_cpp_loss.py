@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..functional.newton import exponent_of
 from ..kernels import ReluSupports, Supports, write_crowded, write_rows
-from ._targets import differentiable_gradient
+from ._row_terms import differentiable_gradient
 
 
 class _CppLoss(torch.autograd.Function):

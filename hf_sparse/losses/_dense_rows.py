@@ -9,7 +9,7 @@ from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import SOFTMAX_BELOW, dtype_for, exponent_of, near_softmax, power, solve_crowded
 from ..functional.rows import accumulation_dtype, upcast
 from ._alpha_relu_support import relu_loss_from_mass
-from ._targets import differentiable_gradient, from_conjugate, weighted
+from ._row_terms import differentiable_gradient, from_conjugate, weighted
 
 # Entries of a few rows for each thread: a megabyte of them.
 _FEW = 1 << 18

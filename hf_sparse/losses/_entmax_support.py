@@ -15,8 +15,8 @@ from ..functional.newton import exponent_of, power
 from ..functional.rows import accumulation_dtype
 from ..kernels import Supports, entmax_supports
 from ._cpp_loss import with_cpp_gradient
+from ._row_terms import from_conjugate
 from ._support_gradient import SupportLoss, SupportWeights
-from ._targets import from_conjugate
 
 
 def entmax_row_supports(z: Tensor, alpha: float, impl: str = "torch") -> Supports:

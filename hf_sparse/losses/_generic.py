@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..functional import SparseMap
 from ..functional.rows import upcast
-from ._targets import MapSettings, score_gradient, target_scores
+from ._row_terms import score_gradient, target_scores
+from ._targets import MapSettings
 
 
 def _distributions(y: Tensor, p: Tensor) -> Tensor:

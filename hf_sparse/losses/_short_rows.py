@@ -8,7 +8,7 @@ from torch import Tensor
 from ..functional.newton import exponent_of
 from ..functional.rows import upcast
 from ..kernels import entmax_residuals
-from ._targets import differentiable_gradient, from_conjugate, weighted
+from ._row_terms import differentiable_gradient, from_conjugate, weighted
 
 
 class _ShortRows(torch.autograd.Function):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..functional.rows import upcast
 from ..kernels import softmax_log_sums, write_softmax
-from ._targets import score_gradient
+from ._row_terms import score_gradient
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..functional.newton import exponent_of
 from ..kernels import triton_loss_gradients, triton_solve
 from ._alpha_relu_support import relu_loss_from_mass
-from ._targets import differentiable_gradient, from_conjugate
+from ._row_terms import differentiable_gradient, from_conjugate
 
 
 class _TritonLoss(torch.autograd.Function):

@@ -223,8 +223,8 @@ def as_it_runs(model: nn.Module) -> PreTrainedModel:
     adapter = prompt_adapter(model)
     if adapter is not None:
         raise ValueError(
-            f"{adapter} puts a prompt before every input, which would not be there while this "
-            f"{type(inner).__name__} is measured; give the model before get_peft_model"
+            f"{adapter} puts a prompt before every input, which would not be there, since the {type(inner).__name__} "
+            "inside runs by itself; give the model before get_peft_model"
         )
     check_weights(inner)
     check_named_outputs(inner)

@@ -12,7 +12,7 @@ from hf_sparse.cache_name import CACHE
 from hf_sparse.config import MapConfig, SparseConfig
 from hf_sparse.functional.score_transforms import length_scale
 from tests.tiny_models import attentions, labelled, tiny_model, tokens
-from tests.training.test_trainer import arguments
+from tests.training.runs import arguments
 
 ADAPTIVE = {"name": "entmax15", "delta": 0.7, "beta": {"learned": 0.4}, "gamma": {"learned": 1.3}}
 SCALABLE_SOFTMAX = {"name": "softmax", "delta": 0.0, "beta": 0.8}

@@ -13,7 +13,7 @@ from hf_sparse.attention import observe
 from hf_sparse.cache_name import CACHE
 from tests.tiny_models import labelled, tiny_model, tokens
 from tests.tolerances import GRADIENT
-from tests.training.test_trainer import arguments, rows_of_uneven_length
+from tests.training.runs import arguments, rows_of_uneven_length
 
 pytestmark = pytest.mark.slow
 needs_compiler = pytest.mark.skipif(

@@ -21,7 +21,7 @@ from hf_sparse.model.attach import change_settings
 from hf_sparse.model.lazy_logits import LinearLogits
 from tests.reference import entmax_by_bisection
 from tests.tiny_models import labelled, tiny_model, tokens
-from tests.training.test_trainer import arguments, rows_of_uneven_length
+from tests.training.runs import arguments, rows_of_uneven_length
 
 T = 2.5
 

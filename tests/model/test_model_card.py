@@ -15,7 +15,7 @@ from hf_sparse.config import SparseConfig
 from hf_sparse.model.model_card import sparsity_section, update_card
 from tests.conversion.data import loader
 from tests.tiny_models import tiny_model
-from tests.training.test_trainer import arguments, rows_of_uneven_length
+from tests.training.runs import arguments, rows_of_uneven_length
 
 MINE = "---\nlicense: mit\ntags:\n- mine\n---\n# My model\n\nMy own words.\n"
 BOTH = {"attn": "entmax15", "head": {"name": "alpha_relu", "tau": 0.25}}

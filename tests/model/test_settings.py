@@ -12,7 +12,7 @@ from hf_sparse import SparseTrainer, from_pretrained, save_pretrained, sparse_co
 from hf_sparse.attention import attention_sites
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import attentions, labelled, tiny_model, tokens
-from tests.training.test_trainer import arguments
+from tests.training.runs import arguments
 
 LEARNED = {"name": "entmax", "alpha": {"learned": 1.3}}
 

@@ -20,7 +20,7 @@ from hf_sparse import (
 from hf_sparse.functional import entmax
 from hf_sparse.losses import entmax_loss
 from tests.tiny_models import tiny_model, tokens
-from tests.training.test_trainer import arguments, rows_of_uneven_length
+from tests.training.runs import arguments, rows_of_uneven_length
 
 
 class Watch(TrainerCallback):

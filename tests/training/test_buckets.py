@@ -7,7 +7,7 @@ from datasets import Dataset
 from hf_sparse import SparseTrainer, from_pretrained, sparsify
 from hf_sparse.training import BucketedTrainer, LengthBuckets
 from tests.tiny_models import tiny_model, tokens
-from tests.training.test_trainer import arguments, largest_change
+from tests.training.runs import arguments, largest_change
 
 LENGTHS = torch.randint(1, 60, (1013,), generator=torch.Generator().manual_seed(0)).tolist()
 

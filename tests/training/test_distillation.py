@@ -13,7 +13,7 @@ from hf_sparse import AnnealingCallback, SparseTrainer, is_sparse, sparse_config
 from hf_sparse.model.state import dense_attention
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import labelled, tiny_model, tokens
-from tests.training.test_trainer import arguments, largest_change, rows_of_uneven_length
+from tests.training.runs import arguments, largest_change, rows_of_uneven_length
 
 BOTH = {"attn": "entmax15", "head": "entmax15"}
 

@@ -23,8 +23,8 @@ from hf_sparse import SparseTrainer, learn_settings, sparsify
 from hf_sparse.attention.soft_edges import soft_edges
 from hf_sparse.training.edge_budget import GAIN, MEMORY, PRICES, RATE, EdgeBudget, EdgePrice
 from tests.tiny_models import tiny_model, tokens
+from tests.training.runs import ROWS, arguments, heard, largest_change, sounds
 from tests.training.test_distillation import no_dropout, scored
-from tests.training.test_trainer import ROWS, arguments, heard, largest_change, sounds
 
 LLAMA = {"attn": "entmax15"}
 

@@ -28,8 +28,8 @@ from hf_sparse import (
 from hf_sparse.model.lazy_logits import LinearLogits
 from hf_sparse.training.supports import IDS, PROBABILITIES, SupportCollator, Supports, _padded, check_positions
 from tests.tiny_models import tiny_model, tokens
+from tests.training.runs import ROWS, arguments, largest_change, rows_of_uneven_length
 from tests.training.test_distillation import entmax15_reference, scored, student
-from tests.training.test_trainer import ROWS, arguments, largest_change, rows_of_uneven_length
 from tests.word_tokenizer import word_tokenizer
 
 NARROW = {"name": "entmax15", "temperature": 2.0}

@@ -7,8 +7,8 @@ from hf_sparse import SparseTrainer, SparseTrainingArguments, sparsify, unsparsi
 from hf_sparse.functional import sparsemax
 from hf_sparse.losses import sparsemax_loss
 from tests.tiny_models import tiny_model
+from tests.training.runs import arguments, largest_change, rows_of_uneven_length
 from tests.training.test_distillation import no_dropout, scored
-from tests.training.test_trainer import arguments, largest_change, rows_of_uneven_length
 
 
 def sharp(name, head="sparsemax", **settings):

@@ -20,7 +20,7 @@ from tests.attention.sequential.models import (
     without_dropout,
 )
 from tests.tiny_models import SEQ2SEQS, labelled, tiny_model, tokens
-from tests.training.test_trainer import arguments
+from tests.training.runs import arguments
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

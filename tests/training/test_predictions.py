@@ -1,0 +1,102 @@
+"""What trainers predict and measure with a sparse head: its distribution, or texts from it."""
+
+import pytest
+import torch
+from peft import LoraConfig, PeftMixedModel
+from torch import nn
+from transformers import (
+    Seq2SeqTrainer,
+    Trainer,
+)
+
+from hf_sparse import (
+    SparseSeq2SeqTrainer,
+    SparseTrainer,
+    log_probabilities,
+    probabilities,
+    raw_scores,
+    sparsify,
+)
+from hf_sparse.model.state import sparse_state
+from tests.tiny_models import tiny_model
+from tests.training.runs import ROWS, arguments, rows_of_uneven_length
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, Seq2SeqTrainer, SparseTrainer, SparseSeq2SeqTrainer])
+@pytest.mark.parametrize("name", ["llama", "bert", "bart"])
+def test_metrics_and_predictions_read_the_sparse_distribution(name, trainer_class, tmp_path):
+    model = sparsify(tiny_model(name), attn="entmax15", head="entmax15")
+    data = rows_of_uneven_length()
+    with torch.no_grad(), log_probabilities(model):
+        batch = data.with_format("torch")[:]
+        expected = model(input_ids=batch["input_ids"], labels=batch["labels"])
+    read = []
+
+    def nll(prediction):
+        logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+        read.append(torch.as_tensor(logits))
+        return {"possible": float((read[-1].softmax(-1) > 0).double().mean())}
+
+    trainer = trainer_class(model, arguments(tmp_path), eval_dataset=data, compute_metrics=nll)
+    metrics = trainer.evaluate()
+    assert metrics["eval_possible"] == pytest.approx(float((expected.logits.exp() > 0).double().mean()), abs=1e-6)
+    assert 0 < metrics["eval_possible"] < 1
+    assert metrics["eval_loss"] == pytest.approx(float(expected.loss), rel=1e-5)
+    torch.testing.assert_close(read[0], expected.logits, rtol=1e-4, atol=1e-4)
+    with raw_scores(model):
+        trainer.predict(data)
+    torch.testing.assert_close(probabilities(model, read[1]), expected.logits.exp(), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(read[0], read[1])
+
+
+class Wrapper(nn.Module):
+    """A user's own module around a language model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, labels=None):
+        output = self.model(input_ids=input_ids, labels=labels)
+        return {"loss": output.loss, "logits": output.logits}
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [Wrapper, lambda model: PeftMixedModel(model, LoraConfig(target_modules=["q_proj"]), adapter_name="first")],
+    ids=["own", "mixed"],
+)
+def test_metrics_of_a_wrapped_model_read_the_sparse_distribution(wrapped, tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15").eval()
+    data, seen = rows_of_uneven_length(), []
+    trainer = Trainer(wrapped(model), arguments(tmp_path), compute_metrics=lambda found: seen.append(found) or {})
+    trainer.evaluate(data)
+    with torch.no_grad():
+        expected = model(torch.tensor(data["input_ids"])).logits
+    torch.testing.assert_close(torch.tensor(seen[0].predictions), expected)
+    assert bool((expected.softmax(-1) == 0).any())
+
+
+def test_prediction_by_generation_works(tmp_path):
+    model = sparsify(tiny_model("bart"), attn="entmax15", head="entmax15")
+    model.generation_config.max_length = 5
+    args = arguments(tmp_path, predict_with_generate=True)
+    output = SparseSeq2SeqTrainer(model, args).predict(rows_of_uneven_length())
+    assert output.predictions.shape == (ROWS, 5)
+    assert isinstance(SparseSeq2SeqTrainer(model, args), Seq2SeqTrainer)
+    with pytest.raises(ValueError, match=r"predict_with_generate=True needs .*: use SparseSeq2SeqTrainer, or set"):
+        SparseTrainer(model, args)
+
+
+def test_an_evaluation_by_generation_tells_the_sparsity_at_the_labels(tmp_path):
+    seen = []
+    for generated in (False, True):
+        model = sparsify(tiny_model("bart"), attn="entmax15", head="entmax15")
+        model.generation_config.max_length = 5
+        args = arguments(tmp_path, predict_with_generate=generated)
+        trainer = SparseSeq2SeqTrainer(model, args, compute_metrics=lambda _: {})
+        metrics = trainer.evaluate(rows_of_uneven_length())
+        seen.append(sparse_state(model).figures)
+        assert {f"eval_{name}" for name in seen[-1]} <= set(metrics)
+    assert {"head_support", "head_missed_rate", "attention_support"} <= set(seen[1])
+    assert seen[1] == pytest.approx(seen[0])
