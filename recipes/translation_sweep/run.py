@@ -127,7 +127,8 @@ def runs() -> dict[str, Sweep]:
         made[f"cross-sparsehourglass-{q:g}"] = Sweep(attention={"cross": {"name": "sparsehourglass", "q": q}})
     made["output-entmax15"] = Sweep(head=output(1.5))
     made["output-sparsemax"] = Sweep(head=output(2))
-    made |= {f"en-de-{name}": dataclasses.replace(made[name], reverse=True) for name in [*both, "output-alpha_relu"]}
+    reversed_too = [*both, "output-entmax15", "output-alpha_relu"]
+    made |= {f"en-de-{name}": dataclasses.replace(made[name], reverse=True) for name in reversed_too}
     made |= {f"output-{alpha:g}": Sweep(head=output(alpha), attention=within(1.5)) for alpha in (1, 1.33, 2)}
     made |= {f"attention-{alpha:g}": Sweep(head=output(1.5), attention=within(alpha)) for alpha in (1.33, 2)}
     made["en-de-output-1.33"] = dataclasses.replace(made["output-1.33"], reverse=True)
