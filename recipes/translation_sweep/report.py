@@ -17,10 +17,11 @@ from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
 from ..translation.data import sides
 from .pictures import draw
 
-RESULT, MULTI30K, CONVERGED, HALF, BEAMS, DROPOUT, TRIALS, TEMPERATURES = (
+RESULT, LONGER_SCENES, MULTI30K, CONVERGED, HALF, BEAMS, DROPOUT, TRIALS, TEMPERATURES = (
     f"recipes/translation_sweep/results/{name}.json"
     for name in (
         "scenes",
+        "scenes_longer",
         "multi30k",
         "multi30k_converged",
         "multi30k_half",
@@ -328,12 +329,22 @@ def with_temperature(config: Any) -> str:
 @block
 def sweep_relu() -> str:
     """alpha-ReLU: thresholds, accuracy early and late in training, and the sum of its weights; means over seeds."""
+    return _relu_table(selected("output-alpha_relu", "output-alpha_relu-*", "en-de-output-alpha_relu"))
+
+
+@block
+def sweep_relu_longer() -> str:
+    """The same for longer training."""
+    records = selected("*", result=LONGER_SCENES)
+    return f"{_relu_table(records)}\n\n{records[0]['settings']['steps']:,} steps. {environment.origin(records)}"
+
+
+def _relu_table(selection: Sequence[Record]) -> str:
     lines = [
         "| run | tau | right next tokens at a quarter | at a half | at the end | BLEU | sum of the weights |",
         "|---|---|---|---|---|---|---|",
     ]
-    found = by_run(selected("output-alpha_relu", "output-alpha_relu-*", "en-de-output-alpha_relu"))
-    for name, records in found.items():
+    for name, records in by_run(selection).items():
         seeds = [record["figures"] for record in records]
         figures, bleu = mean_of(seeds), over_seeds([each["bleu"] for each in seeds], ".2f")
         sums, accuracies = figures["head_sum"], [f"{point['accuracy']:.1%}" for point in figures["curve"][1:]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ._outcome import Figures, NotRun, Outcome, figures_of, listed, seeds_of
+from ._outcome import Figures, NotRun, Outcome, figures_of, listed, runs, seeds_of
 
 RESULTS = "recipes/translation_sweep/results"
-EMBEDDED = f"{RESULTS}/scenes.json"
+EMBEDDED, LONGER = (f"{RESULTS}/{name}.json" for name in ("scenes", "scenes_longer"))
 # The longest training first.
 STUDIES = {
     "Multi30k, 15 epochs": f"{RESULTS}/multi30k_converged.json",
@@ -189,13 +189,17 @@ def threshold_grows() -> Outcome:
 
 
 def tau_hardly_matters() -> Outcome:
-    """Compare BLEU over tau."""
-    found = [figures for name, figures in figures_of(EMBEDDED).items() if _is_tau_run(name)]
-    bleu = {float(figures["config"]["head"]["tau"]): figures["bleu"] for figures in found}
-    if len(bleu) < 3:
-        raise NotRun("output-alpha_relu-tau-*")
-    text = listed({f"tau {tau:.2g}:": value for tau, value in sorted(bleu.items())}, ".1f")
-    return Outcome(text, max(bleu.values()) - min(bleu.values()) < 2)
+    """Compare BLEU over tau, in short training and after longer training, which decides."""
+    texts, spread = [], 0.0
+    for path in (EMBEDDED, LONGER):
+        found = [figures for name, figures in figures_of(path).items() if _is_tau_run(name)]
+        bleu = {float(figures["config"]["head"]["tau"]): figures["bleu"] for figures in found}
+        if len(bleu) < 3:
+            raise NotRun("output-alpha_relu-tau-*")
+        shown = listed({f"tau {tau:.2g}:": value for tau, value in sorted(bleu.items())}, ".1f")
+        texts.append(f"after {runs(path)[0]['settings']['steps']:,} steps {shown}")
+        spread = max(bleu.values()) - min(bleu.values())
+    return Outcome("; ".join(texts), spread < 2)
 
 
 def _is_tau_run(name: str) -> bool:
