@@ -19,7 +19,8 @@ from .attention import attention_sites
 from .conversion import calibrate, compare
 from .conversion.text_file import text_batches
 from .demo import Playground, launch_demo
-from .hub import check_target, from_pretrained, loading_class, save_pretrained
+from .files import check_target
+from .hub import from_pretrained, loading_class, save_pretrained
 from .model import doctor, is_sparse, sparse_config, sparsify, unsparsify
 from .model.saved_config import block_of
 from .program import program_of
@@ -104,7 +105,11 @@ def _sparse(options: argparse.Namespace) -> PreTrainedModel:
     """The model of the call, made sparse, or as it was saved sparse where no map is given; it can be saved."""
     check_target(options.out)
     model = _load(options.model)
-    if options.attn is None and options.head is None and is_sparse(model):
+    if is_sparse(model):
+        if options.attn is not None or options.head is not None:
+            raise ValueError(
+                f"{options.model} is sparse already: leave --attn and --head out, or give the dense model"
+            )
         return model
     _say(f"making {type(model).__name__} sparse")
     return sparsify(model, options.attn, options.head)
@@ -112,6 +117,8 @@ def _sparse(options: argparse.Namespace) -> PreTrainedModel:
 
 def _load(path: str) -> Any:
     _say(f"reading {path}")
+    if _is_saved(path, ["adapter_config.json"]):
+        return from_pretrained(path)
     try:
         config = AutoConfig.from_pretrained(path)
     except (AttributeError, TypeError) as error:  # JSON, but no object

@@ -76,7 +76,11 @@ class MapConfig:
         unknown = [key for key in given if key not in known]
         if unknown:
             allowed = ", ".join(map(repr, [*known, *(["coverage"] if role != "head" else [])]))
-            raise ValueError(f"{role}: {sparse_map.name} does not take {unknown[0]!r}; its settings are: {allowed}")
+            base = underlying(sparse_map.name, {})[0]
+            instead = f', or take "{base}"' if unknown[0] in get_map(base).settings else ""
+            raise ValueError(
+                f"{role}: {sparse_map.name} does not take {unknown[0]!r}; its settings are: {allowed}{instead}"
+            )
         attention = role != "head"
         settings = {
             key: parse_value(setting, f"{role}: {key}", given.get(key, setting.default), attention)
@@ -317,7 +321,7 @@ class AttentionRule:
 
 
 def _names_for_attention() -> list[str]:
-    return sorted(name for name, known in MAPS.items() if known.weighs_attention)
+    return sorted(name for name, known in MAPS.items() if known.any_scores)
 
 
 def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None) -> Iterable[str]:
@@ -349,8 +353,6 @@ def _map_problems(map_config: MapConfig) -> Iterable[str]:
     fit = ", ".join(map(repr, _names_for_attention()))
     if not sparse_map.any_scores:
         yield f"{name} does not take scores of any sign; for attention choose one of {fit}"
-    elif not sparse_map.weighs_attention:
-        yield f"weights of {name} do not sum to one; for attention choose one of {fit}"
     if map_config.map_settings.get("tau") == "auto":
         yield f'tau="auto" is estimated from the weights of a head; for attention give {name} a number'
 

@@ -19,7 +19,7 @@ from .model.peft_guard import OF_PEFT
 from .model.saved_config import block_of, check_adapter
 from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
-from .model.trainer_guard import LATE
+from .model.trainer_guard import OF_TRAINER
 from .model.trl_guard import OF_TRL
 
 __all__ = ["PATCHES", "install", "uninstall"]
@@ -150,7 +150,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "zero.",
     ),
     *OF_BATCHING,
-    *LATE,
+    *OF_TRAINER,
     *OF_PEFT,
     *OF_TRL,
     *OF_HARNESS,

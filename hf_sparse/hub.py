@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +16,8 @@ from .attention.find import find_sites, through_interface
 from .attention.interface import NAME
 from .config import SparseConfig
 from .fertility.source import SOURCE_FILES, load_source, saved_source
-from .model.attach import attach, change_settings
+from .files import check_path, complete_files
+from .model.attach import attach
 from .model.model_card import update_card
 from .model.saved_config import (
     ADAPTER_SETTINGS,
@@ -33,7 +31,7 @@ from .model.saved_config import (
     where_on_hub,
 )
 from .model.sparse_model import SparseModel
-from .model.sparsify import kind_problems, layer_problems, sparsify
+from .model.sparsify import kind_problems, layer_problems
 from .model.state import SparseState, is_sparse, sparse_config, sparse_state
 
 __all__ = ["from_pretrained", "save_pretrained"]
@@ -58,7 +56,7 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
             ``output_attentions=True``, which belongs into a call of the model.
         TypeError: ``auto_class`` is not a class.
     """
-    _check_path(path)
+    check_path(path)
     if kwargs.get("output_attentions"):
         raise ValueError("output_attentions=True goes with a call of the model: model(..., output_attentions=True)")
     if found_file(path, "adapter_config.json", kwargs) is not None:
@@ -93,7 +91,7 @@ def save_pretrained(
         ValueError: the model is not sparse, or ``path`` is a file.
     """
     config = sparse_config(model)
-    _check_path(path)
+    check_path(path)
     if figures is None:
         figures = sparse_state(model).figures
     if not kwargs.get("is_main_process", True):
@@ -121,58 +119,6 @@ def _figures_in_cards(state: SparseState, figures: Mapping[str, float]) -> Itera
         state.figures = before
 
 
-@contextmanager
-def complete_files(path: Path) -> Iterator[Path]:
-    """A folder to fill, whose files are moved into ``path`` once the block has run through, and only then.
-
-    Args:
-        path: a folder, or a link to one; made where there is none. Its own files stay, but for those of the same
-            names and the weights that the new ones replace: a reader would take old shards for a part of the model.
-
-    Raises:
-        ValueError: ``path`` is a file.
-    """
-    check_target(path)
-    target = path.resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # In the folder, where it exists: it may be a disk of its own, or its parent closed to us.
-    near = target if target.is_dir() else target.parent
-    with tempfile.TemporaryDirectory(dir=near, prefix=f".{target.name}-") as temporary:
-        folder = Path(temporary)
-        yield folder
-        written = [file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file()]
-        target.mkdir(exist_ok=True)
-        for name in written:
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(folder / name, target / name)
-        for stale in _stale_weights(target, {name.name for name in written if name.parent == Path()}):
-            stale.unlink()
-
-
-def check_target(path: str | Path) -> None:
-    """Refuse a path where no folder can be.
-
-    Raises:
-        TypeError: no path.
-        ValueError: ``path`` is a file.
-    """
-    _check_path(path)
-    target = Path(path).resolve()
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"{path} is a file; give the path of a folder to save the model in")
-
-
-# model.safetensors, model-00001-of-00002.safetensors and model.safetensors.index.json are weights of one model.
-_WEIGHTS = re.compile(r"(.+?)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
-
-
-def _stale_weights(folder: Path, written: set[str]) -> list[Path]:
-    """Files of an earlier save whose weights those in ``written`` replace."""
-    replaced = {found[1] for found in map(_WEIGHTS.fullmatch, written) if found}
-    names = {file.name: _WEIGHTS.fullmatch(file.name) for file in folder.iterdir() if file.is_file()}
-    return [folder / name for name, found in names.items() if found and found[1] in replaced and name not in written]
-
-
 def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> Any:
     saved = found_file(path, ADAPTER_SETTINGS, kwargs)
     if saved is None:
@@ -197,13 +143,9 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     base, *info = _base_of_adapter(base_path, auto_class, settings, of_base)
     config = settings.config
     if not is_sparse(base):
-        source = load_source(*(found_file(path, name, kwargs) for name in SOURCE_FILES))
-        plain = config.to_dict()
-        asked = {role: plain[role] for role in ("attn", "head", "fused_loss")}
-        if source is not None:
-            asked |= {"fertility": source.source, "training_fertility": source.while_training}
-        sparsify(base, **asked)
-        change_settings(base, config)  # the scale of its loss too, which ``sparsify`` does not ask for
+        for problem in _saved_problems(base, config):
+            raise ValueError(f"the adapter {path} is not for {base_path}: {problem}")
+        attach(base, config, load_source(*(found_file(path, name, kwargs) for name in SOURCE_FILES)))
     elif sparse_config(base) != config:
         raise ValueError(
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
@@ -260,11 +202,6 @@ def _loaded(loading: Any, path: str | Path, kwargs: dict[str, Any]) -> tuple[Any
         kwargs.pop("code_revision", None)  # of Auto classes, which look for the code; here it is
     loaded = loading.from_pretrained(path, **kwargs)
     return loaded if isinstance(loaded, tuple) else (loaded,)
-
-
-def _check_path(path: object) -> None:
-    if not isinstance(path, str | os.PathLike) or not str(path):
-        raise TypeError(f"path must be that of a folder, or a Hub id, was {path!r}")
 
 
 def loading_class(given: Any, config: PreTrainedConfig) -> Any:

@@ -9,16 +9,28 @@ import pytest
 import torch
 from peft import (
     AdaptionPromptConfig,
+    CartridgeConfig,
     CPTConfig,
+    LoKrConfig,
     LoraConfig,
     PeftConfig,
     PeftMixedModel,
     PeftModel,
     PrefixTuningConfig,
+    ShadowConfig,
+    XLoraConfig,
+    compose_cartridge_adapters,
     get_peft_model,
+    save_as_lora,
 )
 from peft.utils.hotswap import hotswap_adapter
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PerceiverConfig,
+    PerceiverForMaskedLM,
+    Trainer,
+)
 
 from hf_sparse import SparseTrainer, from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.model.saved_config import ADAPTER_SETTINGS
@@ -283,3 +295,87 @@ def test_an_adapter_added_to_a_sparse_model_is_not_loaded_into_another(tmp_path)
     base.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     base.save_pretrained(tmp_path / "dense")
     AutoModelForCausalLM.from_pretrained(tmp_path / "dense")
+
+
+def several(attn, *names):
+    model = sparsify(tiny_model("llama"), attn=attn)
+    adapter = LoraConfig(task_type="CAUSAL_LM", **LORA)
+    model = get_peft_model(model, adapter, names[0])
+    for name in names[1:]:
+        model.add_adapter(name, adapter)
+    return model
+
+
+def test_settings_are_written_beside_the_adapters_that_are_saved_and_no_others(tmp_path):
+    several("entmax15", "one", "two").save_pretrained(tmp_path)
+    before = (tmp_path / "one" / ADAPTER_SETTINGS).read_text()
+    several("sparsemax", "one", "two").save_pretrained(tmp_path, selected_adapters=["two"])
+    assert (tmp_path / "one" / ADAPTER_SETTINGS).read_text() == before
+    assert "sparsemax" in (tmp_path / "two" / ADAPTER_SETTINGS).read_text()
+
+
+def test_a_process_that_is_not_the_main_one_leaves_the_settings_of_an_adapter(tmp_path):
+    several("entmax15", "default").save_pretrained(tmp_path)
+    before = (tmp_path / ADAPTER_SETTINGS).read_text()
+    several("sparsemax", "default").save_pretrained(tmp_path, is_main_process=False)
+    assert (tmp_path / ADAPTER_SETTINGS).read_text() == before
+
+
+def test_an_adapter_around_a_model_that_was_given_an_example_comes_back(tmp_path):
+    config = PerceiverConfig(vocab_size=23, d_model=16, d_latents=16, num_latents=4, num_self_attends_per_block=1)
+    PerceiverForMaskedLM(config).save_pretrained(tmp_path / "base")
+    base, inputs = PerceiverForMaskedLM.from_pretrained(tmp_path / "base"), {"inputs": tokens()}
+    sparsify(base, attn="entmax15", example=inputs)
+    model = get_peft_model(base, LoraConfig(target_modules=["query"], init_lora_weights=False)).eval()
+    model.save_pretrained(tmp_path / "adapter")
+    assert torch.equal(from_pretrained(tmp_path / "adapter")(**inputs).logits, model(**inputs).logits)
+
+
+def test_an_adapter_that_becomes_lora_keeps_its_maps(base, tmp_path):
+    model = sparsify(AutoModelForCausalLM.from_pretrained(base), attn="entmax15")
+    adapter = get_peft_model(model, LoKrConfig(target_modules=["q_proj"], r=4, init_weights=False))
+    save_as_lora(tmp_path / "lora", adapter, rank=4)
+    assert sparse_config(from_pretrained(tmp_path / "lora")) == sparse_config(model)
+    with pytest.raises(ValueError, match="this LlamaForCausalLM is dense: load the adapter with"):
+        PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "lora")
+
+
+def test_a_mixture_takes_experts_of_its_own_maps_alone(base, tmp_path):
+    adapted(base).save_pretrained(tmp_path / "expert")
+
+    def mixture(model):
+        model.config.use_cache = False
+        config = XLoraConfig(
+            task_type="CAUSAL_LM", hidden_size=32, xlora_depth=1, adapters={"0": str(tmp_path / "expert")}
+        )
+        return get_peft_model(model, config)
+
+    with pytest.raises(ValueError, match="this LlamaForCausalLM is dense: load the adapter with"):
+        mixture(AutoModelForCausalLM.from_pretrained(base))
+    assert is_sparse(mixture(sparsify(AutoModelForCausalLM.from_pretrained(base), attn="entmax15")))
+
+
+def test_cartridges_of_one_model_are_composed_with_its_maps(base, tmp_path):
+    def cartridge(name, attn):
+        model = AutoModelForCausalLM.from_pretrained(base)
+        config = CartridgeConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+        get_peft_model(sparsify(model, attn=attn) if attn else model, config).save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    one, two = cartridge("one", "entmax15"), cartridge("two", "entmax15")
+    compose_cartridge_adapters([one, two], output_path=tmp_path / "both")
+    assert sparse_config(from_pretrained(tmp_path / "both")).map_names == ["entmax15"]
+    assert json.loads((tmp_path / "both" / "adapter_config.json").read_text())["peft_type"] != "CARTRIDGE"
+    with pytest.raises(
+        ValueError, match=r"trained under maps that differ, .*entmax15.*, softmax: compose those of one"
+    ):
+        compose_cartridge_adapters([one, cartridge("dense", None)], output_path=tmp_path / "mixed")
+    assert not (tmp_path / "mixed").exists()
+
+
+def test_a_network_beside_the_model_is_refused():
+    config = ShadowConfig(task_type="CAUSAL_LM")
+    with pytest.raises(ValueError, match=r"Shadow copies layers of this LlamaForCausalLM .*: use another adapter"):
+        get_peft_model(sparsify(tiny_model("llama"), head="entmax15"), config)
+    with pytest.raises(ValueError, match=r"Shadow copies layers of this LlamaForCausalLM .*: use another adapter"):
+        sparsify(get_peft_model(tiny_model("llama"), config), attn="entmax15")

@@ -9,6 +9,7 @@ from importlib.resources import files
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 import hf_sparse
@@ -124,6 +125,8 @@ def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(de
         (["convert", "{listed}", "{out}", "--attn", "entmax15"], "config.json of {listed} is no configuration"),
         (["convert", "{unnamed}", "{out}", "--attn", "entmax15"], "architectures was ['NoSuch']"),
         (["calibrate", "{dense}", "{empty}", "--attn", "entmax15", "--data", "{missing}"], "empty is a file; give"),
+        (["convert", "{sparse}", "{out}", "--attn", "sparsemax"], "{sparse} is sparse already: leave --attn and"),
+        (["doctor", "{adapter}"], "{adapter} holds an adapter without hf_sparse.json"),
     ],
 )
 def test_what_the_functions_refuse_ends_with_their_message(arguments, message, dense, tmp_path, capsys):
@@ -133,7 +136,10 @@ def test_what_the_functions_refuse_ends_with_their_message(arguments, message, d
         if file == "pytorch_model.bin":
             (tmp_path / folder / "model.safetensors").unlink()
         (tmp_path / folder / file).write_text(text)
-    paths = {name: str(tmp_path / name) for name in ("dense", "out", "empty", "missing", *DAMAGED)}
+        hf_sparse.sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path / "sparse")
+    get_peft_model(tiny_model("llama"), LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    places = ("dense", "sparse", "adapter", "out", "empty", "missing", *DAMAGED)
+    paths = {name: str(tmp_path / name) for name in places}
     with pytest.raises(SystemExit) as stopped:
         main([paths.get(word.strip("{}"), word) if word.endswith("}") else word for word in arguments])
     assert stopped.value.code == 2

@@ -29,7 +29,7 @@ def _formula(known: SparseMap) -> str:
 
 
 def _attention(known: SparseMap) -> str:
-    if not known.weighs_attention:
+    if not known.any_scores:
         return "no"
     if known.bounds is not None:
         return "cross-attention and decoders"

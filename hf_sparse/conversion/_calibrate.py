@@ -24,7 +24,7 @@ from ..model.audit import audit
 from ..model.dry_run import as_it_runs, eager_evaluation
 from ..model.state import check_whole, is_sparse, sparse_config, sparse_state
 from ._batches import Answer, Batch, answer, has_labels, on_device, read_batches, split
-from ._closeness import MEASURES
+from ._closeness import check_measure
 from ._fit import ALPHAS, cheapest, levels_of, share_of_edges
 from ._fit_head import Goal, fit_head, for_classes, for_coverage
 from ._head_rows import HeadRows, entry_temperature
@@ -112,7 +112,10 @@ def calibrate(
     fit, judged = split(batches)
     own = {site.path: site.map_config for _, site in attention_sites(sparse)}
     if edges is not None and all(each is None or each.name == "softmax" for each in own.values()):
-        raise ValueError("edges is for attention, and this model's is dense; call sparsify(model, attn='entmax15')")
+        raise ValueError(
+            "edges is for attention, and this model's is dense: call unsparsify(model), then sparsify(model, "
+            "attn=...) with the head that it has"
+        )
     passes = len(fit) * (1 + bool(own and config.head)) + len(judged) * (4 * bool(own) + 2 * bool(config.head))
     with eager_evaluation(sparse), tqdm(total=passes, desc="calibrate", disable=not progress) as bar:
         judge = Judge(sparse, judged, measure, eps, bar.update)
@@ -137,7 +140,8 @@ def _check_maps(maps: Iterable[MapConfig]) -> None:
     for map_config in maps:
         if "temperature" in map_config.learned:
             raise ValueError(
-                'a temperature of attention is learned; make the model sparse without temperature="learned"'
+                "a temperature of attention is learned, where calibrate would fix it: calibrate first, then call "
+                "learn_settings(model)"
             )
         if map_config.is_constrained:
             raise ValueError(
@@ -152,7 +156,7 @@ def _check_maps(maps: Iterable[MapConfig]) -> None:
 
 
 def _check(edges: float | None, goal: Goal, measure: str, max_seconds: float | None, eps: float) -> None:
-    check_number("eps", eps, "> 0 and finite", lambda eps: 0 < eps < math.inf)
+    check_measure(measure, eps)
     if edges is not None:
         check_number("edges", edges, "in (0, 1], or None", lambda edges: 0 < edges <= 1)
     if goal.coverage is not None:
@@ -161,8 +165,6 @@ def _check(edges: float | None, goal: Goal, measure: str, max_seconds: float | N
         check_number("classes", goal.classes, ">= 1 and finite, or None", lambda classes: 1 <= classes < math.inf)
     if max_seconds is not None:
         check_number("max_seconds", max_seconds, "> 0, or None", lambda seconds: seconds > 0)
-    if measure not in MEASURES:
-        raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, was {measure!r}")
 
 
 @dataclass

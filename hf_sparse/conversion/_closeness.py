@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
 
+from ..functional.arguments import check_number
 from ..metrics import jensen_shannon
 
 # Share of the uniform distribution that is mixed in where zeros would cost without end.
@@ -41,6 +43,18 @@ DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "js": partial(jensen_shannon, reduction="none"),
 }
 MEASURES = ("auto", *DIVERGENCES, "states")
+
+
+def check_measure(measure: object, eps: object) -> None:
+    """Refuse a measure of another name, and a share of the uniform distribution that is none.
+
+    Raises:
+        ValueError: one of the two.
+        TypeError: ``eps`` is no number.
+    """
+    check_number("eps", eps, "> 0 and finite", lambda eps: 0 < eps < math.inf)
+    if measure not in MEASURES:
+        raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, was {measure!r}")
 
 
 def lost_variance(h: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -21,7 +20,7 @@ from ..model.sparse_model import SparseModel
 from ..model.sparsify import sparsify, unsparsify
 from ..model.state import sparse_config
 from ._batches import Answer, Batch, answer, on_device, read_batches, split
-from ._closeness import MEASURES
+from ._closeness import check_measure
 from ._fit import fit_temperatures
 from ._fit_head import fit_head
 from ._head_rows import HeadRows
@@ -75,15 +74,13 @@ def compare(
             measure that does not fit the model's output; and what ``sparsify`` refuses.
         TypeError: a loader that does not yield mappings.
 
-    Cost: two forward passes over three quarters of the batches, and sixteen over the others.
+    Cost: two forward passes over three quarters of the batches, and at most fifteen over the others.
     """
     dense_model: Any = as_it_runs(model)
     if isinstance(dense_model, SparseModel):
         raise ValueError(f"this {type(dense_model).__name__} is sparse already; call unsparsify(model) first")
     check_number("budget", budget, ">= 0", lambda budget: budget >= 0)
-    check_number("eps", eps, "> 0 and finite", lambda eps: 0 < eps < math.inf)
-    if measure not in MEASURES:
-        raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, was {measure!r}")
+    check_measure(measure, eps)
     batches = read_batches(dataloader, max_batches)
     with ExitStack() as undo:
         undo.enter_context(kept_configs(dense_model))

@@ -52,8 +52,9 @@ class Goal:
         own = None if head is None else alpha_of(head)
         if own is None or own <= 1:
             raise ValueError(
-                "coverage and classes choose alpha and temperature of a head of the entmax family; this one is "
-                f"{'softmax' if head is None else head.name}: call sparsify(model, head='entmax15')"
+                "coverage and classes choose alpha and temperature of a head of the entmax family with alpha above 1; "
+                f"this one is {'softmax' if head is None else head.to_dict()}: call unsparsify(model), then "
+                "sparsify(model, head='entmax15') with the attention that it has"
             )
         return tuple(sorted({*HEAD_ALPHAS, own})) if fit_alpha else (own,)
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..functional.arguments import check_count, check_sentences
+from ..functional.arguments import between, check_count, check_number, check_pairs, check_sentences
 from ._expectation import TENSIONS, Dictionary, best_tension, expectation
 from ._links import CandidateLinks
 
@@ -188,8 +188,7 @@ def _vocabulary(sentences: Iterable[Iterable[Word]], start: int) -> dict[Word, i
 
 def _check_sentences(sources: Sequence[Sequence[Word]], targets: Sequence[Sequence[Word]], verb: str) -> None:
     """Raise unless the sentences pair up and are split into words; ``verb`` completes "no sentences to"."""
-    if len(sources) != len(targets):
-        raise ValueError(f"sources and targets must pair up, were {len(sources)} and {len(targets)} sentences")
+    check_pairs("sources", sources, "targets", targets)
     if len(sources) == 0:
         raise ValueError(f"no sentences to {verb}")
     check_sentences("sources", sources)
@@ -198,9 +197,6 @@ def _check_sentences(sources: Sequence[Sequence[Word]], targets: Sequence[Sequen
 
 def _check_settings(iterations: int, null: float, tension: float, concentration: float) -> None:
     check_count("iterations", iterations)
-    if not 0 < null < 1:
-        raise ValueError(f"null must be in (0, 1), was {null}")
-    if not TENSIONS[0] <= tension <= TENSIONS[1]:
-        raise ValueError(f"tension must be in [{TENSIONS[0]}, {TENSIONS[1]:g}], was {tension}")
-    if not concentration >= 0:
-        raise ValueError(f"concentration must be at least 0, was {concentration}")
+    check_number("null", null, "in (0, 1)", lambda null: 0 < null < 1)
+    check_number("tension", tension, *between(*TENSIONS))
+    check_number("concentration", concentration, "at least 0", lambda concentration: concentration >= 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 
+from ..functional.arguments import check_pairs
 from .aligner import Links
 
 
@@ -25,8 +26,7 @@ def fertility_counts(links: Sequence[Links], lengths: Sequence[int]) -> list[lis
     >>> fertility_counts([[(0, 0), (2, 1), (2, 2)]], [3])
     [[1, 0, 2]]
     """
-    if len(links) != len(lengths):
-        raise ValueError(f"links and lengths must pair up, were {len(links)} and {len(lengths)}")
+    check_pairs("links", links, "lengths", lengths)
     counts = [[0] * length for length in lengths]
     for number, (sentence, row) in enumerate(zip(links, counts)):
         for source, _ in set(sentence):
@@ -44,8 +44,7 @@ def check_counts(input_ids: Sequence[Sequence[int]], counts: Sequence[Sequence[i
         TypeError: a count that is no whole number.
     """
     tokens, counted = [len(row) for row in input_ids], [len(row) for row in counts]
-    if len(tokens) != len(counted):
-        raise ValueError(f"input_ids and counts must pair up, were {len(tokens)} and {len(counted)} sentences")
+    check_pairs("input_ids", tokens, "counts", counted)
     for number, (wanted, given) in enumerate(zip(tokens, counted)):
         if wanted != given:
             raise ValueError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
 
-from ..functional.arguments import check_count
+from ..functional.arguments import check_count, check_number
 from .counts import check_counts
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ class FertilityPredictor(nn.Module):
         if not type(model).__name__.endswith("ForTokenClassification"):
             raise TypeError(f"model must be a token classification model, was {type(model).__name__}")
         constant = getattr(model.config, "fertility_constant", 1.0) if constant is None else constant
-        if not constant >= 0:
-            raise ValueError(f"constant must be at least 0, was {constant}")
+        check_number("constant", constant, "at least 0", lambda constant: constant >= 0)
         model.config.fertility_constant = float(constant)
         self.model = model
 

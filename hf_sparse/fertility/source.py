@@ -13,17 +13,17 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from ..config import SparseConfig
+from ..functional.bounds import SOURCE_WORDS
 from ..settings import Fixed, SettingValue
 from .guided import GuidedFertility
 from .predictor import FertilityPredictor
 
 FertilitySource: TypeAlias = "FertilityPredictor | GuidedFertility"
 
-# The words of the setting ``fertility`` that stand for a source, and the class that each needs.
-SOURCES: dict[str, type[FertilityPredictor] | type[GuidedFertility]] = {
-    "predicted": FertilityPredictor,
-    "guided": GuidedFertility,
-}
+# The class that each word for a source needs.
+SOURCES: dict[str, type[FertilityPredictor] | type[GuidedFertility]] = dict(
+    zip(SOURCE_WORDS, (FertilityPredictor, GuidedFertility), strict=True)
+)
 # Saved beside an adapter, whose base is not saved with it: the record of the source, and its weights.
 SOURCE_FILES = ("hf_sparse_fertility.json", "hf_sparse_fertility.safetensors")
 _NAME = "sparse_fertility"

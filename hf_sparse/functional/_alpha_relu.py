@@ -71,7 +71,6 @@ register(
         unnormalized_negentropy,
         settings={"alpha": RELU_ALPHA, "tau": Setting.between(-_TAU, _TAU, default="auto", words=("auto",))},
         normalized=False,
-        unnormalized_attention=True,
         elementwise=True,
         shift_invariant=False,
     )

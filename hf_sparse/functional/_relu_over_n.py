@@ -42,7 +42,6 @@ register(
         relu_over_n,
         None,
         normalized=False,
-        unnormalized_attention=True,
         elementwise=True,
         shift_invariant=False,
     )

@@ -56,7 +56,6 @@ register(
         None,
         settings={"bias": BIAS},
         normalized=False,
-        unnormalized_attention=True,
         elementwise=True,
         shift_invariant=False,
     )

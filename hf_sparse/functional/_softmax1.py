@@ -40,4 +40,4 @@ def softmax1(z: Tensor, dim: int = -1) -> Tensor:
     return map_rows(rows, z, dim)
 
 
-register(SparseMap("softmax1", softmax1, None, normalized=False, unnormalized_attention=True, shift_invariant=False))
+register(SparseMap("softmax1", softmax1, None, normalized=False, shift_invariant=False))

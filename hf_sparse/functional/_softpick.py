@@ -47,4 +47,4 @@ def softpick(z: Tensor, dim: int = -1) -> Tensor:
     return map_rows(rows, z, dim)
 
 
-register(SparseMap("softpick", softpick, None, normalized=False, unnormalized_attention=True, shift_invariant=False))
+register(SparseMap("softpick", softpick, None, normalized=False, shift_invariant=False))

@@ -41,7 +41,6 @@ register(
         squared_relu_over_n,
         None,
         normalized=False,
-        unnormalized_attention=True,
         elementwise=True,
         shift_invariant=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sized
 from numbers import Integral, Real
 
 import torch
@@ -46,6 +46,16 @@ def check_number(name: str, value: object, allowed: str, holds: Callable[[float]
         raise TypeError(f"{name} must be {allowed}, was {value!r}")
     if not holds(float(value)):
         raise ValueError(f"{name} must be {allowed}, was {value}")
+
+
+def check_pairs(name: str, one: Sized, other_name: str, other: Sized) -> None:
+    """Refuse two collections that do not have as many entries.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if len(one) != len(other):
+        raise ValueError(f"{name} and {other_name} must pair up, were {len(one)} and {len(other)}")
 
 
 def between(low: float, high: float) -> tuple[str, Callable[[float], bool]]:

@@ -21,8 +21,10 @@ def _identity(x: Tensor) -> Tensor:
     return x
 
 
+# Words for a fertility that the model works out from its source.
+SOURCE_WORDS = ("predicted", "guided")
 CREDIT: dict[str, Setting] = {
-    "fertility": Setting.between(0, 1e6, default=2.0, words=("given", "predicted", "guided")),
+    "fertility": Setting.between(0, 1e6, default=2.0, words=("given", *SOURCE_WORDS)),
     "exhaustion": Setting.between(0, 1e6, default=0.0),
     "sink": Setting(True, "True or False", None),
     "sink_score": Setting.between(-1e6, 1e6, default=0.0, from_real=_identity, to_real=_identity),

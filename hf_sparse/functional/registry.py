@@ -25,7 +25,8 @@ class Setting:
         allowed: the range in words, for error messages ("must be ``allowed``").
         holds: whether a number lies in the range; None for a setting that is True or False.
         words: accepted in place of a number: ``"auto"`` (``sparsify`` works it out from the model), ``"given"`` (it
-            comes with every call), ``"predicted"`` and ``"guided"`` (the model works it out from its input).
+            comes with every call), ``"predicted"`` and ``"guided"`` (the model works it out from its input),
+            ``"length"`` (it follows the number of keys).
         from_real: for a setting that can be learned, a map from the real numbers onto its range.
         to_real: the inverse of ``from_real``.
     """
@@ -113,7 +114,6 @@ class SparseMap:
             gradient of a function, or is for attention only.
         settings: the settings of the function, by name.
         normalized: whether the weights sum to one.
-        unnormalized_attention: whether it may weigh attention though its weights do not sum to one.
         elementwise: whether a weight depends on its own score and on the number of scores alone. No other score, and
             no sink, takes anything from it.
         shift_invariant: whether adding a constant to all scores leaves the weights as they are.
@@ -130,18 +130,12 @@ class SparseMap:
     regularizer: Callable[..., Tensor] | None
     settings: Mapping[str, Setting] = field(default_factory=dict)
     normalized: bool = True
-    unnormalized_attention: bool = False
     elementwise: bool = False
     shift_invariant: bool = True
     any_scores: bool = True
     same_as: tuple[str, Mapping[str, float]] | None = None
     as_entmax: Callable[..., tuple[Tensor, float]] | None = None
     bounds: UpperBounds | None = None
-
-    @property
-    def weighs_attention(self) -> bool:
-        """Whether it may weigh attention."""
-        return self.any_scores and (self.normalized or self.unnormalized_attention)
 
     @property
     def attention_only(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from ..functional.arguments import check_tensor
+from ..functional.arguments import check_pairs, check_tensor
 
 # Links (source position, target position) of one sentence pair; a tensor (links, 2) is one, as ``nonzero`` gives it.
 Alignment: TypeAlias = Iterable[tuple[int, int]] | Tensor
@@ -165,8 +165,7 @@ def _paired(
         TypeError: a link that is no pair of whole numbers.
         ValueError: corpora of different length, or a negative position.
     """
-    if len(predictions) != len(references):
-        raise ValueError(f"predictions and references must pair up, were {len(predictions)} and {len(references)}")
+    check_pairs("predictions", predictions, "references", references)
     return _sets("prediction", predictions), _sets("reference", references)
 
 

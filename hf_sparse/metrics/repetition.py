@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..functional.arguments import check_count, check_sentences
+from ..functional.arguments import check_count, check_pairs, check_sentences
 
 
 def rep_score(
@@ -59,8 +59,7 @@ def rep_score(
 
 def _check_corpora(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
     """Refuse corpora of different length, and sentences that are no words."""
-    if len(predictions) != len(references):
-        raise ValueError(f"predictions and references must pair up, were {len(predictions)} and {len(references)}")
+    check_pairs("predictions", predictions, "references", references)
     check_sentences("predictions", predictions)
     check_sentences("references", references)
 

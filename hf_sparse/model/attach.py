@@ -127,8 +127,9 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
         site.map_config = config.attention(site.kind, site.layer)
     if config != state.config:
         state.figures = {}
+    added = _added_tags(inner, state)
     state.settings, state.target = config, None
-    inner.model_tags = tags(state.dense_tags, config)
+    inner.model_tags = [*tags(state.dense_tags, config), *added]
     for part, of_part, _ in _parts(inner, state, sites):
         own = state_of(part)
         assert own is not None
@@ -247,11 +248,18 @@ def _remove_state(model: PreTrainedModel) -> list[PartAttention]:
         return []
     if isinstance(model, SparseModel):
         change_class(cast(nn.Module, model), type(model)._dense_class)
+    added = _added_tags(model, state)
     vars(model).pop("model_tags", None)
-    if state.dense_tags is not None:
-        model.model_tags = state.dense_tags
+    if state.dense_tags is not None or added:
+        model.model_tags = [*(state.dense_tags or ()), *added]
     set_state(model, None)
     return state.attention
+
+
+def _added_tags(model: PreTrainedModel, state: SparseState) -> list[str]:
+    """The tags that somebody gave a model since it is sparse."""
+    own = tags(state.dense_tags, state.settings)
+    return [tag for tag in model.model_tags or () if tag not in own]
 
 
 def _remove_sites(model: nn.Module) -> None:

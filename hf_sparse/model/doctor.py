@@ -91,7 +91,7 @@ def doctor(
         ValueError: the model is sparse already or has no weights, its configuration asks for tuples, an adapter around
             it is a prompt, or no input can be made up.
 
-    Cost: about ten forward calls on two short rows.
+    Cost: about thirty forward calls on two short rows.
     """
     dense = as_it_runs(model)
     if isinstance(dense, SparseModel):

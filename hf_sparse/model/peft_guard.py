@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from ..fertility.source import save_source
 from .patch import Patch
-from .saved_config import ADAPTER_SETTINGS, check_adapter, check_layers
+from .saved_config import ADAPTER_SETTINGS, AdapterSettings, check_adapter, check_layers
 from .seal import read_sealed_adapter, seal_adapter
 from .state import sparse_config, state_of, transformers_model
+
+_SHADOW = (
+    "PEFT's Shadow copies layers of this {} into a network of its own, whose attention and loss would not follow "
+    "those of a sparse model: use another adapter"
+)
 
 
 def save_adapter_settings(model: PreTrainedModel, folder: Path) -> None:
@@ -69,6 +76,56 @@ def _cpt_forward(original: Callable[..., Any], self: Any, *args: object, **kwarg
     return original(self, *args, **kwargs)
 
 
+def _save_as_lora(original: Callable[..., None], path: Any, model: Any, *args: object, **kwargs: Any) -> None:
+    original(path, model, *args, **kwargs)
+    if state_of(model) is not None:
+        save_adapter_settings(transformers_model(model), Path(path))
+
+
+def _load_into_xlora(
+    original: Callable[..., None], lora_model: Any, adapter_name: str, model_id: Any, *args: object, **kwargs: Any
+) -> None:
+    check_adapter(lora_model.model, model_id, kwargs)
+    original(lora_model, adapter_name, model_id, *args, **kwargs)
+
+
+def _compose_cartridges(
+    original: Callable[..., None], adapter_paths: Any, *args: object, output_path: Any, **kwargs: Any
+) -> None:
+    saved = [Path(path) / ADAPTER_SETTINGS for path in adapter_paths]
+    configs = [AdapterSettings.read(file).config if file.exists() else None for file in saved]
+    if any(config != configs[0] for config in configs):
+        under = ", ".join("softmax" if config is None else str(config.to_dict()) for config in configs)
+        raise ValueError(f"these adapters were trained under maps that differ, {under}: compose those of one model")
+    original(adapter_paths, *args, output_path=output_path, **kwargs)
+    if configs and configs[0] is not None:
+        shutil.copy(saved[0], output_path)
+        seal_adapter(Path(output_path) / "adapter_config.json")
+
+
+def check_no_shadow(model: nn.Module) -> None:
+    """Refuse a model with a Shadow adapter, which would not follow the maps of the model.
+
+    Raises:
+        ValueError: it has one.
+    """
+    tuner = getattr(model, "base_model", None)
+    if hasattr(tuner, "shadow_backbone"):
+        raise ValueError(_SHADOW.format(type(transformers_model(model)).__name__))
+
+
+def _shadow_hook(original: Callable[..., None], self: Any, model: Any, *args: object, **kwargs: object) -> None:
+    if state_of(model) is not None:
+        raise ValueError(_SHADOW.format(type(model).__name__))
+    original(self, model, *args, **kwargs)
+
+
+def _wherever(name: str, replacement: Callable[..., None], *owners: str) -> tuple[Patch, ...]:
+    """Patches of one function in all modules that hold it under its name."""
+    reason = "It writes an adapter past PeftModel.save_pretrained, without the maps."
+    return tuple(Patch(owner, name, replacement, reason=reason, after="peft") for owner in owners)
+
+
 _NO_OTHER = "An adapter that was trained in a sparse model is not loaded into another."
 
 OF_PEFT = (
@@ -96,5 +153,23 @@ OF_PEFT = (
         _cpt_forward,
         reason="It puts a dense loss in the place of that of a sparse head.",
         after="peft",
+    ),
+    *_wherever(
+        "save_as_lora", _save_as_lora, "peft", "peft.tuners", "peft.tuners.lora", "peft.tuners.lora.conversion"
+    ),
+    *_wherever("compose_cartridge_adapters", _compose_cartridges, "peft", "peft.tuners.cartridge.utils"),
+    Patch(
+        "peft.tuners.xlora.model",
+        "_load_adapter_into_lora_model",
+        _load_into_xlora,
+        reason=_NO_OTHER,
+        after="peft.tuners.xlora.model",
+    ),
+    Patch(
+        "peft.tuners.shadow.model:ShadowModel",
+        "_pre_injection_hook",
+        _shadow_hook,
+        reason="Its network has maps of its own, which nothing here would change or save.",
+        after="peft.tuners.shadow.model",
     ),
 )

@@ -27,6 +27,7 @@ from .dry_run import DryRun, input_device
 from .example import NoExampleError, first_run
 from .forward_guard import bind_again, check_forward, mixed_precision_off
 from .partitioned import whole
+from .peft_guard import check_no_shadow
 from .sparse_model import SparseModel
 from .state import check_named_outputs, is_sparse, sparse_config, sparse_state, transformers_model
 
@@ -89,6 +90,7 @@ def sparsify(
             f"this {type(dense).__name__} is sparse already ({sparse_config(dense).to_dict()}); "
             "call unsparsify(model) first, in an ensemble on each of its members"
         )
+    check_no_shadow(model)
     config = SparseConfig.parse(attn, head, fused_loss)
     source = source_for(dense, config, fertility, training_fertility)
     with mixed_precision_off(dense), whole(dense.parameters()):
@@ -120,7 +122,7 @@ def unsparsify(model: Model) -> Model:
         model: what ``sparsify`` returned.
 
     Raises:
-        ValueError: the model is not sparse, or something wraps its forward.
+        ValueError: the model is not sparse, is a part of a sparse one, or something wraps its forward.
         TypeError: not a Transformers model.
     """
     sparse = transformers_model(model)
@@ -299,7 +301,8 @@ def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
             total = getattr(model.config, "num_hidden_layers", None) or 0
             note = f" (of {total}: layers that share a module count once, layers without attention not at all)"
             count = f"{layers} of them{note if total > layers else ''}"
-            yield f"attn[{kind!r}] lists {listed} layers, {type(model).__name__} has {count}"
+            entries = "1 layer" if listed == 1 else f"{listed} layers"
+            yield f"attn[{kind!r}] lists {entries}, {type(model).__name__} has {count}"
 
 
 def check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..attention.inline import divert, restore
+from ..attention.site import attention_sites
 from ..config import MapConfig, SparseConfig
 from ..functional.log_zero import sum_to_one
 from ..functional.rows import check_scores, upcast
@@ -311,8 +312,15 @@ def check_parts(model: PreTrainedModel) -> None:
         raise ValueError(
             f"{path!r} in this {type(model).__name__} is sparse by itself, and the whole would be trained and "
             f"saved as a dense model: keep sparse_config(model.{path}).to_dict(), unsparsify(model.{path}), then "
-            "sparsify the whole model with these settings"
+            f"sparsify the whole model with these maps{_for_kinds(model.get_submodule(path))}"
         )
+
+
+def _for_kinds(part: nn.Module) -> str:
+    """How the whole takes the maps of a part, whose kinds of attention it may have others besides."""
+    kinds = sorted({site.kind for _, site in attention_sites(part)})
+    named = ", ".join(f"{kind!r}: ..." for kind in kinds)
+    return f", for the kinds of attention that the part has: attn={{{named}}}" if kinds else ""
 
 
 def check_named_outputs(model: PreTrainedModel) -> None:
@@ -339,8 +347,8 @@ def check_whole(model: nn.Module) -> None:
         name = type(transformers_model(model)).__name__
         raise ValueError(
             f"this {name} is a part of a sparse {state.whole}, which keeps and saves the settings: give the whole; or "
-            f"unsparsify it, sparsify this {name} alone, and in the end sparsify the whole with the settings that "
-            "sparse_config(part).to_dict() has then"
+            f"unsparsify the whole, sparsify this {name} alone, and in the end sparsify the whole with the maps that "
+            f"sparse_config(part).to_dict() has then{_for_kinds(transformers_model(model))}"
         )
 
 

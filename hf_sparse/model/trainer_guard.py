@@ -41,7 +41,9 @@ def _train(original: Callable[..., Any], self: Any, *args: object, **kwargs: obj
 
 def _check_reference(trainer: Any) -> None:
     """Refuse a reference under other maps: at the first step policy and reference must agree."""
-    reference, state = getattr(trainer, "ref_model", None), state_of(trainer.model)
+    # The teacher of trainers that distil a model into itself is that model, loaded once more.
+    name = "teacher_model" if hasattr(trainer.args, "teacher_model_kind") else "ref_model"
+    reference, state = getattr(trainer, name, None), state_of(trainer.model)
     if reference is None or state is None or _changes_maps(trainer):
         return
     of_reference = state_of(trainer.accelerator.unwrap_model(reference))
@@ -92,7 +94,7 @@ def _trained_settings(checkpoint: Path) -> SparseConfig | None:
     return SparseConfig.from_dict(block)
 
 
-LATE = (
+OF_TRAINER = (
     Patch(
         "transformers:Trainer",
         "train",

@@ -211,9 +211,10 @@ def _moved(
     family = map_config.spelled_out if "alpha" in starts else map_config
     known = [*family.map_settings, "temperature"]
     if starts is SOFTMAX and family.name != "entmax":
+        moves = next(name for name in known if family.value(name).numbers)
         raise ValueError(
             f"{role}: {map_config.name} does not begin at softmax; say what moves and from where, as in "
-            f'{role[:4]}={{"{known[0]}": ...}}, or give only the other of attn and head'
+            f'{role[:4]}={{"{moves}": ...}}, or give only the other of attn and head'
         )
     _check_known(map_config, family, known, starts, role)
     moved = {name: _between(start, family.value(name), share) for name, start in starts.items()}

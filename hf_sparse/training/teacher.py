@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..functional.head_weight import num_classes
 from ..model.dry_run import quiet_evaluation
-from ..model.example import example_inputs
+from ..model.example import NoExampleError, first_run
 from ..model.state import dense_attention, dense_head, is_sparse, transformers_model
 
 
@@ -69,7 +69,13 @@ def check_own_teacher(model: PreTrainedModel, argument: str) -> None:
         ValueError: part of what is trained reaches the dense output.
     """
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    inputs = example_inputs(transformers_model(model))
+    try:
+        inputs, _ = first_run(transformers_model(model), None)
+    except NoExampleError as error:
+        raise ValueError(
+            f"{argument} needs a teacher: whether the model can teach itself is tried on made-up input, and there is "
+            "none for this one; pass teacher=... (the dense model)"
+        ) from error
     with quiet_evaluation(model), torch.enable_grad(), as_own_teacher(model):
         total = model(**inputs).logits.sum()
     gradients = torch.autograd.grad(total, list(trained.values()), allow_unused=True) if total.requires_grad else ()

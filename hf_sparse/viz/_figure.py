@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._file import picture_file, write_whole
+from ..files import write_whole
+from ._file import picture_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

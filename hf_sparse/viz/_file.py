@@ -1,9 +1,7 @@
-"""Files of pictures and pages: refused before anything is drawn, and written as a whole or not at all."""
+"""Names of files of pictures and pages: refused before anything is drawn."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 SUFFIXES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
@@ -32,12 +30,3 @@ def picture_file(path: str | Path) -> Path:
     if file.suffix.lower() not in SUFFIXES or file.stem == file.suffix:
         raise ValueError(f"path must be the name of a picture that ends in {', '.join(SUFFIXES)}, was {str(path)!r}")
     return check_folder(file)
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a file beside the one it replaces, and put it in its place once it is complete."""
-    target = file.resolve()
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
-        complete = Path(folder) / target.name
-        complete.write_bytes(content)
-        os.replace(complete, target)

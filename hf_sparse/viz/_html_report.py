@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..files import write_whole
 from ..functional.arguments import check_text
 from ..generation import certify, enumerate_support, hypothesis_tree, step_supports
 from ..generation.forced import beginning
@@ -16,7 +17,7 @@ from ..generation.inputs import encode, head_map
 from ..generation.labels import token_labels
 from ..model.state import sparse_config
 from ._attention_maps import attention_maps
-from ._file import check_folder, write_whole
+from ._file import check_folder
 from ._page import attention_section, deletions_section, hypotheses_section, page, steps_section
 
 

@@ -67,7 +67,8 @@ def hypotheses_section(
         extent = f"Exactly {count} nonzero probability; every other text is impossible."
     else:
         found = percent(sum(p for _, p in strings))
-        extent = f"The search found {len(strings)} hypotheses with {found} of the probability; there are more."
+        hypotheses = "1 hypothesis" if len(strings) == 1 else f"{len(strings)} hypotheses"
+        extent = f"The search found {hypotheses} with {found} of the probability; there are more."
     rows = "".join(
         f'<tr><td dir="auto">{escape(text) or "<em>(empty)</em>"}</td><td class="p">{percent(p)}</td></tr>'
         for text, p in strings

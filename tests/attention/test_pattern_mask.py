@@ -250,3 +250,15 @@ def test_gradients_of_every_sequence_by_vmap():
         model(input_ids=ids[row : row + 1], attention_mask=mask[row : row + 1]).logits.square().mean().backward()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(slopes[name][row], parameter.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("left", [6, 8])
+def test_a_cache_that_forgets_hides_the_padding_that_is_left(left):
+    masks = [
+        asked_for(SLIDING, kind, cache=filled_cache(5, sliding=True), queries=4, padding=padded(left, 0, 9))
+        for kind in (NAME, "eager")
+    ]
+    assert isinstance(masks[0], PatternMask)
+    assert masks[0].shape[-1] < 9
+    assert torch.equal(of_pattern(masks[0]), masks[1][:, 0] == 0)
+    assert masks[0].padding is not None

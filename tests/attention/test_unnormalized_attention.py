@@ -8,14 +8,14 @@ from hf_sparse import calibrate, from_pretrained, sparse_config, sparsify
 from hf_sparse.attention import attention_sites, observe, set_impl
 from hf_sparse.attention.site import trial
 from hf_sparse.config import SparseConfig
-from hf_sparse.functional import MAPS, SparseMap, sigmoid
+from hf_sparse.functional import MAPS, sigmoid
 from hf_sparse.model.doctor import cache_difference, causality
 from hf_sparse.viz import plot_attention
 from tests.conversion.data import loader
 from tests.tiny_inline_models import INLINE, INLINE_CAUSAL, inputs_of, tiny_inline_model
 from tests.tiny_models import ARCHITECTURES, CAUSAL, attentions, spread, tiny_model, tokens
 
-NAMES = sorted(name for name, known in MAPS.items() if known.unnormalized_attention)
+NAMES = sorted(name for name, known in MAPS.items() if known.any_scores and not known.normalized)
 EVERY = pytest.mark.parametrize("name", NAMES)
 
 
@@ -163,14 +163,6 @@ def test_alpha_relu_needs_a_number_for_its_threshold():
         ValueError, match=r'attn: tau="auto" is estimated from the weights of a head; for attention give'
     ):
         SparseConfig.parse(attn="alpha_relu")
-
-
-def test_a_map_that_neither_sums_to_one_nor_declares_it_is_refused(monkeypatch):
-    monkeypatch.setitem(MAPS, "free", SparseMap("free", torch.exp, None, normalized=False))
-    with pytest.raises(
-        ValueError, match="attn: weights of free do not sum to one; for attention choose one of 'alpha_"
-    ):
-        SparseConfig.parse(attn="free")
 
 
 def test_pictures_show_weights_above_one():

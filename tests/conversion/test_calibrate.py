@@ -20,6 +20,7 @@ from hf_sparse import (
 )
 from hf_sparse.attention import attention_sites
 from hf_sparse.conversion import _measure
+from hf_sparse.model.state import sparse_state
 from tests.conversion.data import loader
 from tests.model.test_centered_head import with_offset
 from tests.model.test_head import scored as by_hand
@@ -335,3 +336,13 @@ def test_a_model_that_gives_nan_is_named_and_left_as_it_was(settings):
     with pytest.raises(ValueError, match=message):
         compare(dense, loader(dense), **settings)
     assert settings_of(model) == before
+
+
+def test_figures_come_back_where_calibrated_settings_are_refused_after_all(monkeypatch):
+    model = sparsify(tiny_model("gemma2"), head={"name": "alpha_relu", "tau": 0.3}, fused_loss=True)
+    sparse_state(model).figures = {"head_support": 3.0}
+    fit = sparse_config(model).head.with_settings(centered=True)
+    monkeypatch.setattr("hf_sparse.conversion._calibrate.fit_head", lambda *_: fit)
+    with pytest.raises(ValueError, match="the mean of soft-capped logits needs all of them"):
+        calibrate(model, loader(model), progress=False)
+    assert sparse_state(model).figures == {"head_support": 3.0}

@@ -36,7 +36,7 @@ def masked(z, share=0.4):
 
 def test_the_maps_are_those_that_declare_it():
     assert ATTENTION_ONLY == ["relu_over_n", "sigmoid", "softmax1", "softpick", "squared_relu_over_n"]
-    assert get_map("alpha_relu").weighs_attention
+    assert get_map("alpha_relu").any_scores
     assert not get_map("alpha_relu").attention_only
 
 

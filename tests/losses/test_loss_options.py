@@ -236,3 +236,18 @@ def test_label_smoothing_of_half_precision_logits_is_computed_in_float32(name, d
     torch.testing.assert_close(
         loss(name, z, Y, label_smoothing=0.1, reduction="none").double(), exact, atol=1e-6, rtol=2e-6
     )
+
+
+def test_class_weights_of_another_dtype_are_those_of_the_losses():
+    generator = torch.Generator().manual_seed(0)
+    z, y = torch.randn(1000, 5, generator=generator), torch.randint(5, (1000,), generator=generator)
+    weight = torch.tensor([1.0, 3.0, 0.5, 2.0, 0.25])
+    for dtype in (torch.bfloat16, torch.float64):
+        found = entmax15_loss(z, y, weight=weight.to(dtype))
+        torch.testing.assert_close(found, entmax15_loss(z, y, weight=weight), atol=1e-6, rtol=1e-6)
+
+
+def test_distributions_that_were_rounded_to_half_precision_are_taken():
+    y = torch.tensor([[0.333, 0.334, 0.333]]).bfloat16()
+    assert 1e-3 < abs(float(y.float().sum()) - 1) < 2**-7
+    assert entmax15_loss(torch.zeros(1, 3), y).isfinite()

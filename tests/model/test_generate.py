@@ -6,11 +6,12 @@ import math
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.generation.streamers import BaseStreamer
 
-from hf_sparse import Ensemble, SparseLogitsProcessor, score_sequences, sparsify
+from hf_sparse import Ensemble, SparseLogitsProcessor, score_sequences, sparsify, unsparsify
 from hf_sparse.cache_name import CACHE, OLD_NAME
 from tests.enumeration import VOCAB, all_strings, model_and_inputs, next_distribution
-from tests.tiny_models import EOS, PAD, TOKENS, tiny_model
+from tests.tiny_models import EOS, PAD, TOKENS, tiny_model, tokens
 
 STEPS = 3
 HEADS = [
@@ -405,3 +406,21 @@ def test_early_stopping_ends_with_strings_of_nonzero_probability(by):
         beams = model.generate(**inputs, num_beams=4, early_stopping=early_stopping, **options)
         assert beams[0, :11].tolist() == greedy[0, :11].tolist() == [7, 6, 5, 7, 3, 3, 7, 7, 7, 3, EOS]
         assert math.exp(score_sequences(sparse, inputs, beams).normalized[0]) == pytest.approx(0.937, abs=1e-3)
+
+
+@torch.no_grad()
+def test_a_model_that_a_streamer_made_dense_stays_as_it_was():
+    model = tiny_model("llama")
+    name, expected = model.config._attn_implementation, model(tokens()).logits
+    sparsify(model, attn="entmax15")
+
+    class Undo(BaseStreamer):
+        def put(self, value):
+            pass
+
+        def end(self):
+            unsparsify(model)
+
+    model.generate(tokens()[:1], max_new_tokens=2, do_sample=False, streamer=Undo())
+    assert model.config._attn_implementation == name
+    assert torch.equal(model(tokens()).logits, expected)

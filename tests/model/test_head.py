@@ -18,7 +18,7 @@ from transformers.modeling_outputs import CausalLMOutput, MaskedLMOutput
 from hf_sparse import losses, probabilities, sparsify, unsparsify
 from hf_sparse.config import MapConfig
 from hf_sparse.model.distribution import distribution, log_distribution
-from hf_sparse.model.visible_loss import VisibleCrossEntropyLoss
+from hf_sparse.model.visible_loss import VisibleCrossEntropyLoss, with_visible_loss
 from tests.tiny_models import ARCHITECTURES, CAUSAL, labelled, tiny_model, tokens
 
 HEADS = {
@@ -287,3 +287,13 @@ def test_a_head_that_torch_quantized_dynamically_has_the_loss_of_its_map(setting
     torch.testing.assert_close(output.loss, expected(output.logits[:, :-1], inputs["labels"][:, 1:]))
     with pytest.raises(ValueError, match="the head of LlamaForCausalLM is not one linear layer"):
         sparsify(unsparsify(model), head="entmax15", fused_loss=True)
+
+
+def scaled(z, y, *, scale=2.0):
+    return scale * nn.CrossEntropyLoss()(z, y)
+
+
+def test_a_copy_keeps_defaults_of_arguments_by_name():
+    z, y = torch.randn(2, 5), torch.tensor([0, 3])
+    assert with_visible_loss(scaled) is not scaled
+    assert torch.equal(with_visible_loss(scaled)(z, y), scaled(z, y))

@@ -44,6 +44,17 @@ def test_a_whole_around_a_part_that_is_sparse_by_itself_is_not_saved_as_dense(wh
     assert torch.equal(from_pretrained(tmp_path / "model")(tokens()).logits, expected)
 
 
+@torch.no_grad()
+def test_the_whole_takes_the_maps_of_its_part_as_the_refusal_says():
+    whole, inputs = tiny_model("bart"), {"input_ids": tokens(), "decoder_input_ids": tokens()}
+    sparsify(whole.model.encoder, attn="entmax15")
+    expected, settings = whole(**inputs).logits, sparse_config(whole.model.encoder).to_dict()
+    with pytest.raises(ValueError, match=r"kinds of attention that the part has: attn={'encoder': \.\.\.}"):
+        sparse_config(whole)
+    unsparsify(whole.model.encoder)
+    torch.testing.assert_close(sparsify(whole, attn={"encoder": settings["attn"]})(**inputs).logits, expected)
+
+
 def dense_around_sparse(**maps):
     """An encoder-decoder whose decoder was made sparse by itself."""
     part = {"vocab_size": 23, **TOKENS, **DECODER}

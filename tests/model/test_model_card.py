@@ -12,6 +12,7 @@ from transformers import Trainer, TrainingArguments
 
 from hf_sparse import SparseTrainer, calibrate, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.config import SparseConfig
+from hf_sparse.model.attach import change_settings
 from hf_sparse.model.model_card import sparsity_section, update_card
 from tests.conversion.data import loader
 from tests.tiny_models import tiny_model
@@ -149,3 +150,19 @@ def test_an_adapter_has_the_section_too(tmp_path):
     card = card_in(tmp_path / "adapter")
     assert card.data.library_name == "peft"
     assert "| attention | entmax15 |" in card.text
+
+
+def test_a_process_that_is_not_the_first_writes_no_card(tmp_path, monkeypatch):
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), report_to=[], use_cpu=True))
+    monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
+    trainer.create_model_card(model_name="mine")
+    assert not (tmp_path / "README.md").exists()
+
+
+def test_tags_that_were_added_since_stay():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    model.add_model_tags("mine")
+    change_settings(model, SparseConfig.parse(attn="sparsemax"))
+    assert model.model_tags == ["hf_sparse", "sparsemax", "mine"]
+    assert unsparsify(model).model_tags == ["mine"]

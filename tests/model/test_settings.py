@@ -8,8 +8,17 @@ from datasets import Dataset
 from transformers import AlbertConfig, AlbertForMaskedLM
 
 import hf_sparse.functional as F
-from hf_sparse import SparseTrainer, from_pretrained, save_pretrained, sparse_config, sparsify, unsparsify
+from hf_sparse import (
+    SparseConfig,
+    SparseTrainer,
+    from_pretrained,
+    save_pretrained,
+    sparse_config,
+    sparsify,
+    unsparsify,
+)
 from hf_sparse.attention import attention_sites
+from hf_sparse.model.attach import change_settings
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import attentions, labelled, tiny_model, tokens
 from tests.training.runs import arguments
@@ -129,7 +138,7 @@ def test_kinds_and_layers_are_counted():
 
 
 BAD = [
-    ({"attn": {"decoder": ["sparsemax"]}}, ValueError, r"attn\['decoder'\] lists 1 layers, LlamaForCausalLM has 2"),
+    ({"attn": {"decoder": ["sparsemax"]}}, ValueError, r"attn\['decoder'\] lists 1 layer, LlamaForCausalLM has 2"),
     ({"attn": {"decoder": [None, None]}}, ValueError, r"attn\['decoder'\] lists no map"),
     ({"attn": ["sparsemax", None]}, TypeError, "a list of maps, one for each layer, goes with a kind"),
     ({"attn": {"decoder": ["nomax", None]}}, ValueError, "unknown sparse map 'nomax'"),
@@ -206,3 +215,10 @@ def test_layers_that_share_one_module_are_told_from_those_of_the_configuration()
     assert [site.path for _, site in attention_sites(model)] == [
         "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"
     ]
+
+
+def test_tags_of_parts_follow_the_settings():
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="sparsemax")
+    change_settings(model, SparseConfig.parse(attn={"name": "entmax", "alpha": 1.2}, head="entmax15"))
+    assert model.model_tags == ["hf_sparse", "entmax", "entmax15"]
+    assert model.model.model_tags == ["hf_sparse", "entmax"]

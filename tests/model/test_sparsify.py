@@ -280,6 +280,11 @@ BAD = [
         ValueError,
         "sparsemax does not take 'alpha'; its settings are: 'centered', 'temperature'",
     ),
+    (
+        {"attn": {"name": "entmax15", "alpha": 1.3}},
+        ValueError,
+        "entmax15 does not take 'alpha'; its settings are: .*, or take \"entmax\"",
+    ),
     ({"head": {"alpha": 2}}, ValueError, "head needs the map's name"),
     ({"head": 1.5}, TypeError, "head must be None, a map's name or a mapping"),
     ({"attn": {"self": "entmax15"}}, ValueError, "kinds of attention are 'encoder', 'decoder', 'cross', was"),

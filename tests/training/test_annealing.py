@@ -280,6 +280,7 @@ def test_bad_arguments_are_refused(options, error, message):
 REFUSED = [
     ({"head": "alpha_relu"}, {}, "head: alpha_relu does not begin at softmax; say what moves and from where, as in h"),
     ({"attn": "sparsegen_lin"}, {}, "attn: sparsegen_lin does not begin at softmax"),
+    ({"attn": "sigmoid"}, {}, r'attn: sigmoid does not begin at softmax; .*as in attn=\{"temperature": \.\.\.\}'),
     ({"attn": {"decoder": ["softmax", "sparsegen_lin"]}}, {}, r"attn\['decoder'\]\[1\]: sparsegen_lin does not begin"),
     (
         {"attn": {"name": "entmax", "alpha": "learned"}},

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, LlamaForCausalLM
 
 from hf_sparse import AnnealingCallback, SparseTrainer, is_sparse, sparse_config, sparsify, unsparsify
 from hf_sparse.model.state import dense_attention
@@ -227,12 +227,7 @@ def test_no_second_copy_of_the_weights_is_made(tmp_path):
     handle = embeddings.register_forward_pre_hook(note)
     distilled(model, tmp_path, None, 0.5, max_steps=2, log_sparsity=False)
     handle.remove()
-    assert [graded for graded, _ in places[4:]] == [
-        True,
-        False,
-        True,
-        False,
-    ]  # after what is trained and scored was checked
+    assert [graded for graded, _ in places[-4:]] == [True, False, True, False]  # before, it was checked
     assert len({place for _, place in places}) == 1
     for seen in during:
         assert seen <= known
@@ -285,6 +280,18 @@ def test_densely_reaches_attention_computed_inline():
 
 def trainer_for(model, path, teacher=None, **options):
     return SparseTrainer(model, arguments(path, distillation_weight=0.5, **options), teacher=teacher)
+
+
+def test_a_model_whose_input_cannot_be_made_up_is_given_its_teacher(tmp_path):
+    class NeedsMore(LlamaForCausalLM):
+        def forward(self, input_ids=None, extra=None, **kwargs):
+            return super().forward(input_ids + extra, **kwargs)
+
+    torch.manual_seed(0)
+    example = {"input_ids": tokens(), "extra": torch.zeros_like(tokens())}
+    model = sparsify(NeedsMore(tiny_model("llama").config), attn="entmax15", example=example)
+    with pytest.raises(ValueError, match=r"distillation_weight needs a teacher: .* made-up input.*pass teacher="):
+        trainer_for(model, tmp_path)
 
 
 def test_what_cannot_be_distilled_is_refused_by_name(tmp_path):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
+from ...functional.arguments import between, check_number
 from ...functional.newton import exponent_of
 from ...functional.rows import accumulation_dtype, lowest_visible
 from ...kernels import HIGHEST_ALPHA, LOWEST_ALPHA
@@ -89,8 +90,7 @@ def flex_entmax_attention(
     >>> flex_entmax_attention(q, k, v, 2.0, score_mod=lambda score, b, h, i, j: score / 2)
     tensor([[[[1.]]]])
     """
-    if not LOWEST_ALPHA <= alpha <= HIGHEST_ALPHA:
-        raise ValueError(f"alpha must be in [{LOWEST_ALPHA}, {HIGHEST_ALPHA}], was {alpha}")
+    check_number("alpha", alpha, *between(LOWEST_ALPHA, HIGHEST_ALPHA))
     precision = accumulation_dtype(query)
     # Tensors, not numbers: another alpha must not compile again.
     factor, exponent = (torch.tensor(x, dtype=precision, device=query.device) for x in (alpha - 1, exponent_of(alpha)))

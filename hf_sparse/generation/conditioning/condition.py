@@ -110,6 +110,9 @@ def condition(
     if not constrained:
         check_unconstrained(generate_options)
     check_stop_strings(model, generate_options)
+    for name in ("min_probability", "num_hypotheses"):
+        if name in generate_options:
+            raise ValueError(f"{name}: condition finds every member of its language, however unlikely; leave it out")
     mode = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
     results = inside_generate(
         model,

@@ -212,10 +212,10 @@ def exact_decoding(
         return output
     missing = [i for i, result in enumerate(results) if result.best is None]
     if missing:
+        budget = results[missing[0]].ended_by
+        what = f"raise {budget}" if budget else "none is as likely as min_probability, or the constraints leave none"
         warnings.warn(
-            f"no string ended within the budgets for sentences {missing}; their rows hold the prompt only. "
-            f"Raise {results[missing[0]].ended_by}.",
-            stacklevel=2,
+            f"no string was found for sentences {missing}, whose rows hold the prompt only: {what}", stacklevel=2
         )
     return output.sequences
 

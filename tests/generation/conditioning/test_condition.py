@@ -85,6 +85,13 @@ def test_entries_with_the_end_token_are_refused_and_not_proved_impossible():
     assert [member.tokens for member in found.members] == [[*string, EOS]]
 
 
+@pytest.mark.parametrize("option", [{"min_probability": 0.5}, {"num_hypotheses": 3}])
+def test_what_would_leave_members_out_is_refused_and_proves_nothing(option):
+    model, inputs = in_double("gpt2")
+    with pytest.raises(ValueError, match=f"{next(iter(option))}: condition finds every member of its language"):
+        condition(model, inputs, Lexicon([[]]), max_new_tokens=4, **option)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lexicon_is_complete_with_sparse_and_dense_heads(name):
     for head in ("entmax15", None):

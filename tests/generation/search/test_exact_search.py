@@ -249,9 +249,15 @@ def test_nothing_found_is_said_and_not_made_up():
     assert result.gap == math.inf
     assert result.certificate is None
     assert result.left_mass == pytest.approx(1)
-    with pytest.warns(UserWarning, match=r"no string ended within the budgets for sentences \[0\].*max_new_tokens"):
+    with pytest.warns(UserWarning, match=r"no string was found for sentences \[0\].*: raise max_new_tokens"):
         sequences = model.generate(**inputs, custom_generate=exact_decoding, max_new_tokens=4)
     assert torch.equal(sequences, inputs["input_ids"])
+
+
+def test_where_no_budget_ended_the_search_none_is_to_be_raised():
+    model, inputs = in_double("llama", "entmax15", seed=1)
+    with pytest.warns(UserWarning, match=r"no string was found for sentences \[0\].*: none is as likely as min_prob"):
+        model.generate(**inputs, custom_generate=exact_decoding, min_probability=1 - 1e-9, max_new_tokens=4)
 
 
 def test_min_probability_bounds_what_is_looked_for():
