@@ -8,6 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from transformers import AutoModelForCausalLM
 from trl import (
     DistillationConfig,
     DistillationTrainer,
@@ -27,6 +28,7 @@ from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.gkd import GKDConfig, GKDTrainer
 from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 from trl.experimental.tpo import TPOConfig, TPOTrainer
 
 import hf_sparse
@@ -296,6 +298,21 @@ def test_dpo_raises_what_is_chosen_and_was_impossible(tmp_path):
     trainer.train()
     after = log_probs(model, ids)[0]
     assert float(after[:, 1:].sum().detach()) > float(before[:, 1:].sum().detach()) + 5000
+
+
+def test_a_model_that_teaches_itself_has_the_maps_of_its_folder(tmp_path):
+    def trainer(model):
+        settings = {"distillation_mode": "full_logits", "num_generations": 1, "max_completion_length": 4}
+        rows = Dataset.from_dict({"prompt": ["w5 w6", "w7 w9"], "privileged_context": ["w8 w10", "w11"]})
+        args = arguments(SDFTConfig, tmp_path / "run", **settings)
+        return SDFTTrainer(model, args=args, train_dataset=rows, processing_class=word_tokenizer())
+
+    for folder, model in (("dense", tiny_model("llama")), ("sparse", sparse())):
+        model.save_pretrained(tmp_path / folder)
+        word_tokenizer().save_pretrained(tmp_path / folder)
+    with pytest.raises(ValueError, match="the reference model is dense, and this LlamaForCausalLM has"):
+        trainer(hf_sparse.sparsify(AutoModelForCausalLM.from_pretrained(tmp_path / "dense"), head="entmax15")).train()
+    trainer(hf_sparse.from_pretrained(tmp_path / "sparse")).train()
 
 
 def test_a_reference_under_other_maps_is_refused(tmp_path):
