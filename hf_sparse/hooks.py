@@ -16,7 +16,7 @@ from .model.continuous import OF_BATCHING
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
 from .model.patch import Patch, Registration, forget_imports, install_all
 from .model.peft_guard import OF_PEFT
-from .model.saved_config import block_of, check_adapter
+from .model.saved_config import block_of, check_adapter, to_marked_dict
 from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
 from .model.trainer_guard import OF_TRAINER
@@ -122,6 +122,13 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "save_pretrained",
         _save_pretrained,
         reason="A model with a part that is sparse by itself would be saved as a dense one.",
+    ),
+    Patch(
+        "transformers:PreTrainedConfig",
+        "to_dict",
+        to_marked_dict,
+        reason="A sparse model's configuration names an attention that stock Transformers does not have and refuses, "
+        "in files that others write from it, too.",
     ),
     Patch(
         "transformers:PreTrainedConfig",

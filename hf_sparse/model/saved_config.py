@@ -9,7 +9,7 @@ file two fields are sealed, see ``seal``); for an adapter without its base ``hf_
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +37,9 @@ def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
 def mark(model: PreTrainedModel, config: SparseConfig) -> None:
     """Write the settings into a model's configuration, and into those of its parts, which may be used alone.
 
-    The plain attribute ``attn_implementation`` ends up in ``config.json``, where stock Transformers reads a name it
-    does not know and refuses to load: without this package no sparse checkpoint comes back dense in silence.
+    Where they are, ``to_dict`` has the name of sparse attention too, and so has every file that is made from it.
+    Stock Transformers does not know that name and refuses to load: without this package no sparse checkpoint comes
+    back dense in silence.
 
     Parts that read the configuration of the whole find theirs there by the name of their class, if they hold some of
     the layers of a kind with a map for each layer, and others hold the rest.
@@ -77,7 +78,6 @@ def unmark(model: PreTrainedModel) -> None:
     for config in (*of_modules, *_parts(model.config)):
         vars(config).pop(BLOCK, None)
         vars(config).pop(PARTS, None)
-        vars(config).pop("attn_implementation", None)
 
 
 def block_of(config: PreTrainedConfig) -> dict[str, Any] | None:
@@ -193,7 +193,14 @@ def _parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
 
 def _write(config: Any, settings: SparseConfig) -> None:
     setattr(config, BLOCK, settings.to_dict())
-    config.attn_implementation = NAME
+
+
+def to_marked_dict(original: Callable[..., dict[str, Any]], self: PreTrainedConfig) -> dict[str, Any]:
+    """``PreTrainedConfig.to_dict`` that names the attention of a sparse model, in the files of others too."""
+    saved = original(self)
+    if block_of(self) is not None:
+        saved["attn_implementation"] = NAME
+    return saved
 
 
 def part_settings(config: SparseConfig, sites: list[AttentionSite]) -> SparseConfig:

@@ -234,8 +234,10 @@ def state_of(model: object) -> SparseState | None:
     return getattr(inside_peft(model), "__dict__", {}).get(_STATE)
 
 
-def sparse_models(model: nn.Module) -> list[PreTrainedModel]:
+def sparse_models(model: nn.Module | None) -> list[PreTrainedModel]:
     """The sparse models in a module, outermost ones alone: itself, the one that it wraps, or its parts'."""
+    if model is None:  # a trainer has none between two trials of a search for hyperparameters
+        return []
     if state_of(model) is not None:
         return [transformers_model(model)]
     return [found for child in model.children() for found in sparse_models(child)]

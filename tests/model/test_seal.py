@@ -8,10 +8,17 @@ import sys
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, VideoPrismConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    VideoPrismConfig,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparsify
+from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify
 from hf_sparse.hooks import install, uninstall
 from hf_sparse.model.seal import SENTENCE, sealed_field
 from tests.tiny_models import tiny_model, tokens
@@ -63,6 +70,20 @@ def test_without_the_package_no_way_of_loading_makes_a_sparse_checkpoint_dense(s
     for folder in ("by the model", "by the package"):
         for way, answer in zip(WAYS, answers_without_the_package(tmp_path / folder, WAYS), strict=True):
             assert SENTENCE in answer, way
+
+
+@pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"head": "entmax15"}], ids=["attn", "head"])
+def test_a_configuration_inside_a_file_of_another_package_is_refused_without_this_one(settings, tmp_path):
+    """As GLiNER writes it: that of its encoder, read from the encoder's folder, as a part of its own JSON."""
+    model = sparsify(tiny_model("llama"), **settings)
+    model.save_pretrained(tmp_path / "model")
+    for config in (AutoConfig.from_pretrained(tmp_path / "model"), from_pretrained(tmp_path / "model").config):
+        (tmp_path / "others.json").write_text(json.dumps({"encoder": config.to_dict()}))
+        built = LlamaForCausalLM(LlamaConfig(**json.loads((tmp_path / "others.json").read_text())["encoder"]))
+        assert sparse_config(built) == sparse_config(model)
+        way = "LlamaForCausalLM(LlamaConfig(**json.load(open(path))['encoder']))"
+        (answer,) = answers_without_the_package(tmp_path / "others.json", [way])
+        assert "hf_sparse" in answer
 
 
 def test_without_the_package_an_adapter_around_a_sparse_base_is_refused(tmp_path):

@@ -62,6 +62,8 @@ def test_a_search_aims_at_the_loss_or_the_metrics_and_not_at_sparsity(own, tmp_p
 
         def run(self, trainer, n_trials, direction):
             trainer.train()
+            trainer.model = None  # as between the trials of Optuna
+            trainer.train()
             metrics = trainer.evaluate()
             return metrics, trainer.compute_objective(metrics)
 
