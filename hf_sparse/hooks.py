@@ -21,6 +21,7 @@ from .model.seal import read_sealed, write_sealed
 from .model.state import check_parts
 from .model.trainer_guard import OF_TRAINER
 from .model.trl_guard import OF_TRL
+from .model.vocoder import OF_SPEECH
 
 __all__ = ["PATCHES", "install", "uninstall"]
 
@@ -157,6 +158,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "zero.",
     ),
     *OF_BATCHING,
+    *OF_SPEECH,
     *OF_TRAINER,
     *OF_PEFT,
     *OF_TRL,

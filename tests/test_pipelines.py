@@ -12,11 +12,11 @@ import pytest
 import torch
 from entmax import sparsemax
 from torch.overrides import TorchFunctionMode
-from transformers import pipeline
+from transformers import TextToAudioPipeline, pipeline
 from transformers.pipelines import SUPPORTED_TASKS
 
 from hf_sparse import probabilities, sparsify
-from tests.tiny_pipelines import FEW_TOKENS, IMAGE, PIPELINES, SOUND, llava, speech_recognition
+from tests.tiny_pipelines import FEW_TOKENS, IMAGE, PIPELINES, SOUND, llava, spectrograms, speech_recognition
 from tests.word_tokenizer import word_tokenizer
 
 WITHOUT_WORDS = {
@@ -122,3 +122,22 @@ def test_a_decision_is_the_sparse_distribution_given_that_it_is_one_of_the_optio
         options["decision_config"].labels["noul"] = [f"w{likeliest}", f"w{other}"]
         found = answer("decision", model, options, request, call)["one"]
         assert found["noul"] == pytest.approx(float(p[likeliest] / (p[likeliest] + p[other])), rel=1e-4)
+
+
+@torch.no_grad()
+def test_what_a_sparse_model_speaks_is_sound_and_no_spectrogram():
+    model, vocoder = spectrograms()
+    example = {
+        "input_ids": torch.tensor([[5, 6]]),
+        "decoder_input_values": torch.zeros(1, 4, 8),
+        "speaker_embeddings": torch.zeros(1, 4),
+    }
+    sparsify(model, attn="entmax15", example=example)
+    ask = TextToAudioPipeline(model=model, tokenizer=word_tokenizer(), vocoder=vocoder)
+    assert ask.sampling_rate == vocoder.config.sampling_rate
+    torch.manual_seed(0)  # its layers before the decoder always drop
+    found = ask("w5 w6", forward_params={"speaker_embeddings": torch.zeros(1, 4)})["audio"]
+    torch.manual_seed(0)
+    ids = word_tokenizer()("w5 w6", return_tensors="pt").input_ids
+    expected = model.generate_speech(ids, torch.zeros(1, 4), vocoder=vocoder)
+    assert np.array_equal(found, expected.numpy())

@@ -39,6 +39,10 @@ from transformers import (
     Speech2TextConfig,
     Speech2TextFeatureExtractor,
     Speech2TextForConditionalGeneration,
+    SpeechT5Config,
+    SpeechT5ForTextToSpeech,
+    SpeechT5HifiGan,
+    SpeechT5HifiGanConfig,
     TapasConfig,
     TapasForQuestionAnswering,
     TapasTokenizer,
@@ -142,6 +146,18 @@ def text_to_audio(folder):
     layers = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "spectrogram_bins": 9}
     config = VitsConfig(vocab_size=6, **layers, **small, **waves, **still, duration_predictor_filter_channels=8)
     return random(VitsModel, config), {"tokenizer": tokenizer}, TEXT, {}
+
+
+def spectrograms():
+    """A model of text to spectrograms, and a vocoder for them."""
+    mel, speaker = {"num_mel_bins": 8, "speech_decoder_postnet_units": 8, "speech_decoder_postnet_layers": 2}, 4
+    layers = {f"{part}_{name}": 1 for part in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    widths = {"hidden_size": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "speech_decoder_prenet_units": 16}
+    config = SpeechT5Config(vocab_size=40, **widths, **layers, **mel, speaker_embedding_dim=speaker)
+    waves = {"upsample_initial_channel": 8, "upsample_rates": [2, 2], "upsample_kernel_sizes": [4, 4]}
+    blocks = {"resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 3, 5]]}
+    vocoder = SpeechT5HifiGan(SpeechT5HifiGanConfig(model_in_dim=8, **waves, **blocks))
+    return random(SpeechT5ForTextToSpeech, config), vocoder.eval()
 
 
 def wav2vec2(model_class):

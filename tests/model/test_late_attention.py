@@ -114,5 +114,5 @@ def test_a_loaded_model_compiles_in_one_graph_and_is_refused_there_too(tmp_path)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(tokens()).logits, model(tokens()).logits)
     model.transformer.h[1].attn = other.transformer.h[1].attn
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="was put into this"):
         compiled(tokens())
