@@ -167,7 +167,7 @@ def outputs(softmax, sparsemax, entmax15, alpha_relu):
             outputs([33], [27], [32, 30], [30.4, 30]),
             outputs([9], [6], [7], [8]),
             "Multi30k (means of 1 to 2 seeds): softmax 33.0, sparsemax 27.0, entmax15 31.0 ± 1.4, "
-            "alpha_relu 30.2 ± 0.3",
+            "alpha_relu 30.2 ± 0.3; embedded sample: softmax 9.0, sparsemax 6.0, entmax15 7.0, alpha_relu 8.0",
             False,
         ),
         (
@@ -179,7 +179,7 @@ def outputs(softmax, sparsemax, entmax15, alpha_relu):
     ],
     ids=["sparsemax from elsewhere", "all there", "needed one missing"],
 )
-def test_a_study_without_some_runs_is_followed_by_one_with_all(studies, multi30k, embedded, figures, holds):
+def test_every_study_with_the_runs_that_are_needed_counts(studies, multi30k, embedded, figures, holds):
     assert studies(multi30k, embedded).relu_is_on_par() == (figures, holds)
 
 

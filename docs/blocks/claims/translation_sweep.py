@@ -141,7 +141,11 @@ def relu_is_as_fast() -> Outcome:
 
 
 def at_output(key: str) -> list[tuple[str, dict[str, float]]]:
-    """A figure of the output maps, by study; sparsemax that begins as 1.5-entmax is in attention, too."""
+    """A figure of the output maps, by study; sparsemax that begins as 1.5-entmax is in attention, too.
+
+    Raises:
+        NotRun: no study has sparsemax.
+    """
     *_, sparsest = maps()
     found = []
     for study, path in STUDIES.items():
@@ -151,6 +155,8 @@ def at_output(key: str) -> list[tuple[str, dict[str, float]]]:
         if len(there) >= len(AT_OUTPUT) - 1:  # the shorter training on Multi30k has no sparsemax at the output alone
             figures = {name.removeprefix("output-"): run[name][key] for name in there}
             found.append((study + seeds_of(path, there), figures))
+    if not any(name.startswith("sparsemax") for _, figures in found for name in figures):
+        raise NotRun("output-sparsemax")
     return found
 
 
