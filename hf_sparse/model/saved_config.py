@@ -37,9 +37,9 @@ def tags(dense: list[str] | None, config: SparseConfig) -> list[str]:
 def mark(model: PreTrainedModel, config: SparseConfig) -> None:
     """Write the settings into a model's configuration, and into those of its parts, which may be used alone.
 
-    Where they are, ``to_dict`` has the name of sparse attention too, and so has every file that is made from it.
-    Stock Transformers does not know that name and refuses to load: without this package no sparse checkpoint comes
-    back dense in silence.
+    Beside them stands the name of sparse attention, which others read in memory, and in every file that is made by
+    ``to_dict`` (see ``to_marked_dict``). Stock Transformers does not know that name and refuses to load: without this
+    package no sparse checkpoint comes back dense in silence.
 
     Parts that read the configuration of the whole find theirs there by the name of their class, if they hold some of
     the layers of a kind with a map for each layer, and others hold the rest.
@@ -78,6 +78,7 @@ def unmark(model: PreTrainedModel) -> None:
     for config in (*of_modules, *_parts(model.config)):
         vars(config).pop(BLOCK, None)
         vars(config).pop(PARTS, None)
+        vars(config).pop("attn_implementation", None)
 
 
 def block_of(config: PreTrainedConfig) -> dict[str, Any] | None:
@@ -193,10 +194,14 @@ def _parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
 
 def _write(config: Any, settings: SparseConfig) -> None:
     setattr(config, BLOCK, settings.to_dict())
+    config.attn_implementation = NAME
 
 
 def to_marked_dict(original: Callable[..., dict[str, Any]], self: PreTrainedConfig) -> dict[str, Any]:
-    """``PreTrainedConfig.to_dict`` that names the attention of a sparse model, in the files of others too."""
+    """``PreTrainedConfig.to_dict`` that names the attention of a sparse model.
+
+    A configuration that was read from a file has lost the plain attribute, and may be written into another's file.
+    """
     saved = original(self)
     if block_of(self) is not None:
         saved["attn_implementation"] = NAME
