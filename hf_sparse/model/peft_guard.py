@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..fertility.source import save_source
+from ..fertility.source import SOURCE_FILES, save_source
 from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, AdapterSettings, check_adapter, check_layers
 from .seal import read_sealed_adapter, seal_adapter
@@ -99,7 +99,9 @@ def _compose_cartridges(
         raise ValueError(f"these adapters were trained under maps that differ, {under}: compose those of one model")
     original(adapter_paths, *args, output_path=output_path, **kwargs)
     if configs and configs[0] is not None:
-        shutil.copy(saved[0], output_path)
+        for file in (saved[0], *(saved[0].with_name(name) for name in SOURCE_FILES)):
+            if file.exists():
+                shutil.copy(file, output_path)
         seal_adapter(Path(output_path) / "adapter_config.json")
 
 

@@ -22,7 +22,7 @@ def _init(original: Callable[..., None], self: Any, model: Any, *args: object, *
         original(self, model, *args, **kwargs)
     finally:
         if makes_spectrograms:
-            del entries[type(model)]
+            entries.pop(type(model), None)  # another thread may have taken it
 
 
 OF_SPEECH = (

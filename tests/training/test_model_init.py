@@ -56,7 +56,7 @@ def test_every_trial_of_a_search_trains_with_its_own_arguments(name, tmp_path, m
 
 @pytest.mark.parametrize("own", [{}, {"accuracy": 0.25, "recall": 0.5}], ids=["loss", "metrics"])
 def test_a_search_aims_at_the_loss_or_the_metrics_and_not_at_sparsity(own, tmp_path, monkeypatch):
-    class OneTrial:
+    class TwoTrials:
         def ensure_available(self):
             pass
 
@@ -67,7 +67,7 @@ def test_a_search_aims_at_the_loss_or_the_metrics_and_not_at_sparsity(own, tmp_p
             metrics = trainer.evaluate()
             return metrics, trainer.compute_objective(metrics)
 
-    monkeypatch.setitem(ALL_HYPERPARAMETER_SEARCH_BACKENDS, HPSearchBackend.OPTUNA, OneTrial)
+    monkeypatch.setitem(ALL_HYPERPARAMETER_SEARCH_BACKENDS, HPSearchBackend.OPTUNA, TwoTrials)
     trainer = SparseTrainer(
         model_init=lambda: sparsify(tiny_model("llama"), attn="entmax15", head="entmax15"),
         args=arguments(tmp_path, max_steps=1),
