@@ -10,6 +10,7 @@ from .data import LONGEST_ROW, SPECIAL
 
 EXTRA_LENGTH = 5  # a form may be this many characters longer than the longest one seen
 WIDTH, LAYERS, NUM_HEADS = 128, 2, 4
+INIT_STD = 0.06  # with BART's own 0.02 heads stall at this learning rate: see README.md
 DROPOUT = 0.3  # with 0.1 a third of the words have too many possible forms to list; with 0.3 one in forty
 
 
@@ -56,6 +57,7 @@ def build_model(
     width: int = WIDTH,
     layers: int = LAYERS,
     dropout: float = DROPOUT,
+    init_std: float = INIT_STD,
 ) -> PreTrainedModel:
     """A fresh dense model; the same seed gives the same weights.
 
@@ -67,6 +69,7 @@ def build_model(
             ``NUM_HEADS``.
         layers: of the encoder, and of the decoder.
         dropout: probability in [0, 1).
+        init_std: standard deviation of the weights.
     """
     set_seed(seed)
     config = BartConfig(
@@ -80,7 +83,7 @@ def build_model(
         decoder_ffn_dim=4 * width,
         max_position_embeddings=LONGEST_ROW + EXTRA_LENGTH + 1,
         dropout=dropout,
-        init_std=0.06,  # with BART's own 0.02 sparse heads stall at this learning rate: see README.md
+        init_std=init_std,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

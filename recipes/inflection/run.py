@@ -36,7 +36,7 @@ from ..lib.settings import Settings, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import StepSeconds, train
 from .data import Words, read_words
-from .model import DROPOUT, LAYERS, NUM_HEADS, WIDTH, build_model, build_tokenizer, encode, source_text
+from .model import DROPOUT, INIT_STD, LAYERS, NUM_HEADS, WIDTH, build_model, build_tokenizer, encode, source_text
 from .predictions import ExactMatch, Predictions, hypotheses, predict
 from .report import card, condensed, report
 
@@ -53,9 +53,11 @@ class Inflection(Settings):
     dev_rows: int = setting(0, "all", "4.1")  # 0: all
     head: str = setting("softmax", "softmax, 1.5-entmax, sparsemax", "Table 1")
     attention: str = setting("entmax15", "softmax, 1.5-entmax, sparsemax", "Table 1")
+    temperature: float | str = setting("auto", "1", "3")  # of sparse maps, in both places
     width: int = setting(WIDTH, "300, of LSTMs", "4.1")
     layers: int = setting(LAYERS, "2, of LSTMs", "4")
     dropout: float = setting(DROPOUT, "0.3", "4")
+    init_std: float = setting(INIT_STD)
     steps: int = setting(750)
     batch_size: int = setting(128, "64", "4")
     lr: float = setting(2e-3, "0.001, halved on plateaus", "4")
@@ -63,7 +65,7 @@ class Inflection(Settings):
     report_to: str = setting("none")
 
     def __post_init__(self) -> None:
-        check_positive(self, "width", "layers", "steps", "batch_size", "lr", "max_hypotheses")
+        check_positive(self, "width", "layers", "init_std", "steps", "batch_size", "lr", "max_hypotheses")
         for name in ("train_rows", "dev_rows"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be above 0, or 0 for all, was {getattr(self, name)}")
@@ -75,16 +77,35 @@ class Inflection(Settings):
             hf_sparse.SparseConfig.parse(**self.maps)
 
     @property
-    def maps(self) -> dict[str, str]:
+    def maps(self) -> dict[str, Any]:
         """Arguments of ``sparsify``; softmax is not replaced."""
         maps = {"attn": self.attention, "head": self.head}
-        return {place: name for place, name in maps.items() if name != "softmax"}
+        return {
+            place: {"name": name, "temperature": self.temperature} for place, name in maps.items() if name != "softmax"
+        }
 
 
-RUNS = {
+HEADS = {
     "softmax": Inflection(attention="softmax"),
     **{head: Inflection(head=head) for head in ("entmax15", "alpha_relu", "sparsemax")},
 }
+
+
+def rates() -> dict[str, Inflection]:
+    """Shorter runs at several peak learning rates and sizes of the initial weights."""
+    maps = {head: HEADS[head] for head in ("softmax", "entmax15", "alpha_relu")}
+    maps["entmax15-untempered"] = dataclasses.replace(HEADS["entmax15"], temperature=1.0)
+    return {
+        f"rate-{init_std:g}-{lr:g}-{name}": dataclasses.replace(
+            settings, init_std=init_std, lr=lr, dropout=0.1, steps=300, dev_rows=200, max_hypotheses=20
+        )
+        for init_std in (0.02, INIT_STD)
+        for lr in (1e-3, 2e-3, 4e-3)
+        for name, settings in maps.items()
+    }
+
+
+RUNS = HEADS | rates()
 QUICK = {"steps": 30, "train_rows": 1000, "dev_rows": 60}
 
 
@@ -132,7 +153,13 @@ def perform(settings: Inflection, folder: Path) -> Figures:
     words = words_of(settings)
     tokenizer, longest = build_tokenizer(words.train), max(map(len, words.train["form"]))
     model = build_model(
-        tokenizer, longest, settings.seed, width=settings.width, layers=settings.layers, dropout=settings.dropout
+        tokenizer,
+        longest,
+        settings.seed,
+        width=settings.width,
+        layers=settings.layers,
+        dropout=settings.dropout,
+        init_std=settings.init_std,
     )
     if settings.maps:
         model = hf_sparse.sparsify(model, **settings.maps)
