@@ -233,7 +233,7 @@ def _saved_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[st
     if model.config.sub_configs or not is_stack:
         yield from layer_problems(model, config)
     if is_saved_class and not type(model.config).is_encoder_decoder:
-        sites = find_sites(model, config, model.config.is_encoder_decoder) if config.attn else []
+        sites = find_sites(model, config)
         if all(site.map_config is None for site in sites):
             yield from kind_problems(model, config)
 

@@ -147,11 +147,13 @@ def _is_causal_family(model: PreTrainedModel) -> bool:
     return family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and family not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
-def find_sites(model: nn.Module, config: SparseConfig, is_encoder_decoder: bool) -> list[AttentionSite]:
+def find_sites(model: PreTrainedModel, config: SparseConfig) -> list[AttentionSite]:
     """The sites that ``config`` gives ``model``: every module that calls the attention interface, and every attention
     module that computes its own softmax. What wraps such a module and computes softmax too (TransformerLens) is a site
-    of the same layer.
+    of the same layer. None where ``config`` leaves attention dense.
     """
+    if not config.attn:
+        return []
     sites: list[AttentionSite] = []
     causal: dict[str, bool] = {}
     for path, module in model.named_modules():
@@ -159,7 +161,7 @@ def find_sites(model: nn.Module, config: SparseConfig, is_encoder_decoder: bool)
         causal[path] = _is_causal_family(module) if isinstance(module, PreTrainedModel) else causal.get(owner, False)
         cls = type(module)
         if is_attention(cls):
-            kind = kind_of(path, module, is_encoder_decoder, causal[path])
+            kind = kind_of(path, module, model.config.is_encoder_decoder, causal[path])
             layers = {site.layer for site in sites if site.kind == kind}
             wrapper = next((site for site in sites if path.startswith(f"{site.path}.")), None)
             layer = len(layers) if wrapper is None else wrapper.layer

@@ -157,7 +157,8 @@ class LearnedSetting(nn.Module):
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
-        self.value = nn.Parameter(value)
+        with torch.inference_mode(False):  # else it could never be trained, and nothing would say so
+            self.value = nn.Parameter(value.clone())
 
     def forward(self, scores: Tensor) -> Tensor:
         """The parameter itself, whatever the scores."""

@@ -30,7 +30,7 @@ from ._fit_head import Goal, fit_head, for_classes, for_coverage
 from ._head_rows import HeadRows, entry_temperature
 from ._measure import Judge, LayerQuality, Trial
 from ._results import CalibratedLayer, Calibration
-from ._rules import MapsByPath, all_softmax, rules
+from ._rules import MapsByPath, rules
 from ._scores import SiteScores, record
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ def calibrate(
     coverage: float | None = None,
     classes: float | None = None,
     per_head: bool = True,
+    fit_attention: bool = True,
     fit_alpha: bool = True,
     measure: str = "auto",
     max_batches: int | None = 32,
@@ -71,6 +72,8 @@ def calibrate(
             are exchangeable with those of the loader. Labels are needed, and an entmax head.
         classes: in place of ``coverage``, the mean number of classes that the head leaves possible.
         per_head: settings for each head of attention instead of for each layer.
+        fit_attention: False leaves attention as it is and fits the head alone, beside a softmax head under the same
+            attention: for attention that was trained sparse, which softmax does not resemble.
         fit_alpha: attention gets other alphas too, and the head if it has a goal; False keeps those of their maps: in
             attention one for all heads is fastest, and a head that was trained sparse fits its data best at its own.
         measure: of closeness: ``"eps_kl"``, ``"js"`` (Jensen-Shannon), ``"states"`` (share of the variance of hidden
@@ -78,7 +81,7 @@ def calibrate(
         max_batches: how many batches to read; None reads all.
         max_seconds: of wall time for the settings: after a third of it no further batch is read to fit on, after half
             of it no further alpha is tried. The batches held out are measured whatever it takes. None takes the time.
-        eps: of the eps-perplexities in the report, in units of probability.
+        eps: share of the uniform distribution that is mixed in for the eps-perplexities of the report, in (0, 1).
         progress: show a progress bar.
 
     Returns:
@@ -105,12 +108,16 @@ def calibrate(
     goal = Goal(coverage, classes)
     _check(edges, goal, measure, max_seconds, eps)
     check_flag("per_head", per_head)
+    check_flag("fit_attention", fit_attention)
     check_flag("fit_alpha", fit_alpha)
     alphas = goal.check(config.head, fit_alpha)
-    _check_maps(config.attention_maps)
+    if fit_attention:
+        _check_maps(config.attention_maps)
+    else:
+        _check_head_alone(config.head, edges)
     batches = read_batches(dataloader, max_batches, "" if coverage is None else "coverage")
     fit, judged = split(batches)
-    own = {site.path: site.map_config for _, site in attention_sites(sparse)}
+    own = {site.path: site.map_config for _, site in attention_sites(sparse) if fit_attention}
     if edges is not None and all(each is None or each.name == "softmax" for each in own.values()):
         raise ValueError(
             "edges is for attention, and this model's is dense: call unsparsify(model), then sparsify(model, "
@@ -118,7 +125,7 @@ def calibrate(
         )
     passes = len(fit) * (1 + bool(own and config.head)) + len(judged) * (4 * bool(own) + 2 * bool(config.head))
     with eager_evaluation(sparse), tqdm(total=passes, desc="calibrate", disable=not progress) as bar:
-        judge = Judge(sparse, judged, measure, eps, bar.update)
+        judge = Judge(sparse, judged, measure, eps, dict.fromkeys(own), bar.update)
         tried = ALPHAS if fit_alpha else ()
         clock = Clock(max_seconds)
         work = _Fitting(sparse, judge, len(batches) > 1, clock, own, per_head, tried, edges, bool(config.head))
@@ -153,6 +160,17 @@ def _check_maps(maps: Iterable[MapConfig]) -> None:
                 f"calibrate fits attention weights to softmax's, which sum to one, and those of {map_config.name} do "
                 "not; train the model with it, or give calibrate a model whose attention it can fit"
             )
+
+
+def _check_head_alone(head: MapConfig | None, edges: float | None) -> None:
+    """Refuse to leave attention as it is where there is nothing else to fit, or a goal of attention."""
+    if edges is not None:
+        raise ValueError("edges is a goal of attention, which fit_attention=False leaves as it is; give one of them")
+    if head is None:
+        raise ValueError(
+            "fit_attention=False fits the head alone, and this model's is dense; sparsify the model with a head, or "
+            "leave fit_attention out"
+        )
 
 
 def _check(edges: float | None, goal: Goal, measure: str, max_seconds: float | None, eps: float) -> None:
@@ -199,7 +217,7 @@ class _Fitting:
         judge: measures choices.
         held_out: whether it does on batches that nothing is fitted on.
         clock: the time budget.
-        own: the maps of attention that the model came with, by path.
+        own: the maps of attention that the model came with, by path; none where attention stays as it is.
         per_head: settings for each head instead of for each layer.
         alphas: to try besides that of each map.
         edges: the goal of attention, or None.
@@ -234,7 +252,7 @@ class _Fitting:
 
         paths = [path for path, map_config in self.own.items() if map_config and map_config.name != "softmax"]
         read = self.clock.before_end(batches, share=0.3)
-        self.scores = record(self.model, read, len(batches), paths, each)
+        self.scores = record(self.model, read, len(batches), paths, self.judge.dense, each)
 
     def report(self, own_head: MapConfig | None, goal: Goal, alphas: tuple[float, ...]) -> Calibration:
         """Choose settings; ``fitted`` and ``head`` hold them afterwards."""
@@ -301,7 +319,7 @@ class _Fitting:
                 found[alpha].append(entry_temperature(given.rows, given.target, alpha).cpu())
 
         for batch in self.batches:
-            with trial(self.model, all_softmax(self.model) | dict(self.fitted)):
+            with trial(self.model, {**self.judge.dense, **self.fitted}):
                 each(batch, answer(self.model, batch))
             self.judge.advance()
         target = rows.targets if has_labels(self.batches) else None

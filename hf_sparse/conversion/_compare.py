@@ -62,7 +62,7 @@ def compare(
             dense head, by ``measure``: nats a position, or a share of the variance.
         measure: of closeness, see ``calibrate``.
         max_batches: how many batches to read; None reads all.
-        eps: of the eps-perplexities, in units of probability.
+        eps: share of the uniform distribution that is mixed in for the eps-perplexities, in (0, 1).
         progress: show a progress bar.
 
     Returns:
@@ -88,7 +88,8 @@ def compare(
         undo.callback(unsparsify, dense_model)
         with eager_evaluation(dense_model), tqdm(desc="compare", disable=not progress) as bar:
             fit, judged = split(batches)
-            return _compared(dense_model, fit, Judge(dense_model, judged, measure, eps, bar.update), budget)
+            judge = Judge(dense_model, judged, measure, eps, all_softmax(dense_model), bar.update)
+            return _compared(dense_model, fit, judge, budget)
 
 
 def _compared(model: PreTrainedModel, fit: list[Batch], judge: Judge, budget: float) -> Comparison:
@@ -102,7 +103,7 @@ def _compared(model: PreTrainedModel, fit: list[Batch], judge: Judge, budget: fl
         if head is not None:
             dense_rows.add(given)
 
-    scores = record(model, fit, len(fit), own, each)
+    scores = record(model, fit, len(fit), own, judge.dense, each)
     heads = [tried for path, alpha in asked_alphas.items() if path in scores for tried in _tried(scores[path], alpha)]
     chosen = _maps(_within(heads, budget, judge))
     trials: dict[str, Trial] = {}
@@ -136,7 +137,7 @@ def _fitted_head(
     """The head's map at its best temperature under the chosen attention."""
     rows = HeadRows(len(fit))
     for batch in fit:
-        with trial(model, all_softmax(model) | dict(chosen)):
+        with trial(model, {**judge.dense, **chosen}):
             rows.add(answer(model, batch))
         judge.advance()
     return fit_head(head, rows.logits, dense.logits.softmax(-1))

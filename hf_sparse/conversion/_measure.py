@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 
 from ..attention.site import trial
 from ..config import MapConfig, SparseConfig
-from ..metrics import eps_perplexity, support_size
+from ..metrics import support_size
 from ..model.distribution import distribution
 from ..model.state import sparse_config
 from ._batches import Answer, Batch, answer
-from ._closeness import DIVERGENCES, between, lost_variance
-from ._rules import MapsByPath, all_softmax
+from ._closeness import DIVERGENCES, between, lost_variance, mixed_perplexity
+from ._rules import MapsByPath
 from ._scores import HeadMeans
 
 # Scores of classes that are compared at a time: 16 MiB in float32, several times.
@@ -47,8 +47,8 @@ class Quality:
         targets: positions that were measured; those with a label that counts, where there are labels.
         loss: the model's loss, that of the head's map, a target; cross-entropy in nats for softmax. Losses of
             different maps, or of one at different temperatures, do not compare. None without labels.
-        eps_perplexity: ``hf_sparse.metrics.eps_perplexity``, in classes a target; it does compare. None without
-            labels.
+        eps_perplexity: perplexity with a share of the uniform distribution mixed in, in classes a target; it does
+            compare. None without labels.
         support: classes with nonzero probability, a position; None where the output is no scores of classes.
     """
 
@@ -123,7 +123,7 @@ class _Sums:
         if own.target is not None:
             factor = replace(self.config, head=head).loss_factor
             self.labelled[0] += factor * float(head.loss()(own.rows, own.target, reduction="sum"))
-            self.labelled[1] += float(eps_perplexity(q, own.target, self.eps).log()) * len(own.target)
+            self.labelled[1] += float(mixed_perplexity(q, own.target, self.eps).log()) * len(own.target)
 
     def quality(self) -> Quality:
         """The means.
@@ -156,7 +156,8 @@ class Judge:
         batches: keyword arguments for forward calls.
         measure: ``"eps_kl"``, ``"js"``, ``"states"``; ``"auto"`` becomes the first or, without scores of
             classes, the last.
-        eps: of ``eps_perplexity``.
+        eps: share of the uniform distribution in eps-perplexities.
+        dense: attention of the model to compare with: softmax everywhere, or nothing where it stays as it is.
         advance: called after every forward call.
     """
 
@@ -164,6 +165,7 @@ class Judge:
     batches: Sequence[Batch]
     measure: str
     eps: float
+    dense: MapsByPath
     advance: Callable[[], object]
 
     def __call__(self, trials: Sequence[Trial]) -> tuple[Quality, list[Quality]]:
@@ -174,18 +176,18 @@ class Judge:
 
         Cost: a forward pass for the dense model, and one for each choice of attention among the trials.
         """
-        everywhere, softmax_head = all_softmax(self.model), MapConfig("softmax")
+        softmax_head = MapConfig("softmax")
         by_attention: dict[tuple[object, ...], list[int]] = {}
         for number, each in enumerate(trials):
             by_attention.setdefault(tuple(sorted(each.attention.items())), []).append(number)
         sums = [_Sums(self.eps, sparse_config(self.model)) for _ in (None, *trials)]
         for batch in self.batches:
-            with trial(self.model, everywhere):
+            with trial(self.model, self.dense):
                 dense = answer(self.model, batch)
             self.advance()
             self.measure = self._fitting(dense)
             for numbers in by_attention.values():
-                with trial(self.model, everywhere | dict(trials[numbers[0]].attention)):
+                with trial(self.model, {**self.dense, **trials[numbers[0]].attention}):
                     own = answer(self.model, batch)
                 self.advance()
                 for number in numbers if len(own.rows) else ():

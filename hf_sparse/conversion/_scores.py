@@ -17,7 +17,7 @@ from ..functional.rows import upcast
 from ..metrics import support_size
 from ._batches import Answer, Batch, answer
 from ._padding import counted, frame_mask
-from ._rules import all_softmax
+from ._rules import MapsByPath
 
 # Queries of each head that are kept, and numbers in all: 256 MiB in float32.
 _QUERIES = 96
@@ -94,6 +94,7 @@ def record(
     batches: Iterable[Batch],
     num_batches: int,
     paths: Iterable[str],
+    dense: MapsByPath,
     each: Callable[[Batch, Answer], object],
 ) -> dict[str, SiteScores]:
     """Run the dense model over the data once, and keep the scores of a sample of queries.
@@ -105,6 +106,7 @@ def record(
         batches: keyword arguments for forward calls.
         num_batches: how many there will be at most.
         paths: of the sites to record.
+        dense: the maps of attention in that pass.
         each: called with every batch and the dense model's answer.
     """
     wanted = set(paths)
@@ -120,7 +122,7 @@ def record(
             if kept.shape[2]:
                 found.setdefault(site.path, SiteScores(site, module)).parts.append(kept)
 
-        with trial(model, all_softmax(model), watch if wanted else None):
+        with trial(model, dense, watch if wanted else None):
             each(batch, answer(model, batch))
     for recorded in found.values():
         if len({part.shape[1] for part in recorded.parts}) > 1:  # some of its calls do not show their heads

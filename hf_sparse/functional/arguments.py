@@ -76,7 +76,7 @@ def check_items(name: str, value: object) -> None:
         ValueError: a number below 0, or not finite.
     """
     if torch.is_tensor(value):
-        if value.device.type != "cpu" or torch.compiler.is_compiling():
+        if value.device.type != "cpu" or not is_readable(value):
             return
         value = value.item() if value.numel() == 1 else value
     check_number(name, value, "a finite number >= 0", lambda number: 0 <= number < math.inf)
@@ -102,7 +102,7 @@ def items_divisor(num_items: object, counted: torch.Tensor, dtype: torch.dtype =
     items = torch.as_tensor(num_items, dtype=dtype, device=counted.device).reshape(())
     some = counted.any()
     wrong = (items < 0) | ((items == 0) & some)
-    if counted.device.type == "cpu" and not torch.compiler.is_compiling() and bool(wrong):
+    if counted.device.type == "cpu" and is_readable(wrong) and bool(wrong):
         raise ValueError(
             f"the number of items was {float(items):g}, but {int(counted.sum())} labels of this batch count; give the "
             "number of labels that count in all batches of the step, or None for the mean of this batch"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .rows import in_graph
+from .rows import in_graph, is_compiled
 
 
 def differentiated_again() -> bool:
@@ -34,14 +34,14 @@ class Function(torch.autograd.Function):
 
     @classmethod
     def call(cls, *args: Any) -> Any:
-        """``apply`` of a function with a ``tangent``, differentiable in forward mode, too, outside graphs."""
-        return cls.apply(*args) if in_graph() else cls._with_jvp.apply(*args)
+        """``apply`` of a function with a ``tangent``, differentiable in forward mode, too, unless compiled."""
+        return cls.apply(*args) if is_compiled() else cls._with_jvp.apply(*args)
 
     @staticmethod
     def save(ctx: Any, *tensors: torch.Tensor) -> None:
         """Keep tensors for ``backward`` and ``tangent``."""
         ctx.save_for_backward(*tensors)
-        if not in_graph():
+        if not is_compiled():
             ctx.save_for_forward(*tensors)
 
 

@@ -12,6 +12,8 @@ from torch.autograd.forward_ad import unpack_dual
 # operation, mostly that of starting threads. Measured best for rows of 128 to 2048 on one thread: 2^19 to 2^21; with
 # 2^18 a tenth slower.
 _CHUNK = 1 << 19
+# Modes in which torch records operations (``make_fx``, ``torch.func.linearize``), or works out shapes alone.
+_TRACERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
@@ -98,12 +100,17 @@ def num_visible(x: Tensor) -> Tensor:
     return (x != -torch.inf).sum(-1, keepdim=True).clamp(min=1).to(x.dtype)
 
 
+def is_compiled() -> bool:
+    """Whether ``torch.compile``, ``torch.export`` or ``torch.jit.trace`` is at work."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def in_graph() -> bool:
     """Whether torch compiles, exports or traces: then no step may depend on the values of tensors.
 
-    ``torch.jit.trace`` would silently keep the steps that the values of its example called for.
+    A tracer would silently keep the steps that the values of its example called for, and see nothing of a kernel's.
     """
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return is_compiled() or any(map(torch._C._get_dispatch_mode, _TRACERS))
 
 
 def row_by_row(x: Tensor) -> bool:
@@ -145,7 +152,7 @@ def is_transformed(*tensors: Tensor) -> bool:
 
     Both follow only operations, and functions that say how they are transformed. Never in a graph.
     """
-    return not in_graph() and (torch._C._are_functorch_transforms_active() or any(map(has_tangent, tensors)))
+    return not is_compiled() and (torch._C._are_functorch_transforms_active() or any(map(has_tangent, tensors)))
 
 
 def has_tangent(x: Tensor) -> bool:

@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput
 from ..cache_name import CACHE, OLD_NAME
 from ..functional.arguments import check_tensor
 from ..model.distribution import distribution
+from ..model.dry_run import quiet_evaluation
 from ..model.state import is_sparse, prompt_adapter, raw_scores, transformers_model
 from .inputs import (
     check_generates,
@@ -60,7 +61,7 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
     """The tokens of nonzero probability at every step of a given string.
 
     Args:
-        model: a model with a sparse head, or an ensemble, in evaluation mode.
+        model: a model with a sparse head, or an ensemble; it runs in evaluation mode.
         inputs: keyword inputs of ``model.generate`` for one sentence, (1, length) tensors, images and the like.
         tokens: the string, without start token and prompt, as in ``SupportSet.sequences``.
 
@@ -130,10 +131,11 @@ def forced_output(
     """
     prepared, start = _checked(model, inputs, sequences, special_tokens or {})
     length = start.shape[1]
-    output = run_forced(model, _call(model, prepared, sequences), **options)
-    logits = check_logits(every_logit(model, output, sequences)[:, length - 1 : -1])
-    if not model.config.is_encoder_decoder and _may_look_ahead(model, prepared):
-        _check_unseen(model, run_forced(model, _call(model, prepared, start)).logits[:, -1], logits[:, 0])
+    with quiet_evaluation(model):
+        output = run_forced(model, _call(model, prepared, sequences), **options)
+        logits = check_logits(every_logit(model, output, sequences)[:, length - 1 : -1])
+        if not model.config.is_encoder_decoder and _may_look_ahead(model, prepared):
+            _check_unseen(model, run_forced(model, _call(model, prepared, start)).logits[:, -1], logits[:, 0])
     return output, sequences[:, length:], logits
 
 

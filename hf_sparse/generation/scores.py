@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from ..config import MapConfig
 from ..functional.arguments import check_count, check_number
 from ..model.distribution import distribution
+from ..model.dry_run import quiet_evaluation
 from ..model.state import is_sparse, sparse_config
 from .forced import beginning, check_prompt, forced_output
 from .inputs import check_generates, end_tokens, num_sentences
@@ -52,7 +53,7 @@ def score_sequences(
     """Score strings under a model, sparse or dense.
 
     Args:
-        model: a model with ``generate``, in evaluation mode.
+        model: a model with ``generate``; it runs in evaluation mode.
         inputs: keyword inputs of ``model.generate``, (B, T) tensors, images and the like; decoder-only prompts padded
             on the left. With ``decoder_input_ids`` where the decoder was given another beginning than the start token.
             Without ``attention_mask`` padding in a decoder's prompt is hidden as ``generate`` hides it.
@@ -138,7 +139,7 @@ def compare_with_empty(
     """Compare the empty string with the hypothesis of a beam search ("cat got your tongue").
 
     Args:
-        model: a model with ``generate``, sparse or dense, in evaluation mode.
+        model: a model with ``generate``, sparse or dense; it runs in evaluation mode.
         inputs: keyword inputs of ``model.generate``, (B, T) tensors.
         num_beams: beam size.
         **generate_options: for ``model.generate``, such as ``max_new_tokens`` and ``length_penalty``.
@@ -162,7 +163,8 @@ def compare_with_empty(
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options, "return_dict_in_generate": True}
     num_sentences(inputs)
     check_prompt(model, inputs)
-    hypotheses = model.generate(**inputs, num_beams=num_beams, **options).sequences
+    with quiet_evaluation(model):
+        hypotheses = model.generate(**inputs, num_beams=num_beams, **options).sequences
     start = beginning(model, inputs, len(hypotheses), hypotheses)
     end = torch.tensor(ends, device=start.device)
     each_end = torch.cat([start.repeat_interleave(len(ends), dim=0), end.repeat(len(start))[:, None]], dim=1)

@@ -14,6 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ..cache_name import CACHE
 from ..fertility.source import source_bounds
 from ..functional.arguments import check_count
+from ..model.dry_run import quiet_evaluation
 from ..model.state import probabilities
 from .forced import beginning
 from .inputs import check_logits, check_one_sentence, encode, end_tokens, head_map
@@ -75,7 +76,7 @@ def suggest(
     token has nonzero probability after it, that token is appended: it leaves nothing to choose.
 
     Args:
-        model: a model with a sparse head, or an ensemble, in evaluation mode.
+        model: a model with a sparse head, or an ensemble; it runs in evaluation mode.
         prefix: the text so far: the prompt, or for an encoder-decoder the beginning of its output, which may be empty.
         tokenizer: the model's.
         source: the text an encoder-decoder reads, or its inputs (1, ...) by name, as ``input_features`` of speech;
@@ -99,10 +100,10 @@ def suggest(
     """
     _check_options(unit, max_candidates=max_candidates, max_tokens=max_tokens, max_open=max_open)
     inputs, ids = encode(model, tokenizer, prefix, source)
-    steps = Continuations(model, inputs, ids)
     text = _AddedText(tokenizer, ids if model.config.is_encoder_decoder else inputs["input_ids"][0])
     growth = _Growth(unit, text, set(end_tokens(model)))
-    nodes, complete = _grow_candidates(growth, steps, max_tokens, max_open)
+    with quiet_evaluation(model):
+        nodes, complete = _grow_candidates(growth, Continuations(model, inputs, ids), max_tokens, max_open)
     found = growth.finished + [Suggestion(text(node.tokens), node.mass, node.tokens, cut=True) for node in nodes]
     found.sort(key=lambda candidate: -candidate.probability)
     return Suggestions(found[:max_candidates], complete and len(found) <= max_candidates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional.rows import in_graph
 from ._library import available, library
 from ._limits import DTYPES, HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_CPP_ALPHA
 from ._self_check import triton_is_automatic
@@ -59,7 +60,7 @@ def _row_problem(impl: str, z: Tensor, alpha: float | Tensor | None) -> str | No
 
 
 def _cpp_problem(z: Tensor) -> str | None:
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if in_graph():
         return "cannot be traced or compiled"
     return None if z.device.type == "cpu" else f"takes scores on the CPU, were on {z.device}"
 

@@ -69,7 +69,7 @@ def _attach(model: PreTrainedModel, config: SparseConfig, source: SourceFertilit
     for each in configs:
         dense.setdefault(id(each), _dense_attention(model, each))
     _remove_sites(model)
-    sites = find_sites(model, config, model.config.is_encoder_decoder) if config.attn else []
+    sites = find_sites(model, config)
     _name_attention(model, configs, sites)
     for site in sites:
         module = model.get_submodule(site.path)

@@ -29,6 +29,7 @@ class DryRun:
 
     Attributes:
         model: the model that ran.
+        inputs: keyword arguments of the call; empty where the block of ``watch`` made it.
         output: its output.
         ran: the paths of all modules whose forward ran.
         softmaxes: the modules that computed a softmax over a last axis, by path; the innermost whose forward was
@@ -40,6 +41,7 @@ class DryRun:
     """
 
     model: PreTrainedModel
+    inputs: Mapping[str, object] = field(default_factory=dict)
     output: Any = None
     ran: set[str] = field(default_factory=set)
     softmaxes: dict[str, nn.Module] = field(default_factory=dict)
@@ -59,7 +61,7 @@ def dry_run(model: PreTrainedModel, inputs: Mapping[str, object], *, training: b
     """
     with watch(model) as record:
         model.training = training
-        record.output = model(**inputs)
+        record.inputs, record.output = inputs, model(**inputs)
     return record
 
 

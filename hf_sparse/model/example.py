@@ -50,18 +50,15 @@ def example_inputs(model: PreTrainedModel, length: int = 5) -> dict[str, Tensor]
     }
 
 
-def first_run(
-    model: PreTrainedModel, example: Mapping[str, object] | None, length: int = 5
-) -> tuple[Mapping[str, object], DryRun]:
+def first_run(model: PreTrainedModel, example: Mapping[str, object] | None) -> DryRun:
     """Run a dense model once, on the user's input or on made-up input.
 
     Args:
         model: any Transformers model.
         example: keyword arguments for one forward call; None makes them up.
-        length: number of made-up tokens per row.
 
     Returns:
-        The input, and the record of the run.
+        The record of the run, with its input.
 
     Raises:
         NoExampleError: no input can be made up, or the model does not run on it, or on the user's own example.
@@ -74,11 +71,11 @@ def first_run(
             "one by one"
         )
     if example is not None:
-        return example, _run_on(model, example)
+        return _run_on(model, example)
     inputs: dict[str, Tensor] = {}
     try:
-        inputs = example_inputs(model, length)
-        return inputs, dry_run(model, inputs)
+        inputs = example_inputs(model)
+        return dry_run(model, inputs)
     except (NoExampleError, torch.OutOfMemoryError):
         raise
     except _FAILURES as error:

@@ -67,7 +67,7 @@ def learn_settings(
         )
     check_learned(model, inner, new)
     with dense_attention(inner):
-        _, run = first_run(inner, example)
+        run = first_run(inner, example)
     change_settings(inner, with_learning_heads(inner, new, run))
     for module, site in attention_sites(inner):
         add_learned(module, site)

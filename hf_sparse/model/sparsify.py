@@ -102,14 +102,14 @@ def sparsify(
         config = _with_temperature(dense, config)
         run = _first_run(dense, config, example)
         if run is not None:
-            config = _completed(dense, config, run[1])
+            config = _completed(dense, config, run)
         own_configs(model)
         attach(dense, config, source)
         sparse_state(dense).owns_configs = True
         if run is not None:
             with ExitStack() as undo:
                 undo.callback(detach, dense)
-                audit(dense, run[0])
+                audit(dense, run.inputs)
                 undo.pop_all()  # all is well: stay sparse
     bind_again(model, dense)
     return model
@@ -147,9 +147,7 @@ def _needs_a_run(config: SparseConfig) -> bool:
     return bool(config.attn or config.fused_loss or (config.head is not None and config.head.open_settings))
 
 
-def _first_run(
-    model: PreTrainedModel, config: SparseConfig, example: Mapping[str, object] | None
-) -> tuple[Mapping[str, object], DryRun] | None:
+def _first_run(model: PreTrainedModel, config: SparseConfig, example: Mapping[str, object] | None) -> DryRun | None:
     """``first_run``; None where the model has no weights, or where it need not run and no input can be made up."""
     if input_device(model).type == "meta":
         return None
@@ -188,7 +186,7 @@ def with_learning_heads(model: PreTrainedModel, config: SparseConfig, before: Dr
 def _learning_heads(model: PreTrainedModel, config: SparseConfig, before: DryRun) -> dict[str, tuple[int, int]]:
     """By kind of attention with something to learn, the number of heads and the length of their queries."""
     heads: dict[str, tuple[int, int]] = {}
-    for site in find_sites(model, config, model.config.is_encoder_decoder):
+    for site in find_sites(model, config):
         if not site.learned_names:
             continue
         seen = before.heads.get(site.path, (0, 0))
@@ -245,7 +243,7 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
     if not config.attn:
         return
     name = type(model).__name__
-    sites = find_sites(model, config, model.config.is_encoder_decoder)
+    sites = find_sites(model, config)
     if not sites:
         yield f"{name} has no attention that is computed with softmax; pass attn=None"
     sequential = (sequential_refusal(model.get_submodule(site.path), site) for site in sites)
@@ -285,7 +283,7 @@ def _saving_problems(model: PreTrainedModel) -> Iterator[str]:
 
 def kind_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
     """Kinds of attention with rules of their own that the model lacks."""
-    sites = find_sites(model, config, model.config.is_encoder_decoder)
+    sites = find_sites(model, config)
     found = [kind for kind in KINDS if any(site.kind == kind for site in sites)]
     for kind in config.kinds:
         if kind not in found:
@@ -294,7 +292,7 @@ def kind_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]
 
 def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
     """Kinds of attention with a rule per layer, for another number of layers than the model has of that kind."""
-    sites = find_sites(model, config, model.config.is_encoder_decoder)
+    sites = find_sites(model, config)
     for kind in config.kinds:
         listed, layers = config.layers_listed(kind), len({site.layer for site in sites if site.kind == kind})
         if listed and layers not in (0, listed):

@@ -33,7 +33,7 @@ def shifts_labels(model: PreTrainedModel) -> bool:
     if inner.get_output_embeddings() is None or (loss_type is not None and not by_name):
         return by_name
     try:
-        inputs, _ = first_run(inner, None)
+        inputs = first_run(inner, None).inputs
         one, other = (_loss_of_first(inner, inputs, label) for label in (0, 1))
     except NoExampleError:
         return by_name
@@ -54,7 +54,7 @@ def _loss_of_first(model: PreTrainedModel, inputs: Mapping[str, Any], label: int
         return None
     labels = torch.full_like(inputs["input_ids"], -100)
     labels[:, 0] = label
-    _, run = first_run(model, {**inputs, "labels": labels})
+    run = first_run(model, {**inputs, "labels": labels})
     return getattr(run.output, "loss", None)
 
 

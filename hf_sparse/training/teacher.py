@@ -70,7 +70,7 @@ def check_own_teacher(model: PreTrainedModel, argument: str) -> None:
     """
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     try:
-        inputs, _ = first_run(transformers_model(model), None)
+        inputs = first_run(transformers_model(model), None).inputs
     except NoExampleError as error:
         raise ValueError(
             f"{argument} needs a teacher: whether the model can teach itself is tried on made-up input, and there is "

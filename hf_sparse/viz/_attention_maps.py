@@ -39,7 +39,7 @@ def attention_maps(
     """Every kind of sparse attention whose weights the model returns while ``tokens`` are forced.
 
     Args:
-        model: a model with ``generate``, in evaluation mode.
+        model: a model with ``generate``.
         inputs: keyword inputs of ``model.generate`` for one sentence, (1, length) tensors.
         tokens: the string, without start token and prompt.
         tokenizer: the model's.

@@ -37,7 +37,7 @@ def html_report(
     The page needs no server, no network and no script; it works on a phone, with a screen reader and on paper.
 
     Args:
-        model: a model with a sparse head, or an ensemble, in evaluation mode.
+        model: a model with a sparse head, or an ensemble; it runs in evaluation mode.
         tokenizer: the model's.
         text: the text that an encoder-decoder reads, or the prompt of another model.
         path: file to save the page to; None does not save.

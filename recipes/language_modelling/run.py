@@ -118,7 +118,7 @@ def calibrated(model: Any, corpus: Corpus) -> Figures:
     batches = [{"input_ids": rows, "labels": rows} for rows in dev.to(model.device).split(10)]
 
     def eps_perplexity(coverage: float) -> float:
-        hf_sparse.calibrate(model, batches, coverage=coverage, fit_alpha=False, progress=False)
+        hf_sparse.calibrate(model, batches, coverage=coverage, fit_attention=False, fit_alpha=False, progress=False)
         return fit_to(model, dev, settings.uniform)["eps_perplexity"]
 
     coverage = min(COVERAGES, key=eps_perplexity)

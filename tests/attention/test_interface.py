@@ -125,6 +125,13 @@ def test_a_sink_takes_weight_and_gives_nothing():
     assert (weights.sum(-1) < 1).any()
 
 
+def test_sinks_take_the_precision_of_the_scores():
+    q, k, v = qkv(dtype=torch.bfloat16)
+    for name, sinks in (("s_aux", torch.full((H,), 2.0)), ("sinks", torch.full((B, H, T, 1), 2.0))):
+        output, weights = sparse_attention(module(), q, k, v, **{name: sinks})
+        assert (output.dtype, weights.dtype) == (torch.bfloat16, torch.bfloat16)
+
+
 def test_only_the_keys_an_indexer_selected_get_weight():
     q, k, v = qkv()
     chosen = torch.stack([torch.randperm(T)[:2] for _ in range(B * T)]).view(B, T, 2)
@@ -165,7 +172,9 @@ def test_what_is_not_honoured_is_refused_by_name():
 
 def test_named_arguments_are_those_of_the_models_own_eager_attention(monkeypatch):
     own = types.ModuleType("tests.own_attention")
-    own.eager_attention_forward = lambda module, query, key, value, mask, temperature=1.0, **kwargs: None
+    own.eager_attention_forward = (
+        lambda module, query, key, value, mask, temperature=1.0, sliding_window=None, **kwargs: None
+    )
     monkeypatch.setitem(sys.modules, "tests.own_attention", own)
     named = named_arguments(type("Attention", (nn.Module,), {"__module__": "tests.own_attention"}))
     assert {"temperature", "block_indices"} <= named

@@ -26,7 +26,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("num_scores", [1, 60, 10_000])
+@pytest.mark.parametrize("num_scores", [1, 60, 150, 10_000])
 def test_scores_of_parts_are_those_of_the_call(name, num_scores):
     call = AttentionCall(drawn(2, 4, 5, 8), drawn(2, 2, 7, 8), drawn(2, 2, 7, 8), scaling=0.3, **CALLS[name])
     visible = torch.ones(5, 7, dtype=torch.bool)

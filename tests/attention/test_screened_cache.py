@@ -5,6 +5,7 @@ import gc
 import pickle
 import shutil
 import weakref
+from collections import Counter
 
 import pytest
 import torch
@@ -139,6 +140,26 @@ def test_keys_that_were_changed_outside_are_read_whole_and_coded_again():
     check(screened, usual)
 
 
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_every_operation_keeps_what_was_changed_outside(change):
+    screened, usual = both(20)
+    for cache in (screened, usual):
+        cache.layers[0].keys[:, :, 3] = 7.0
+        change(cache)
+    for cache in (screened, usual):
+        cache.update(*states(rows=len(usual.layers[0].keys), length=1, seed=10), layer_idx=0)
+    check(screened, usual)
+
+
+def test_keys_that_are_finite_again_are_read_by_their_bytes():
+    screened, _ = both(20)
+    screened.layers[0].keys[0, 0, 0, 0] = torch.nan
+    screened.update(*states(length=1), layer_idx=0)
+    screened.layers[0].keys[0, 0, 0, 0] = 1.0
+    screened.update(*states(length=1), layer_idx=0)
+    assert isinstance(screened.layers[0].coded_keys(screened.layers[0].values), CodedKeys)
+
+
 def test_values_of_another_call_are_noticed():
     screened, _ = both(20)
     assert isinstance(screened.layers[0].coded_keys(screened.layers[0].values.clone()), str)
@@ -177,6 +198,21 @@ def test_what_cannot_be_screened_is_refused():
     keys, values = states()
     with pytest.raises(RuntimeError, match=r"for decoding, and a gradient is wanted"):
         cache.update(keys.requires_grad_(), values, layer_idx=0)
+
+
+def test_reads_are_those_of_all_layers_since_the_last_reset():
+    cache = ScreenedCache()
+    for i in (0, 1):
+        cache.update(*states(), layer_idx=i)
+        cache.layers[i].coded_keys(cache.layers[i].values)
+        cache.layers[i].record("because")
+    (found,) = cache.reads
+    numbers = 2 * 3 * 5 * 40
+    assert found == CacheReads(5, 2, Counter(because=2), exact_bytes=2 * 4 * numbers, half_bytes=2 * 2 * numbers)
+    cache.reset()
+    cache.update(*states(), layer_idx=0)
+    with pytest.raises(RuntimeError, match="does not hand its keys from the cache"):
+        _ = cache.reads
 
 
 # ---- In a model --------------------------------------------------------------------------------------------------

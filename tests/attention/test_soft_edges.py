@@ -49,6 +49,12 @@ def test_a_row_without_keys_counts_nothing():
     assert bool((soft_count(p, torch.zeros(2, 1), 0.5) == 0).all())
 
 
+def test_half_precision_is_counted_in_float32():
+    p = entmax(scores(), alpha=1.5).bfloat16()
+    found = soft_count(p, torch.full((5, 1), 5), 0.5)
+    assert torch.equal(found, soft_count(p.float(), torch.full((5, 1), 5), 0.5))
+
+
 @pytest.mark.parametrize("alpha", [1.5, [1.2, 1.5, 1.8, 2.0], "learned"], ids=["one", "per_head", "learned"])
 @pytest.mark.parametrize("name", ["llama", "bert", "t5"])
 def test_the_edges_of_a_model_are_its_nonzero_weights(name, alpha):

@@ -101,7 +101,7 @@ def recorded(model, batches, sites=None):
     with trial(model, all_softmax(model), lambda site, _, scores: seen.setdefault(site.path, []).append(scores)):
         for batch in batches:
             model(**batch)
-    return record(model, batches, len(batches), own, lambda batch, given: None), seen
+    return record(model, batches, len(batches), own, all_softmax(model), lambda batch, given: None), seen
 
 
 @pytest.mark.parametrize(("name", "kinds"), [("gpt2", 2), ("bart", 6), ("t5", 6)])
@@ -223,8 +223,8 @@ def test_the_sample_leaves_padding_out_and_spreads_over_the_data():
     ids = torch.randint(5, 20, (4, 12), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(12) < torch.tensor([[12], [9], [6], [3]])).long()
     with torch.no_grad():
-        scores = record(model, [{"input_ids": ids, "attention_mask": mask}], 1, paths(model), lambda *_: None)
-        short = [record(model, [{"input_ids": ids[i : i + 1, :n]}], 1, paths(model), lambda *_: None)
+        scores = sampled(model, [{"input_ids": ids, "attention_mask": mask}], 1)
+        short = [sampled(model, [{"input_ids": ids[i : i + 1, :n]}], 1)
                  for i, n in enumerate((12, 9, 6, 3))]  # fmt: skip
     for path, each in scores.items():
         assert each.parts[0].shape[2] == 30
@@ -237,7 +237,7 @@ def test_the_sample_does_not_meet_the_same_positions_of_every_row():
     model = sparsify(tiny_model("gpt2"), attn="entmax15")
     ids = torch.randint(5, 20, (96, 16), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        scores = record(model, [{"input_ids": rows} for rows in ids.split(48)], 2, paths(model), lambda *_: None)
+        scores = sampled(model, [{"input_ids": rows} for rows in ids.split(48)], 2)
     visible = scores[paths(model)[0]].means(MapConfig("entmax15")).dense_support
     assert visible.tolist() == pytest.approx([8.5] * 4, abs=1.2)
 
@@ -246,16 +246,20 @@ def paths(model):
     return [site.path for _, site in attention_sites(model)]
 
 
+def sampled(model, batches, num_batches):
+    return record(model, batches, num_batches, paths(model), all_softmax(model), lambda *_: None)
+
+
 def test_memory_and_time_are_bounded_by_the_sample(monkeypatch):
     model = sparsify(tiny_model("gpt2"), attn="entmax15")
     batches = [{"input_ids": torch.randint(5, 20, (4, 7))} for _ in range(3)]
     monkeypatch.setattr("hf_sparse.conversion._scores._QUERIES", 6)
     with torch.no_grad():
-        scores = record(model, batches, 3, paths(model), lambda *_: None)
+        scores = sampled(model, batches, 3)
     assert [part.shape for part in scores[paths(model)[0]].parts] == [(1, 4, 2, 7)] * 3
     visible = [(part > -torch.inf).sum(-1)[0, 0].tolist() for part in scores[paths(model)[0]].parts]
     assert len({tuple(each) for each in visible}) > 1  # not the same places of every batch
     monkeypatch.setattr("hf_sparse.conversion._scores._NUMBERS", 0)
     with torch.no_grad():
-        scores = record(model, batches, 3, paths(model), lambda *_: None)
+        scores = sampled(model, batches, 3)
     assert scores[paths(model)[0]].parts[0].shape[2] == 1

@@ -7,7 +7,7 @@ import torch
 
 import hf_sparse.functional as F
 from hf_sparse import calibrate, probabilities, sparse_config, sparsify
-from hf_sparse.conversion._batches import Answer
+from hf_sparse.conversion._batches import Answer, split
 from hf_sparse.conversion._closeness import DIVERGENCES, eps_kl, lost_variance
 from hf_sparse.conversion._fit_head import entmax_head, for_classes, for_coverage, mean_classes
 from hf_sparse.conversion._head_rows import HeadRows, entry_temperature
@@ -141,6 +141,40 @@ def test_a_head_keeps_its_alpha_where_asked(goal):
     report = calibrate(model, batches, **goal, fit_alpha=False, progress=False)
     assert report.head["alpha"] == 1.7
     assert report.head["temperature"] != before
+
+
+@pytest.mark.parametrize("attn", ["entmax15", {"name": "entmax15", "temperature": "learned"}, "sigmoid"], ids=str)
+@pytest.mark.parametrize("goal", [{"coverage": 0.9}, {"classes": 5}, {}])
+@torch.no_grad()
+def test_attention_stays_as_it_is_where_the_head_alone_is_fitted(attn, goal):
+    model = sparsify(tiny_model("gpt2"), attn=attn, head={"name": "entmax15", "temperature": 3.0})
+    batches = loader(model, num_batches=8, rows=6)
+    before, maps = model(**batches[0]).logits, sparse_config(model).to_dict()["attn"]
+    report = calibrate(model, batches, **goal, fit_attention=False, progress=False)
+    assert sparse_config(model).to_dict()["attn"] == maps
+    torch.testing.assert_close(model(**batches[0]).logits, before, rtol=0, atol=0)
+    assert report.head["temperature"] != 3.0
+    assert report.layers == []
+    # What it is compared with is softmax under the same attention.
+    softmax = sparsify(tiny_model("gpt2"), attn=attn)
+    softmax.load_state_dict(model.state_dict())
+    losses = [float(softmax(**batch).loss) for batch in split(batches)[1]]
+    assert report.dense.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert report.dense.divergence == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("maps", "given", "message"),
+    [
+        ({"attn": "entmax15"}, {}, "fits the head alone, and this model's is dense"),
+        ({"head": "entmax15"}, {"edges": 0.2}, "edges is a goal of attention, which fit_attention=False leaves"),
+        ({"head": "entmax15"}, {"fit_attention": 0}, "fit_attention must be True or False, was 0"),
+    ],
+)
+def test_the_head_alone_needs_a_sparse_head_and_no_goal_of_attention(maps, given, message):
+    model = sparsify(tiny_model("gpt2"), **maps)
+    with pytest.raises((ValueError, TypeError), match=message):
+        calibrate(model, loader(model), **{"fit_attention": False, "progress": False, **given})
 
 
 def test_goals_need_a_head_of_the_family_labels_and_sense():

@@ -93,6 +93,20 @@ def test_options_equal_the_two_steps(fused, loss, std, options):
     assert found[0].shape != plain[0].shape or (found[0] - plain[0]).abs() > 1e-4
 
 
+@pytest.mark.parametrize("options", [{"scale": 0.5}, {"softcap": 8.0}, {"scale": 0.5, "softcap": 8.0}], ids=str)
+def test_scale_and_softcap_of_alpha_relu_with_few_weights(options):
+    hidden, weight, bias, y = layer(1500)
+    z = two_steps(lambda z, _: z, y, **options)(hidden, weight, bias)
+    tau = float(z.quantile(0.995)) / 2  # one weight in 200: listed, not multiplied densely
+    found = value_and_gradients(
+        lambda h, w, b: linear_alpha_relu_loss(h, w, y, 1.5, tau, b, **options), hidden, weight, bias
+    )
+    expected = value_and_gradients(
+        two_steps(lambda z, y: alpha_relu_loss(z, y, 1.5, tau), y, **options), hidden, weight, bias
+    )
+    assert_equal_to(found, expected)
+
+
 @pytest.mark.parametrize(("fused", "loss"), FAMILY, ids=IDS)
 @pytest.mark.parametrize("chunk_size", [1, 7, 64])
 def test_chunks_change_nothing(fused, loss, chunk_size):

@@ -146,3 +146,14 @@ def test_what_a_checkpoint_lacks_starts_where_the_map_says(dtype, tmp_path):
     expected.save_pretrained(tmp_path / "sparse")
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "sparse", dtype=dtype).state_dict()
     assert all(torch.equal(found[name], value) for name, value in expected.state_dict().items())
+
+
+def test_what_becomes_learned_without_gradients_can_be_trained():
+    model = tiny_model("llama")
+    with torch.inference_mode():
+        sparsify(model, attn={"name": "entmax", "alpha": "learned", "temperature": 2.0})
+        learn_settings(model, ["temperature"])
+    model.train()(**labelled(model)).loss.backward()
+    learned = [weight for name, weight in model.named_parameters() if ".sparse_" in name]
+    assert len(learned) == 4
+    assert all(weight.grad.abs().sum() > 0 for weight in learned)

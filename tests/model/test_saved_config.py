@@ -16,6 +16,7 @@ from transformers import (
     CLIPVisionModel,
     CLIPVisionModelWithProjection,
     EncoderDecoderModel,
+    T5EncoderModel,
 )
 
 from hf_sparse import from_pretrained, sparse_config, sparsify, unsparsify
@@ -24,7 +25,7 @@ from hf_sparse.losses import fenchel_young_loss
 from hf_sparse.model.seal import SENTENCE
 from tests.sweep.architectures import build
 from tests.sweep.inputs import inputs_for
-from tests.tiny_models import BOS, DECODER, EOS, PAD, attentions, spread, tokens
+from tests.tiny_models import BOS, DECODER, EOS, PAD, attentions, spread, tiny_model, tokens
 
 LAYERS = {"encoder": ["entmax15", None, "sparsemax", {"name": "entmax", "alpha": 1.2}]}
 
@@ -138,3 +139,12 @@ def test_a_whole_put_together_from_ready_made_parts_is_reached_and_undone(attn):
     sparsify(model, attn="sparsemax")
     assert all((weights == 0).any() for weights in attentions(model, **inputs))
     assert torch.equal(unsparsify(model)(**inputs).logits, before)
+
+
+def test_an_encoder_that_was_loaded_alone_keeps_the_layers_of_the_whole_when_it_is_saved(tmp_path):
+    both = ["entmax15", "sparsemax"]
+    sparsify(tiny_model("t5"), attn={"encoder": both, "decoder": both}).save_pretrained(tmp_path / "whole")
+    encoder = T5EncoderModel.from_pretrained(tmp_path / "whole")
+    encoder.save_pretrained(tmp_path / "encoder")
+    again = T5EncoderModel.from_pretrained(tmp_path / "encoder")
+    assert sparse_config(again) == sparse_config(encoder)

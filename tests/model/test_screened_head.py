@@ -452,6 +452,12 @@ def test_a_forked_process_generates_the_same():
 # ---- The choice, and the cut -------------------------------------------------------------------------------------
 
 
+def test_a_choice_is_that_of_the_parts_too():
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+    set_head_impl(model, "full")
+    assert [part.screen.impl for part in sparse_state(model).parts] == ["full"]
+
+
 def test_what_cannot_be_screened_is_refused_by_name(monkeypatch):
     model = sparse()
     with pytest.raises(ValueError, match="impl must be one of 'auto', 'screened', 'full', was 'int8'"):

@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 import torch
 from torch import nn
+from transformers.masking_utils import sliding_window_causal_mask_function
 
 from hf_sparse.attention.backends import _adasplash
 from hf_sparse.attention.interface import sparse_attention
@@ -109,6 +110,12 @@ def test_keys_are_shared_between_heads_at_alpha_15_with_a_causal_mask_only(calls
             sparse_attention(module(name), *qkv(key_heads=1), is_causal=causal)
 
 
+def windowed():
+    """The mask of a causal model whose queries see eight keys."""
+    window = sliding_window_causal_mask_function(8)
+    return pattern_mask(BATCH, TOKENS, TOKENS, mask_function=window, local_size=8, dtype=torch.float16)
+
+
 def left_padded():
     visible = padded(True)
     visible[1, ..., :3] = False
@@ -128,6 +135,7 @@ def left_padded():
         (qkv(), {"scaling": 1.0}, r"divides dot products by sqrt\(16\), and scaling was 1"),
         (qkv(), {"attention_mask": left_padded()}, "takes masks that hide later keys, padding on the right, or both"),
         (qkv(), {"attention_mask": known_by_pattern(3, 70)}, "takes masks that hide later keys, padding on the right"),
+        (qkv(), {"attention_mask": windowed()}, "takes masks that hide later keys, padding on the right"),
         (qkv(), {"attention_mask": padded(True) * 0.5}, "takes masks that hide later keys, padding on the right"),
     ],
 )
@@ -141,6 +149,13 @@ def test_gradients_of_keys_alone_are_refused(calls):
     q, k, v = qkv()
     with pytest.raises(ValueError, match="fails where keys or values need a gradient and queries do not"):
         sparse_attention(module(), q, k.requires_grad_(), v)
+    sparse_attention(module(), q.requires_grad_(), k, v)
+    assert len(calls) == 1
+
+
+def test_softmax_is_none_of_its_maps(calls):
+    with pytest.raises(ValueError, match=r"takes alpha in \(1, 2\], was 1; use set_impl"):
+        sparse_attention(module({"name": "entmax", "alpha": 1.0}), *qkv())
 
 
 def test_without_the_package_or_a_gpu_it_says_so(monkeypatch):

@@ -27,6 +27,7 @@ from hf_sparse import (
     sparsify,
 )
 from hf_sparse.cache_name import CACHE
+from hf_sparse.generation.search._constraints import Constraints
 from hf_sparse.generation.search._lattice import _select
 from hf_sparse.generation.search._prefix_tree import PrefixCache
 from tests.enumeration import VOCAB, all_strings, depth_first_search, ended, model_and_inputs
@@ -516,3 +517,16 @@ def test_arguments_with_other_rows_than_sentences_are_refused_where_they_would_b
     assert _select(options, rows, 2, True) == options
     with pytest.raises(ValueError, match="token_type_ids has 3 rows for 2 sentences"):
         _select(options, rows, 2, False)
+
+
+def test_a_sentence_without_a_prefix_left_is_ended_for_processors():
+    seen = []
+
+    class Watch(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            seen.append(input_ids.tolist())
+            return scores
+
+    constraints = Constraints(LogitsProcessorList([Watch()]), torch.tensor([[5, 6], [7, 8]]), EOS, PAD)
+    constraints(torch.tensor([[7, 8, 3, 4]]), torch.zeros(1, 9), torch.tensor([1]))
+    assert seen == [[[5, 6, EOS, PAD], [7, 8, 3, 4]]]
