@@ -14,7 +14,9 @@ WITH_OLDEST := tests/test_hub.py tests/test_saving.py tests/test_hooks.py tests/
 	tests/model/test_lone_part.py tests/model/test_sparsify.py tests/training/test_trainer.py tests/test_cache_name.py \
 	tests/attention/sequential tests/attention/test_pattern_mask.py tests/generation/search tests/generation/test_ensemble.py \
 	tests/generation/test_inputs_of_generate.py tests/generation/test_suggest.py tests/model/test_parts.py \
-	tests/model/test_screened_generation.py tests/model/test_continuous.py tests/viz/test_html_report.py tests/test_threads.py
+	tests/model/test_screened_generation.py tests/model/test_continuous.py \
+	tests/model/test_old_checkpoints.py tests/model/test_seal.py tests/model/test_saved_config.py \
+	tests/model/test_forward_guard.py tests/fertility tests/viz/test_html_report.py tests/test_threads.py
 DEMO_ARGS ?=
 # Threads that wait by spinning slow a busy machine down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE

@@ -62,6 +62,11 @@ def main(arguments: list[str] | None = None) -> list[Row]:
         "--out", type=Path, help=f"where to write the JSON (default: {RESULTS.name}/ALLOCATOR-CLOCK.json)"
     )
     options = parser.parse_args(arguments)
+    if options.allocator == "cold" and is_warm():
+        parser.error(f"--allocator cold: unset {', '.join(WARM_ALLOCATOR)}, which make the allocator warm")
+    if options.allocator == "warm" and not is_warm() and arguments is None:
+        # The allocator reads its settings when the process starts.
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], os.environ | WARM_ALLOCATOR)
     described = machine() | {"clock": options.clock}
     print(", ".join(f"{key} {value}" for key, value in described.items()))
     rows: list[Row] = []
@@ -97,8 +102,4 @@ def show(measured: list[Row], rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    wants_cold = any("cold" in argument for argument in sys.argv[1:])
-    if not wants_cold and not is_warm():
-        # The allocator reads its settings when the process starts.
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], os.environ | WARM_ALLOCATOR)
     main()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -34,13 +35,16 @@ def generated() -> dict[Path, str]:
 
 def main(arguments: list[str]) -> int:
     """Write all pages and cards; with ``--check`` only report those that are out of date."""
+    parser = argparse.ArgumentParser(prog="python docs/generate.py", description=main.__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 where a page is out of date")
+    check = parser.parse_args(arguments).check
     stale = []
     for path, text in generated().items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             stale.append(str(path.relative_to(ROOT)))
-            if arguments != ["--check"]:
+            if not check:
                 path.write_text(text, encoding="utf-8")
-    if arguments == ["--check"] and stale:
+    if check and stale:
         print(f"out of date: {', '.join(stale)}; run python docs/generate.py")
         return 1
     return 0

@@ -81,7 +81,12 @@ def _compare(options: argparse.Namespace) -> int:
 def _calibrate(options: argparse.Namespace) -> int:
     model = _sparse(options)
     given = {name: getattr(options, name) for name in ("edges", "coverage", "classes", "max_batches")}
-    print(calibrate(model, _batches(model, options), per_head=not options.per_layer, **given))
+    fitted: dict[str, Any] = {
+        "per_head": not options.per_layer,
+        "fit_alpha": not options.keep_alpha,
+        "fit_attention": not options.keep_attention,
+    }
+    print(calibrate(model, _batches(model, options), **fitted, **given))
     _save(model, options)
     return 0
 
@@ -218,11 +223,18 @@ def _parser() -> argparse.ArgumentParser:
         own.add_argument(
             "--data", type=Path, required=True, help="text, one example a line; SOURCE<tab>TARGET in pairs"
         )
-        own.add_argument("--batch-size", type=int, default=_default(text_batches, "batch_size"))
         own.add_argument(
-            "--max-length", type=int, default=_default(text_batches, "max_length"), help="tokens kept of a text"
+            "--batch-size", type=int, default=_default(text_batches, "batch_size"), help="texts a batch (%(default)s)"
         )
-        own.add_argument("--max-batches", type=int, default=_default(api, "max_batches"))
+        own.add_argument(
+            "--max-length",
+            type=int,
+            default=_default(text_batches, "max_length"),
+            help="tokens kept of a text (%(default)s)",
+        )
+        own.add_argument(
+            "--max-batches", type=int, default=_default(api, "max_batches"), help="batches to read (%(default)s)"
+        )
 
     command("convert", _convert, "make a model sparse and save it").add_argument("out", help="the folder to write")
     command("doctor", _doctor, "try sparsify on a model and report; status 1 where it is not sound")
@@ -235,10 +247,14 @@ def _parser() -> argparse.ArgumentParser:
         help="largest divergence from the dense output: nats a position, or a share of the variance (%(default)s)",
     )
     calibrating = command(
-        "calibrate", _calibrate, "fit temperatures and thresholds to data, and save the sparse model"
+        "calibrate", _calibrate, "fit temperatures, alphas and thresholds to data, and save the sparse model"
     )
     calibrating.add_argument("out", help="the folder to write")
     calibrating.add_argument("--per-layer", action="store_true", help="settings for each layer of attention, not head")
+    calibrating.add_argument("--keep-alpha", action="store_true", help="fit no alpha")
+    calibrating.add_argument(
+        "--keep-attention", action="store_true", help="fit the head alone: for attention that was trained sparse"
+    )
     calibrating.add_argument(
         "--edges", type=float, metavar="SHARE", help="largest share of attention's weights to keep"
     )

@@ -1,3 +1,3 @@
-"""The version of hf_sparse, read by the build and written into every saved configuration."""
+"""The version of hf_sparse, read by the build."""
 
 __version__ = "0.1.0"

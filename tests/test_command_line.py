@@ -1,6 +1,7 @@
 """``python -m hf_sparse``: its commands do what the functions of their names do."""
 
 import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -100,6 +101,19 @@ def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(de
     for name in ("fitted", "again"):
         found = hf_sparse.sparse_config(hf_sparse.from_pretrained(tmp_path / name))
         assert found == hf_sparse.sparse_config(expected)
+
+
+def test_calibrate_keeps_alpha_and_attention_where_asked(dense, tmp_path):
+    head = {"name": "entmax", "alpha": 1.7}
+    main(["convert", str(dense), str(tmp_path / "bare"), "--attn", "entmax15", "--head", json.dumps(head)])
+    common = ["--data", str(tmp_path / "text"), "--classes", "5", "--keep-alpha", "--keep-attention"]
+    main(["calibrate", str(tmp_path / "bare"), str(tmp_path / "fitted"), *common])
+    before, after = (
+        hf_sparse.sparse_config(hf_sparse.from_pretrained(tmp_path / name)) for name in ("bare", "fitted")
+    )
+    assert after.attn == before.attn
+    assert after.head.map_settings["alpha"] == 1.7
+    assert after.head.temperature != before.head.temperature
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def estimate_tau_from_data(
         model: a Transformers model with a head, dense or sparse. It is left as it was.
         dataloader: yields keyword arguments for the model's forward, with labels; positions whose label is ignored do
             not count.
-        alpha: above 1.
+        alpha: from 1.001 to 5.
         temperature: above 0; what the logits are divided by.
         centered: whether the mean of the logits is taken off, as alpha-ReLU on a pretrained head needs it.
         max_batches: how many batches to read; None reads all.

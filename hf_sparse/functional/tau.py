@@ -146,7 +146,7 @@ def estimate_tau_from_head(
 
     Args:
         head: the output embeddings, with ``weight`` (V, D) and perhaps ``bias`` (V,).
-        alpha: above 1.
+        alpha: from 1.001 to 5.
         hidden_rms: root mean square of the entries of what enters the head; 1 after a layer norm.
         temperature: above 0; divides the logits before the map.
         centered: whether the mean of the logits is subtracted before the map.

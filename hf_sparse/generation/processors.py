@@ -79,7 +79,7 @@ class EntmaxLogitsProcessor(SparseLogitsProcessor):
     """Decode a dense model through alpha-entmax, in every mode of ``generate``; see ``SparseLogitsProcessor``.
 
     Args:
-        alpha: at least 1; 1 is softmax, 2 sparsemax.
+        alpha: from 1 to 64; 1 is softmax, 2 sparsemax.
     """
 
     def __init__(self, alpha: float = 1.5) -> None:
@@ -94,7 +94,7 @@ class AlphaReluLogitsProcessor(SparseLogitsProcessor):
 
     Args:
         tau: threshold on ``(alpha - 1) * logits``.
-        alpha: above 1.
+        alpha: from 1.001 to 5.
     """
 
     def __init__(self, tau: float, alpha: float = 1.5) -> None:

@@ -22,7 +22,7 @@ def alpha_relu_loss(
     Args:
         logits: raw scores (..., V). The loss is not shift invariant.
         target: class indices (...).
-        alpha: above 1.
+        alpha: from 1.001 to 5.
         tau: the threshold of ``alpha_relu``.
         **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``, ``num_items`` and ``impl`` as
             in ``fenchel_young_loss``.

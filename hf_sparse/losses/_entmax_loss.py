@@ -20,7 +20,7 @@ def entmax_loss(logits: Tensor, target: Tensor, alpha: float | Tensor = 1.5, **o
     Args:
         logits: raw scores (..., V).
         target: class indices (...), or distributions (..., V).
-        alpha: at least 1; 1 is cross-entropy. A tensor in [1, 2] that broadcasts to (..., 1), one alpha for all
+        alpha: from 1 to 64; 1 is cross-entropy. A tensor in [1, 2] that broadcasts to (..., 1), one alpha for all
             rows or one per row, gets its gradient, at 1 too.
         **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``, ``num_items`` and ``impl`` as in
             ``fenchel_young_loss``.

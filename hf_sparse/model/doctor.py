@@ -43,7 +43,7 @@ class Diagnosis:
         changed: how many modules would change, by class, kind of attention and way of reaching them ("interface" or
             "inline").
         refused: what ``sparsify`` refuses, in its own words.
-        checks: each check with what came of it; those that hold begin with "yes", those that do not with "no".
+        checks: each check with what came of it; those that fail begin with "no"; others say "yes" or a remark.
     """
 
     model: str

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from hf_sparse import DeletionCertificate, plot_certificate
 
 from ..lib.blocks import block, read
-from ..lib.card import Card
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
 
@@ -34,11 +33,6 @@ def report(results: dict[str, Any], out: Path) -> None:
     for run in runs:
         if "example" in run["figures"]:
             draw_example(run["figures"]["example"], out / f"certificate_{run['run']}.png")
-
-
-def card(record: Record, records: Sequence[Record]) -> Card | None:
-    """None: no model is kept."""
-    return None
 
 
 def draw_shares(runs: Sequence[Record], path: Path) -> None:

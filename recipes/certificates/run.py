@@ -24,7 +24,7 @@ from ..lib.records import Figures
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from . import tasks
-from .report import card, report
+from .report import report
 
 PARTS = {"translation": tasks.translation, "language": tasks.language, "speech": tasks.speech}
 
@@ -103,7 +103,6 @@ STUDY = Study(
     runs=RUNS,
     perform=perform,
     report=report,
-    card=card,
     quick=QUICK,
     usual=("translation-*",),
     check=check,

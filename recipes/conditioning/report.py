@@ -10,7 +10,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..lib.blocks import block, read
-from ..lib.card import Card
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
 
@@ -27,11 +26,6 @@ def report(results: dict[str, Any], out: Path) -> None:
     """Print the table and draw how ASAp comes closer, draw by draw."""
     print("\n".join(_lines(results["runs"])))
     draw(results["runs"], out / "conditioning.png")
-
-
-def card(record: Record, records: Sequence[Record]) -> Card | None:
-    """None: no model is kept."""
-    return None
 
 
 def draw(runs: Sequence[Record], path: Path) -> None:

@@ -41,7 +41,7 @@ from ..lib.training import train
 from ..pretrained.sources import load
 from ..pretrained.speech import PROMPT, batches, load_whisper, spoken_clips, transcripts
 from .data import COMMANDS, FIELDS, REMARKS, SENTENCES, STOPS, Command
-from .report import card, report
+from .report import report
 from .tree import Sampler, Tree, divergence
 
 
@@ -252,7 +252,6 @@ STUDY = Study(
     runs=RUNS,
     perform=perform,
     report=report,
-    card=card,
     quick=QUICK,
     usual=("inflection",),
 )

@@ -72,13 +72,14 @@ def data_text(rows: dict[str, int]) -> str:
 
 def comparison(records: Sequence[Record]) -> str:
     """Figures of all runs, one line per run."""
-    lines = ["run         seed  attention   exact match   candidates/step   one-candidate steps   CPU ms/step"]
+    width = max(11, *(len(record["run"]) for record in records))
+    lines = [f"{'run':<{width}} seed  attention   exact match   candidates/step   one-candidate steps   CPU ms/step"]
     for record in records:
         figures, settings = record["figures"], record["settings"]
         cost = figures["step_cpu_seconds"]
         lines.append(
-            f"{record['run']:<11} {settings['seed']:>4}  {settings['attention']:<11} {figures['exact_match']:>10.1%} "
-            f"{figures['head_support']:>17.2f} {figures['one_candidate_rate']:>21.1%} "
+            f"{record['run']:<{width}} {settings['seed']:>4}  {settings['attention']:<11} "
+            f"{figures['exact_match']:>10.1%} {figures['head_support']:>17.2f} {figures['one_candidate_rate']:>21.1%} "
             f"{'-' if cost is None else f'{1000 * cost:.0f}':>13}"
         )
     return "\n".join(lines)
@@ -218,12 +219,26 @@ def sigmorphon() -> str:
 
 @block
 def learning_rates() -> str:
-    """Exact match of each head by peak learning rate and size of the initial weights."""
-    result = read(f"{RESULTS}/learning_rates.json")
-    heads = ("softmax", "entmax15", "alpha_relu")
-    lines = [f"| init_std | peak learning rate | steps | {' | '.join(heads)} |", "|---" * 6 + "|"]
-    for row in result["rows"]:
-        cells = [f"{row[head]:.1f} %" if row[head] else "**0 %**" for head in heads]
-        lines.append(f"| {row['init_std']} | {row['lr']:g} | {row['steps']} | {' | '.join(cells)} |")
-    settings = ", ".join(f"{key} {value}" for key, value in result["settings"].items())
-    return "\n".join([*lines, "", f"{result['what']}; {settings}. Origin: {result['origin']}."])
+    """Exact match of each head by peak learning rate, size of the initial weights and temperature."""
+    records = read(f"{RESULTS}/learning_rates.json")["runs"]
+    cells: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        settings = record["settings"]
+        row = f"| {settings['init_std']:g} | {settings['lr']:g} |"
+        column = settings["head"] + ("" if settings["temperature"] == "auto" else ", temperature 1")
+        cells.setdefault(row, {}).setdefault(column, []).append(record["figures"]["exact_match"])
+    columns = next(iter(cells.values()))
+    lines = [f"| init_std | peak learning rate | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
+    for row, found in cells.items():
+        each = (", ".join(f"{100 * match:.1f}" for match in found[column]) for column in columns)
+        lines.append(f"{row} {' | '.join(each)} |")
+    settings, rows = records[0]["settings"], records[0]["figures"]["rows"]
+    seeds = ", ".join(str(record["settings"]["seed"]) for record in by_run(records)[records[0]["run"]])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Exact match in % of {rows['dev']} held-out words, with seeds {seeds}; {settings['steps']} steps of "
+            f"{settings['batch_size']} rows, dropout {settings['dropout']}. {origin(records)}",
+        ]
+    )

@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Any
 
 from ..lib.blocks import block, read
-from ..lib.card import Card
 from ..lib.environment import origin
 from ..lib.records import Record
 from ..lib.seeds import by_run, over_seeds
@@ -29,11 +28,6 @@ AIM = ("accuracy", "asked", "distinct_1", "distinct_2")
 def report(results: dict[str, Any], out: Path) -> None:
     """Print the table and the verdict."""
     print("\n".join([*_lines(results["runs"]), "", *_verdicts(results["runs"])]))
-
-
-def card(record: Record, records: Sequence[Record]) -> Card | None:
-    """None: no model is kept."""
-    return None
 
 
 @block

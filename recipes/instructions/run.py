@@ -35,7 +35,7 @@ from ..pretrained.sources import load
 from ..pretrained.trained import arguments
 from .data import Instruction, collate, encoded, read_instructions
 from .measures import distinct, has_asked
-from .report import card, report
+from .report import report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,6 @@ STUDY = Study(
     runs=RUNS,
     perform=perform,
     report=report,
-    card=card,
     quick=QUICK,
     check=instructions_of,
 )

@@ -14,7 +14,11 @@ BLOCKS: dict[str, Callable[[], str]] = {}
 
 
 def block(make: Callable[[], str]) -> Callable[[], str]:
-    """Register a function that makes the text of the block with its name."""
+    """Register a function that makes the text of the block with its name; two of one name are a mistake."""
+    if make.__name__ in BLOCKS:
+        raise ValueError(
+            f"{make.__module__} has a block {make.__name__}, and {BLOCKS[make.__name__].__module__} has one"
+        )
     BLOCKS[make.__name__] = make
     return make
 

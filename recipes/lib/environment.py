@@ -22,11 +22,15 @@ SCORERS = ("sacrebleu", "rouge_score")  # optional packages
 
 
 def environment() -> dict[str, Any]:
-    """Commit (None outside a checkout), versions of the packages that matter, and hardware."""
+    """Commit, versions of the packages that matter, and hardware.
+
+    The commit is None outside a checkout, and ends with ``-dirty`` where files differ from it.
+    """
     packages = (hf_sparse, torch, transformers, tokenizers, datasets, evaluate)
     versions = {package.__name__: str(package.__version__) for package in packages}
     versions |= {name: version(name) for name in SCORERS if find_spec(name)}
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    describe = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
+    commit = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True)
     return {
         "commit": commit.stdout.strip() or None,
         "versions": {"python": platform.python_version()} | versions,
@@ -40,8 +44,9 @@ def environment() -> dict[str, Any]:
 
 
 def short_commit(record: dict[str, Any]) -> str:
-    """First ten digits of a record's commit."""
-    return (record["commit"] or "unknown")[:10]
+    """First ten digits of a record's commit, with ``-dirty`` where files differed from it."""
+    commit = record["commit"] or "unknown"
+    return commit[:10] + "-dirty" * commit.endswith("-dirty")
 
 
 def versions_of(records: list[dict[str, Any]]) -> str:

@@ -47,12 +47,13 @@ class Study(Generic[S]):
         perform: trains and measures one run, given its settings and its folder; returns the figures. A model is saved
             in the folder's ``model``, checkpoints may stay beside it. ``CannotRun`` ends the command with its message.
         report: prints and draws the results, given these and the folder of the study.
-        card: model card of a run, given its record and those of all runs; None for a model that is no result.
         quick: settings with which a run takes seconds, for ``--quick``.
         usual: patterns of the runs that a command without ``--only`` does.
         needs: names of the runs that a run resumes from or is compared with; these are done before it with the same
             seed, asked for or not, and ``perform`` finds them by ``sibling``.
         check: reads the data of a run; if it raises ``OSError`` or ``ValueError``, nothing is run.
+        card: model card of a run, given its record and those of all runs; None for a model that is no result. Without
+            it no model is kept.
         condensed: the figures of a run that are kept in git.
     """
 
@@ -61,11 +62,11 @@ class Study(Generic[S]):
     runs: Mapping[str, S]
     perform: Callable[[S, Path], Figures]
     report: Callable[[dict[str, Any], Path], None]
-    card: Callable[[Record, Sequence[Record]], Card | None]
     quick: Mapping[str, Any]
     usual: Sequence[str] = ("*",)
     needs: Callable[[S], Iterable[str]] = lambda settings: ()
     check: Callable[[S], Any] = lambda settings: None
+    card: Callable[[Record, Sequence[Record]], Card | None] | None = None
     condensed: Callable[[Figures], Figures] = lambda figures: figures
 
     @property
@@ -173,7 +174,7 @@ def _with_origin(study: Study, record: Record, out: Path) -> Record:
 def _write(study: Study, results: dict[str, Any], out: Path, summary: Path | None) -> None:
     write_json(out / "results.json", results)
     for record in results["runs"]:
-        if "weights" in record and (card := study.card(record, results["runs"])):
+        if study.card and "weights" in record and (card := study.card(record, results["runs"])):
             card.write(Path(record["weights"]))
     study.report(results, out)
     print(f"\nResults in {out / 'results.json'}")

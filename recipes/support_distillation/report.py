@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from hf_sparse.generation.labels import percent
 
 from ..lib.blocks import block, read
-from ..lib.card import Card
 from ..lib.environment import origin
 from ..lib.records import Record
 from ..lib.seeds import by_run
@@ -72,11 +71,6 @@ def draw(runs: Sequence[Record], path: Path) -> None:
     panels[0].set_ylabel("eps-perplexity, against the whole distribution")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="x-small")
     figure.savefig(path, dpi=110)
-
-
-def card(record: Record, records: Sequence[Record]) -> Card | None:
-    """None: no model is kept."""
-    return None
 
 
 @block

@@ -44,7 +44,7 @@ from ..lib.training import train
 from ..pretrained.sources import load
 from .data import Rows, read_rows
 from .models import fresh, shallow
-from .report import card, report
+from .report import report
 from .stores import bytes_a_token, bytes_of_whole, counted, kept, supports, top_k
 
 TEACHER = "teacher"  # of the students without a source; those with one have it in the name
@@ -237,7 +237,6 @@ STUDY = Study(
     runs=RUNS,
     perform=perform,
     report=report,
-    card=card,
     quick=QUICK,
     usual=(TEACHER, *(f"{store}*" for store in STORES)),
     needs=lambda settings: [teacher_name(settings)] if settings.store else [],

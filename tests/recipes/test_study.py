@@ -42,7 +42,7 @@ def run(tmp_path):
     def powers(**functions):
         runs = {"square": Powers(exponent=2), "cube": Powers(exponent=3)}
         report = lambda results, folder: reported.append((results, folder))  # noqa: E731
-        return Study("powers", "Powers.", runs, perform, report, card, {"exponent": 0}, **functions)
+        return Study("powers", "Powers.", runs, perform, report, {"exponent": 0}, card=card, **functions)
 
     def go(*arguments, **functions):
         performed.clear()
@@ -241,7 +241,7 @@ def test_runs_that_are_not_usual_are_done_when_they_are_named(tmp_path, capsys):
             return {}
 
         arguments = ["--out", str(tmp_path), *arguments]
-        main(Study("named", "Named.", runs, perform, lambda *both: None, card, {}, usual=["first"]), arguments)
+        main(Study("named", "Named.", runs, perform, lambda *both: None, {}, card=card, usual=["first"]), arguments)
 
     go()
     assert done == ["first-0"]
@@ -254,7 +254,7 @@ def test_runs_that_are_not_usual_are_done_when_they_are_named(tmp_path, capsys):
 
 def test_a_quick_run_does_not_stand_in_the_way_of_a_whole_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    named = Study("named", "", {"run": Settings()}, lambda *both: {}, lambda *both: None, card, {"seed": 1})
+    named = Study("named", "", {"run": Settings()}, lambda *both: {}, lambda *both: None, {"seed": 1}, card=card)
     for arguments in (["--quick"], []):
         main(named, arguments)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["named", "named-quick"]
@@ -264,7 +264,7 @@ def test_nothing_is_done_where_a_run_cannot_read_its_data(tmp_path, capsys):
     def check(settings):
         raise FileNotFoundError("no such file")
 
-    named = Study("named", "", {"run": Settings()}, lambda *both: {}, lambda *both: None, card, {}, check=check)
+    named = Study("named", "", {"run": Settings()}, lambda *both: {}, lambda *both: None, {}, card=card, check=check)
     with pytest.raises(SystemExit):
         main(named, ["--out", str(tmp_path / "out")])
     assert "run: no such file" in capsys.readouterr().err

@@ -185,7 +185,7 @@ def linear_entmax_loss(
         hidden: h (..., D), any floating-point dtype.
         weight: W (V, D), one row per class.
         target: class indices (...), int64.
-        alpha: at least 1; in (1, 2] the backward pass touches the supports only.
+        alpha: from 1 to 64; in (1, 2] the backward pass touches the supports only.
         bias: b (V,).
         **options: ``ignore_index``, ``reduction``, ``label_smoothing``, ``num_items``, ``softcap``, ``scale``,
             ``chunk_size`` and ``impl`` as in ``linear_fenchel_young_loss``.
@@ -230,7 +230,7 @@ def linear_alpha_relu_loss(
         hidden: h (..., D), any floating-point dtype.
         weight: W (V, D), one row per class.
         target: class indices (...), int64.
-        alpha: above 1.
+        alpha: from 1.001 to 5.
         tau: the threshold of ``alpha_relu``, finite.
         bias: b (V,).
         **options: as in ``linear_entmax_loss``; ``chunk_size`` counts classes, or rows with Triton.
