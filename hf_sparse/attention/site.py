@@ -119,7 +119,7 @@ _FAR_BELOW = 5000.0
 
 def _hidden_far_below(scores: Tensor) -> Tensor:
     """``scores`` with -inf where a model has masked by a large negative number of its own, which softmax forgives."""
-    return scores.masked_fill(scores < scores.detach().amax(-1, keepdim=True) - _FAR_BELOW, -torch.inf)
+    return scores.masked_fill(scores < scores.amax(-1, keepdim=True) - _FAR_BELOW, -torch.inf)
 
 
 def settings_by_head(map_config: MapConfig, module: nn.Module, x: Tensor) -> dict[str, Tensor]:

@@ -86,7 +86,7 @@ def soft_count(weights: Tensor, visible: Tensor, power: Tensor | float) -> Tenso
 
 def _edges(weights: Tensor, visible: Tensor, power: Tensor | float) -> tuple[Tensor, Tensor, Tensor | float]:
     """The nonzero ones of weights (..., keys), and what broadcast to them, one number each: (edges,)."""
-    places = weights.detach().flatten().nonzero()[:, 0]
+    places = weights.flatten().nonzero()[:, 0]
     rows = places // weights.shape[-1]
     if isinstance(power, Tensor):
         power = power.expand(*weights.shape[:-1], 1).flatten()[rows]

@@ -66,8 +66,9 @@ def calibrate(
     Args:
         model: what ``sparsify`` returned. Changed in place: the settings of its maps, which are saved with it.
         dataloader: yields keyword arguments for the model's forward, with labels or without; read from the start.
-        edges: largest share of attention's visible keys that may keep weight, in (0, 1]; None keeps as many as the
-            maps do at the temperatures that suit them.
+        edges: largest share of attention's visible keys that may keep weight, in (0, 1], on the dense model's scores
+            of the batches to fit on; the sparse model keeps somewhat more or fewer. None keeps as many as the maps do
+            at the temperatures that suit them.
         coverage: probability, in (0, 1), that the head's support holds the observed class: marginal, for targets that
             are exchangeable with those of the loader. Labels are needed, and an entmax head.
         classes: in place of ``coverage``, the mean number of classes that the head leaves possible.
@@ -91,9 +92,9 @@ def calibrate(
     Raises:
         ValueError: a dense model or a part of a sparse one, an adapter of PEFT that is a prompt, an empty loader,
             labels in some batches only or none that count in those to fit on, a temperature that is learned, a map of
-            attention whose weights do not sum to one or have bounds, an argument out of range, a goal out of reach, a
-            measure that does not fit the model's output, or a fused loss of soft-capped logits that would have to be
-            centered. The model is then as it was.
+            attention whose weights do not sum to one or have bounds, nothing to fit without attention, an argument
+            out of range, a goal out of reach, a measure that does not fit the model's output, or a fused loss of
+            soft-capped logits that would have to be centered. The model is then as it was.
         TypeError: a loader that does not yield mappings.
 
     Cost: with four batches or more at most three forward passes over the data, one of them with scores materialized,

@@ -19,7 +19,7 @@ from ._entmax_rows import write_jacobian_product, write_weights
 from ._softmax import softmax_rows
 from .function import Function, differentiated_again
 from .newton import SOFTMAX_BELOW, exponent_of
-from .rows import by_chunks, in_graph
+from .rows import by_chunks, in_graph, is_readable
 
 
 def _divided(numerator: Tensor, a: Tensor, limit: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class EntmaxPerRow(Function):
     @staticmethod
     def forward(x: Tensor, alpha: Tensor, impl: str = "torch") -> Tensor:
         # Here and not in the caller: under vmap the values can be read only here.
-        if not in_graph() and not bool(((alpha >= 1) & (alpha <= 2)).all()):
+        if is_readable(alpha) and not bool(((alpha >= 1) & (alpha <= 2)).all()):
             raise ValueError(f"a tensor alpha must be in [1, 2], was in [{float(alpha.min())}, {float(alpha.max())}]")
         runs = _runs(alpha, x, impl)
         if runs is not None:

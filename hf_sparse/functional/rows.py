@@ -136,8 +136,11 @@ def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None =
 
 
 def is_readable(x: Tensor) -> bool:
-    """Whether a step may depend on the values of ``x``: not in a graph, nor where ``torch.func.vmap`` maps over it."""
-    if in_graph():
+    """Whether a step may depend on the values of ``x``.
+
+    Not in a graph, nor where ``torch.func.vmap`` maps over it, nor on the meta device, which has no values.
+    """
+    if in_graph() or x.is_meta:
         return False
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):

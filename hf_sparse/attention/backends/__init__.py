@@ -120,7 +120,7 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
         alpha = _setting(module, call, "alpha")
         problem = _problem(name, module, call, alpha)
         if problem is not None and explicit:
-            raise ValueError(f'impl="{name}" {problem}; use set_impl(model, "auto") or set_impl(model, "torch")')
+            raise ValueError(f'impl="{name}" {problem}; use hf_sparse.attention.set_impl(model, "auto"), or "torch"')
         if problem is None and (explicit or BACKENDS[name].is_automatic(call)):
             temperature = _setting(module, call, "temperature")
             assert alpha is not None
@@ -132,7 +132,10 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
                 f"attention_mask was a BlockMask, which {site.path!r} does not take, where softmax was kept: give a "
                 "matrix for a mask"
             )
-        raise ValueError('attention_mask was a BlockMask, which FlexAttention takes: use set_impl(model, "flex")')
+        raise ValueError(
+            "attention_mask was a BlockMask, which FlexAttention takes: use hf_sparse.attention.set_impl("
+            'model, "flex")'
+        )
     return None
 
 

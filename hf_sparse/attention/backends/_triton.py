@@ -8,7 +8,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from ...functional import entmax
 from ...functional.newton import exponent_of
-from ...functional.rows import in_graph
+from ...functional.rows import is_readable
 from ...kernels import (
     LOWEST_ALPHA,
     attention_alpha_problem,
@@ -26,7 +26,7 @@ def triton_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
     if isinstance(call.mask, BlockMask):
         return "takes a matrix for a mask, was a BlockMask"
     problem = None
-    if not (torch.is_tensor(alpha) and in_graph()):  # a graph cannot read the values
+    if not torch.is_tensor(alpha) or is_readable(alpha):
         low, high = map(float, alpha.detach().aminmax()) if torch.is_tensor(alpha) else (alpha, alpha)
         problem = attention_alpha_problem(low, high)
     return problem or triton_attention_problem(call.query, call.key, call.value)

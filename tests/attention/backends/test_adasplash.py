@@ -140,7 +140,7 @@ def left_padded():
     ],
 )
 def test_what_adasplash_does_not_support_is_refused_by_name(calls, tensors, arguments, message):
-    with pytest.raises(ValueError, match=f'impl="adasplash" {message}.*; use set_impl'):
+    with pytest.raises(ValueError, match=f'impl="adasplash" {message}.*; use hf_sparse.attention.set_impl'):
         sparse_attention(module(), *tensors, **arguments)
     assert calls == []
 
@@ -154,7 +154,7 @@ def test_gradients_of_keys_alone_are_refused(calls):
 
 
 def test_softmax_is_none_of_its_maps(calls):
-    with pytest.raises(ValueError, match=r"takes alpha in \(1, 2\], was 1; use set_impl"):
+    with pytest.raises(ValueError, match=r"takes alpha in \(1, 2\], was 1; use hf_sparse.attention.set_impl"):
         sparse_attention(module({"name": "entmax", "alpha": 1.0}), *qkv())
 
 

@@ -165,12 +165,14 @@ def test_what_flex_attention_cannot_serve_is_refused_by_name():
         ("entmax15", {"s_aux": torch.zeros(4)}, "has no sinks, and some were given"),
         ("sparsegen_lin", {}, "computes maps of the entmax family, not sparsegen_lin"),
     ):
-        with pytest.raises(ValueError, match=f'impl="flex" {message}; use set_impl'):
+        with pytest.raises(ValueError, match=f'impl="flex" {message}; use hf_sparse.attention.set_impl'):
             sparse_attention(module(name), q, k, v, **arguments)
     with pytest.raises(ValueError, match=r"alpha must be a number from 1.1 to 2, was 2.5"):
         flex_entmax_attention(q, k, v, 2.5)
     blocks = torch_flex.create_block_mask(visible, None, None, 6, 6, device="cpu")
-    with pytest.raises(ValueError, match=r'attention_mask was a BlockMask, .* use set_impl\(model, "flex"\)'):
+    with pytest.raises(
+        ValueError, match=r'attention_mask was a BlockMask, .* use hf_sparse.attention.set_impl\(model, "flex"\)'
+    ):
         sparse_attention(module(impl="torch"), q, k, v, blocks)
     watched = module()
     looking = watched.__dict__[SITE].observers.set(SupportCount())

@@ -192,7 +192,7 @@ def test_the_operators_pass_torchs_own_checks():
 )
 def test_what_the_flash_kernels_cannot_serve_raises_and_auto_goes_to_torch(site, arguments, message):
     arguments = {key: x.to(DEVICE) if torch.is_tensor(x) else x for key, x in arguments.items()}
-    with pytest.raises(ValueError, match=f'impl="triton" {message}.*; use set_impl'):
+    with pytest.raises(ValueError, match=f'impl="triton" {message}.*; use hf_sparse.attention.set_impl'):
         sparse_attention(site, *qkv(), **arguments)
     site.__dict__[SITE].impl = "auto"
     assert sparse_attention(site, *qkv(), **arguments)[1] is not None
