@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.generation.continuous_batching import PagedAttentionCache
 from transformers.utils.output_capturing import _active_collector
 
-from ..functional.rows import in_graph
+from ..tracing import in_graph
 from ._call import Arguments, AttentionCall
 from ._scores import grouped, scores_of_call
 from .backends import output_without_weights

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..tracing import in_graph
 from ._few_rows import only_values_wanted
 from .negentropy import unnormalized_negentropy
 from .newton import dtype_for, exponent_of
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, in_graph, map_rows
+from .rows import check_scores, map_rows
 
 
 def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int = -1) -> Tensor:

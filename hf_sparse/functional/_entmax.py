@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..tracing import in_graph
 from ._entmax_learned import EntmaxPerRow
 from ._entmax_rows import EntmaxRows
 from ._few_rows import FEW_ROWS, only_values_wanted, solve_few_rows
@@ -15,7 +16,7 @@ from .candidates import CANDIDATES_FROM, candidates, put, take, values_on_candid
 from .negentropy import tsallis_negentropy
 from .newton import SOFTMAX_BELOW, exponent_of
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, in_graph, is_transformed, map_rows, per_row, upcast
+from .rows import check_scores, is_transformed, map_rows, per_row, upcast
 
 
 def entmax_rows(x: Tensor, alpha: float, impl: str = "auto") -> Tensor:

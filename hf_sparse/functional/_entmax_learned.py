@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from ..kernels import STREAM_ABOVE, Runs, entmax_weights, products_by_run, slopes_by_run, weights_by_run
+from ..tracing import in_graph
 from ._entmax_rows import write_jacobian_product, write_weights
 from ._softmax import softmax_rows
 from .function import Function, differentiated_again
 from .newton import SOFTMAX_BELOW, exponent_of
-from .rows import by_chunks, in_graph, is_readable
+from .rows import by_chunks, is_readable
 
 
 def _divided(numerator: Tensor, a: Tensor, limit: Tensor) -> Tensor:

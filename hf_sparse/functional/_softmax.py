@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from ..tracing import in_graph
 from .negentropy import negative_entropy
 from .registry import SparseMap, register
-from .rows import check_scores, in_graph
+from .rows import check_scores
 
 
 def softmax_rows(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from .rows import in_graph
+from ..tracing import in_graph
 
 # Up to here weights have been compared with exact arithmetic, and gradients of weights from 1e-4 on fit in float64.
 LARGEST_ALPHA = 64.0

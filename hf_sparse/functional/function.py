@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .rows import in_graph, is_compiled
+from ..tracing import in_graph, is_compiled
 
 
 def differentiated_again() -> bool:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .rows import accumulation_dtype, in_graph
+from ..tracing import in_graph
+from .rows import accumulation_dtype
 
 _MAX_STEPS = 100
 # Squares that are summed up one after the other.

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+from ..tracing import in_graph, is_compiled
+
 # Elements per thread and chunk: few enough to stay in cache from pass to pass, many enough to hide the overhead of an
 # operation, mostly that of starting threads. Measured best for rows of 128 to 2048 on one thread: 2^19 to 2^21; with
 # 2^18 a tenth slower.
 _CHUNK = 1 << 19
-# Modes in which torch records operations (``make_fx``, ``torch.func.linearize``), or works out shapes alone.
-_TRACERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
@@ -98,19 +98,6 @@ def num_visible(x: Tensor) -> Tensor:
     tensor([[2.]])
     """
     return (x != -torch.inf).sum(-1, keepdim=True).clamp(min=1).to(x.dtype)
-
-
-def is_compiled() -> bool:
-    """Whether ``torch.compile``, ``torch.export`` or ``torch.jit.trace`` is at work."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
-
-
-def in_graph() -> bool:
-    """Whether torch compiles, exports or traces: then no step may depend on the values of tensors.
-
-    A tracer would silently keep the steps that the values of its example called for, and see nothing of a kernel's.
-    """
-    return is_compiled() or any(map(torch._C._get_dispatch_mode, _TRACERS))
 
 
 def row_by_row(x: Tensor) -> bool:

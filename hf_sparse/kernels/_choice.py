@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional.rows import in_graph
+from ..tracing import in_graph
 from ._library import available, library
 from ._limits import DTYPES, HIGHEST_ALPHA, LOWEST_ALPHA, LOWEST_CPP_ALPHA
 from ._self_check import triton_is_automatic

@@ -14,8 +14,9 @@ from ..functional import MAPS, SparseMap, get_map
 from ..functional.candidates import CANDIDATES_FROM
 from ..functional.newton import SOFTMAX_BELOW
 from ..functional.registry import underlying
-from ..functional.rows import in_graph, is_readable, is_transformed, row_by_row, upcast
+from ..functional.rows import is_readable, is_transformed, row_by_row, upcast
 from ..kernels import chosen
+from ..tracing import in_graph
 from ._alpha_relu_support import relu_dense_loss, relu_support_loss
 from ._dense_rows import dense_rows_loss
 from ._entmax_support import entmax_support_loss

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..functional.registry import SparseMap
-from ..functional.rows import accumulation_dtype, by_chunks, in_graph, is_transformed, row_by_row, upcast
+from ..functional.rows import accumulation_dtype, by_chunks, is_transformed, row_by_row, upcast
+from ..tracing import in_graph
 from ._targets import MapSettings, smoothed_one_hot
 
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..config import MapConfig
 from ..functional.log_zero import log_or_floor
-from ..functional.rows import in_graph, upcast
+from ..functional.rows import upcast
+from ..tracing import in_graph
 
 
 def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:

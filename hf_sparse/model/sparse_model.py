@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from ..attention.site import start_again
 from ..cache_name import check_one_cache
 from ..functional.arguments import check_flag, check_items, check_number
-from ..functional.rows import in_graph
+from ..tracing import in_graph
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
 from .distribution import log_distribution

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from ...functional import entmax
-from ...functional.rows import in_graph, is_transformed, lowest_visible
+from ...functional.rows import is_transformed, lowest_visible
 from ...kernels import (
     BUILD_FROM,
     Scores,
@@ -19,6 +19,7 @@ from ...kernels import (
     cpp_attention_problem,
     cpp_available,
 )
+from ...tracing import in_graph
 from .._call import AttentionCall
 from .._scores import biased_scores, with_head_sinks
 

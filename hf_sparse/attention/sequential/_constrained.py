@@ -10,7 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from ...functional import UpperBounds
 from ...functional.bounds import MISSING_MASS
-from ...functional.rows import in_graph, upcast
+from ...functional.rows import upcast
+from ...tracing import in_graph
 
 
 @torch.compiler.disable  # one step per query, and each reads values, which breaks the graph
