@@ -9,7 +9,7 @@ from hf_sparse import DeletionCertificate
 from recipes.certificates import frames, tasks
 from recipes.certificates import run as recipe
 from recipes.certificates.proofs import Tally, certified, changes
-from recipes.certificates.report import card, draw_example, report
+from recipes.certificates.report import draw_example, report
 from recipes.certificates.systems import first_layers
 from tests.tiny_models import tiny_model
 from tests.tiny_whisper import tiny_whisper
@@ -73,7 +73,6 @@ def test_a_small_run_of_the_translators_draws_a_certificate(tmp_path):
     assert len(run["figures"]["example"]["needed"]) == len(run["figures"]["example"]["outputs"])
     assert (tmp_path / "certificate_translation-1.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "certificates.png").is_file()
-    assert card(run, [run]) is None
 
 
 def test_a_dense_translator_does_not_go_on_from_the_checkpoints_of_a_sparse_one(tmp_path, monkeypatch):

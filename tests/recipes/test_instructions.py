@@ -8,7 +8,7 @@ import torch
 import hf_sparse
 from recipes.instructions import data, measures
 from recipes.instructions import run as recipe
-from recipes.instructions.report import AIM, card
+from recipes.instructions.report import AIM
 from tests.tiny_models import EOS, tiny_model
 from tests.word_tokenizer import word_tokenizer
 
@@ -77,7 +77,6 @@ def test_a_small_run_of_every_loss(sentences, tmp_path, capsys):
     for run in runs:
         assert all(0 <= run["figures"][name] <= 1 for name in AIM)
         assert run["figures"]["entropy"] > 0
-        assert card(run, runs) is None
     printed = capsys.readouterr().out
     assert "- `ts2`, aim: ahead of cross-entropy" in printed
 
