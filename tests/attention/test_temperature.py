@@ -9,6 +9,7 @@ from torch import nn
 
 import hf_sparse.functional as F
 from hf_sparse import from_pretrained, probabilities, sparse_config, sparsify
+from hf_sparse.attention.site import settings_by_head, weights_under
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import estimate_tau_from_head
 from tests.model.test_fused_loss import loss_and_gradients
@@ -174,3 +175,16 @@ def test_a_head_has_one_temperature():
         MapConfig.parse({"name": "entmax15", "temperature": [0.5, 1.0]}, "head")
     with pytest.raises(ValueError, match="temperature is given for 3 heads, but scores are of shape"):
         sparsify(tiny_model("llama"), attn=warm("entmax15", [1.0, 2.0, 3.0]))
+
+
+def test_settings_by_head_need_scores_that_show_their_heads():
+    config = MapConfig.parse({"name": "entmax", "alpha": [1.2, 1.5]}, "attn")
+    with pytest.raises(ValueError, match=r"alpha is given for 2 heads, but scores are of shape \(6, 2, 5\)"):
+        settings_by_head(config, nn.Module(), torch.zeros(6, 2, 5))
+
+
+def test_far_scores_count_where_a_temperature_brings_them_near():
+    far = torch.tensor([[[[0.0, 6000.0]]]])
+    weights = weights_under(MapConfig.parse({"name": "entmax15", "temperature": 1e4}, "attn"), nn.Module(), far)
+    torch.testing.assert_close(weights, F.entmax15(far / 1e4))
+    assert bool((weights > 0).all())

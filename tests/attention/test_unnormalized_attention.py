@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from torch import nn
 from transformers import GptOssConfig, GptOssForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 from hf_sparse import calibrate, from_pretrained, sparse_config, sparsify
 from hf_sparse.attention import attention_sites, observe, set_impl
-from hf_sparse.attention.site import settings_by_head, trial, weights_under
-from hf_sparse.config import MapConfig, SparseConfig
-from hf_sparse.functional import MAPS, entmax15, sigmoid
+from hf_sparse.attention.site import trial
+from hf_sparse.config import SparseConfig
+from hf_sparse.functional import MAPS, sigmoid
 from hf_sparse.model.doctor import cache_difference, causality
 from hf_sparse.viz import plot_attention
 from tests.conversion.data import loader
@@ -100,12 +99,6 @@ def test_a_bias_for_each_head():
         torch.testing.assert_close(weights[:, head], sigmoid(z[:, head], bias))
 
 
-def test_settings_by_head_need_scores_that_show_their_heads():
-    config = MapConfig.parse({"name": "entmax", "alpha": [1.2, 1.5]}, "attn")
-    with pytest.raises(ValueError, match=r"alpha is given for 2 heads, but scores are of shape \(6, 2, 5\)"):
-        settings_by_head(config, nn.Module(), torch.zeros(6, 2, 5))
-
-
 def test_rows_that_see_keys_and_weigh_none_count_as_rows():
     model = sparsify(tiny_model("llama"), attn={"name": "alpha_relu", "tau": 1e6})
     with observe(model) as counts:
@@ -192,13 +185,6 @@ def test_masks_of_large_negative_numbers_hide_keys_inside_modules_too(architectu
         expected = model(**alone).logits
     torch.testing.assert_close(among[:, : expected.shape[1]], expected, atol=1e-4, rtol=1e-4)
     assert architecture not in INLINE_CAUSAL or cache_difference(model, {"input_ids": tokens()}) < 1e-4
-
-
-def test_far_scores_count_where_a_temperature_brings_them_near():
-    far = torch.tensor([[[[0.0, 6000.0]]]])
-    weights = weights_under(MapConfig.parse({"name": "entmax15", "temperature": 1e4}, "attn"), nn.Module(), far)
-    torch.testing.assert_close(weights, entmax15(far / 1e4))
-    assert bool((weights > 0).all())
 
 
 def test_masked_by_minus_ten_thousand_is_masked():
