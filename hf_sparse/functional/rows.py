@@ -140,7 +140,7 @@ def is_readable(x: Tensor) -> bool:
 def is_transformed(*tensors: Tensor) -> bool:
     """Whether a transform of ``torch.func`` is at work, or one of the tensors has a tangent (forward mode).
 
-    Both follow only operations, and functions that say how they are transformed. Never in a graph.
+    Both follow only operations, and functions that say how they are transformed. Never in compiled code.
     """
     return not is_compiled() and (torch._C._are_functorch_transforms_active() or any(map(has_tangent, tensors)))
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ..config import MapConfig
 from ..functional.arguments import check_count, check_number
 from ..model.distribution import distribution
-from ..model.dry_run import quiet_evaluation
+from ..model.dry_run import in_mode
 from ..model.state import is_sparse, sparse_config
 from .forced import beginning, check_prompt, forced_output
 from .inputs import check_generates, end_tokens, num_sentences
@@ -163,7 +163,7 @@ def compare_with_empty(
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options, "return_dict_in_generate": True}
     num_sentences(inputs)
     check_prompt(model, inputs)
-    with quiet_evaluation(model):
+    with in_mode(model, training=False):  # random numbers go on: options may ask to sample
         hypotheses = model.generate(**inputs, num_beams=num_beams, **options).sequences
     start = beginning(model, inputs, len(hypotheses), hypotheses)
     end = torch.tensor(ends, device=start.device)

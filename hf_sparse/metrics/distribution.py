@@ -107,7 +107,8 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int =
         ignore_index: targets with this value do not count.
 
     Returns:
-        A scalar, float32 (float64 for float64 ``p``): classes per token, between about 1 and ``(1 + eps V) / eps``.
+        A scalar, float32 (float64 for float64 ``p``): classes per token, between ``(1 + eps V) / (1 + eps)`` and
+        ``(1 + eps V) / eps``.
         NaN when no target counts.
 
     Raises:

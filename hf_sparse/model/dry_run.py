@@ -94,21 +94,27 @@ def eager_evaluation(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Run the block in one mode of ``model``; every module has its own again afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode
+
+
+@contextmanager
 def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Run the block in one mode of ``model`` without gradients; leave modes and random state as they were.
 
     Parameters that ZeRO-3 divides are whole in it.
     """
-    before = [(module, module.training) for module in model.modules()]
     device = next(iter(model.parameters()), torch.empty(0, dtype=torch.float32)).device
-    model.train(training)
-    try:
-        forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-        with whole(model.parameters()), torch.no_grad(), forked:
-            yield
-    finally:
-        for module, mode in before:
-            module.training = mode
+    forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with in_mode(model, training=training), whole(model.parameters()), torch.no_grad(), forked:
+        yield
 
 
 def input_device(model: PreTrainedModel) -> torch.device:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cache
+from benchmarks.__main__ import main
+from benchmarks._machine import WARM_ALLOCATOR
 from benchmarks._targets import TARGETS, verdicts
 from hf_sparse.kernels import cpp_available
 from tests.kernels.devices import needs_triton
@@ -100,3 +102,20 @@ def test_quick_run_prints_a_table_and_writes_json(tmp_path):
     assert all(math.isfinite(row["ratio"]) and row["value"] > 0 for row in written["rows"] if row["unit"] == "ms")
     assert {row["unit"] for row in written["rows"]} == {"ms", "MB"}
     assert all(row["candidate"] in result.stdout for row in written["rows"])
+
+
+def test_the_allocator_is_the_one_that_was_asked_for(monkeypatch, capsys):
+    for name, value in WARM_ALLOCATOR.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main(["--quick", "--allocator", "cold"])
+    assert f"--allocator cold: unset {', '.join(WARM_ALLOCATOR)}" in capsys.readouterr().err
+    monkeypatch.delenv(next(iter(WARM_ALLOCATOR)))
+    started = []
+    monkeypatch.setattr("os.execve", lambda *call: started.append(call) or sys.exit())
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--quick", "--out", "cold/run.json"])
+    with pytest.raises(SystemExit):
+        main()
+    ((_, command, environment),) = started
+    assert command[-3:] == ["--quick", "--out", "cold/run.json"]
+    assert environment.items() >= WARM_ALLOCATOR.items()

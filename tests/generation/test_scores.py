@@ -231,3 +231,11 @@ def test_a_model_that_never_ends_has_no_empty_string():
     model.generation_config.eos_token_id = None
     with pytest.raises(ValueError, match="no string ever ends"):
         compare_with_empty(model, inputs)
+
+
+def test_hypotheses_that_are_sampled_are_others_the_next_time():
+    model, inputs = model_and_inputs("bart", {"name": "entmax15", "temperature": 3.0})
+    torch.manual_seed(0)
+    options = {"num_beams": 1, "do_sample": True, "max_new_tokens": 6}
+    found = [compare_with_empty(model, inputs, **options).hypotheses.tolist() for _ in range(5)]
+    assert any(other != found[0] for other in found)

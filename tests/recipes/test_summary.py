@@ -5,6 +5,7 @@ import json
 import pytest
 
 from recipes.lib import blocks
+from recipes.lib.environment import short_commit
 from recipes.lib.summary import factored, merged, write_summary
 
 VERSIONS = {"torch": "2", "hf_sparse": "1"}
@@ -55,3 +56,17 @@ def test_a_note_stays_when_a_summary_is_written_again(tmp_path):
     content = json.loads(path.read_text())
     assert content["note"] == "Read this."
     assert [run["run"] for run in content["runs"]] == ["b"]
+
+
+def test_two_blocks_of_one_name_are_a_mistake(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCKS", {})
+    blocks.block(record)
+    with pytest.raises(ValueError, match=r"has a block record, and .*test_summary has one"):
+        blocks.block(record)
+
+
+@pytest.mark.parametrize(
+    ("commit", "text"), [("a" * 40, "aaaaaaaaaa"), ("a" * 40 + "-dirty", "aaaaaaaaaa-dirty"), (None, "unknown")]
+)
+def test_a_commit_that_does_not_hold_the_code_says_so(commit, text):
+    assert short_commit({"commit": commit}) == text
