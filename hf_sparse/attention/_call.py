@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from ..functional.rows import lowest_visible
 from .mask import PatternMask
 
 # Arguments of a model that this package does not know by name.
@@ -25,7 +26,7 @@ class AttentionCall(NamedTuple):
         window: keys that a query sees, its own and those before it; None for all. Only where causal.
         dropout: probability of dropping a weight, 0 outside training.
         query_sinks: ``sinks`` of ``sparse_attention``.
-        temperature: divides the scores, those of sinks too; a number, or (heads,).
+        temperature: divides the scores, those of sinks too; a number, or (heads,). See ``divided``.
         wants_weights: whether the caller asked for the matrix of weights.
         others: arguments that the model passed beyond those named in ``sparse_attention``.
     """
@@ -60,6 +61,29 @@ class AttentionCall(NamedTuple):
         """The same call with a ``PatternMask`` materialized."""
         return self._replace(mask=self.mask.materialized()) if isinstance(self.mask, PatternMask) else self
 
+    def divided(self) -> AttentionCall:
+        """The call of temperature 1 that has the same scores after division.
+
+        One temperature divides what scores are scaled by; those of heads divide the queries, in float32, and receive a
+        gradient. Not for a ``PatternMask``, a sink for each query, or temperatures of heads under a soft cap.
+        """
+        temperature = self.temperature
+        if not torch.is_tensor(temperature):
+            if temperature == 1:
+                return self
+            softcap = None if self.softcap is None else self.softcap / temperature
+            call = self._replace(scaling=self.scaling / temperature, softcap=softcap)
+        else:
+            temperature = temperature.view(-1, 1, 1)
+            call = self._replace(query=(self.query / temperature).to(self.query.dtype))
+        mask, bias, sinks = self.mask, self.position_bias, self.s_aux
+        return call._replace(
+            temperature=1.0,
+            mask=_divided(mask, temperature) if is_added(mask) else mask,
+            position_bias=_divided(bias, temperature) if is_added(bias) else bias,
+            s_aux=None if sinks is None else _divided(sinks.view(-1, 1, 1), temperature).flatten(),
+        )
+
     def parts(self, num_scores: int) -> Iterator[AttentionCall]:
         """The call in parts of at most ``num_scores`` scores, or of one query: some queries of one sequence each.
 
@@ -85,6 +109,16 @@ class AttentionCall(NamedTuple):
                 yield call._replace(
                     query=query, key=key, value=value, mask=mask, causal=False, window=None, position_bias=bias
                 )
+
+
+def is_added(x: Tensor | BlockMask | None) -> TypeGuard[Tensor]:
+    """Whether a mask or bias is added to scores, rather than only telling which keys are hidden."""
+    return isinstance(x, Tensor) and x.dtype != torch.bool
+
+
+def _divided(x: Tensor, temperature: float | Tensor) -> Tensor:
+    """What is added to scores, divided in its own dtype; a number that hides a key stays as it is."""
+    return torch.where(x > lowest_visible(x.dtype), (x / temperature).to(x.dtype), x)
 
 
 def _part(x: Tensor | None, sequence: slice, queries: slice) -> Tensor | None:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
-from ...config import MapConfig
 from ...kernels import triton_is_automatic
-from .._call import AttentionCall
+from .._call import AttentionCall, is_added
 from ..screened_cache import ScreenedLayer, layer_of
 from ..site import SITE, AttentionSite, attention_sites, settings_by_head
 from ._adasplash import adasplash_output, adasplash_problem
@@ -31,7 +30,8 @@ class Backend(NamedTuple):
     Attributes:
         problem: (call, alpha) -> the reason why it cannot serve the call, or None; alpha is a number, or (heads,).
         output: (call, alpha) -> (batch, heads, queries, value_dim).
-        takes_temperature: whether it honours ``call.temperature``.
+        takes_temperature: whether it divides scores by ``call.temperature``, without a gradient to it. Elsewhere the
+            call is divided beforehand.
         is_first: whether ``"auto"`` tries it for a call, before torch; at most one backend says so.
         is_automatic: whether ``"auto"`` takes it for a call that it can serve.
     """
@@ -117,15 +117,17 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     name = site.impl if explicit else next((n for n, each in BACKENDS.items() if each.is_first(call)), "torch")
     if name in BACKENDS:
         call = _autocast(call).with_pattern()
-        alpha = _setting(module, call, "alpha")
-        problem = _problem(name, module, call, alpha)
+        alpha, temperature = _settings(module, call)
+        beforehand = not BACKENDS[name].takes_temperature or _needs_gradient(temperature)
+        call = call._replace(temperature=temperature)
+        problem = _problem(module, call) or (_division_problem(call) if beforehand else None)
+        if problem is None:
+            call = call.divided() if beforehand else call
+            problem = BACKENDS[name].problem(call, alpha)
         if problem is not None and explicit:
             raise ValueError(f'impl="{name}" {problem}; use hf_sparse.attention.set_impl(model, "auto"), or "torch"')
         if problem is None and (explicit or BACKENDS[name].is_automatic(call)):
-            temperature = _setting(module, call, "temperature")
-            assert alpha is not None
-            assert temperature is not None
-            return BACKENDS[name].output(call._replace(temperature=temperature), alpha).transpose(1, 2).contiguous()
+            return BACKENDS[name].output(call, alpha).transpose(1, 2).contiguous()
     if isinstance(call.mask, BlockMask):
         if site.map_config is None:
             raise ValueError(
@@ -141,12 +143,10 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
 
 def _over_screened_cache(module: nn.Module, layer: ScreenedLayer, call: AttentionCall) -> Tensor | None:
     """The output over a ``ScreenedCache``, whatever computes the attention of other calls; None to read everything."""
-    call = call.with_pattern()
-    alpha, temperature = (_setting(module, call, name) for name in ("alpha", "temperature"))
-    problem = _problem("cpp", module, call, alpha)
-    output = screened_output(
-        layer, call._replace(temperature=1.0 if temperature is None else temperature), alpha, problem
-    )
+    alpha, temperature = _settings(module, call)
+    call = call.with_pattern()._replace(temperature=temperature)
+    problem = _problem(module, call) or BACKENDS["cpp"].problem(call, alpha)
+    output = screened_output(layer, call, alpha, problem)
     return None if output is None else output.transpose(1, 2).contiguous()
 
 
@@ -159,40 +159,28 @@ def _autocast(call: AttentionCall) -> AttentionCall:
     return call._replace(query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
 
 
-def _setting(module: nn.Module, call: AttentionCall, name: str) -> float | Tensor | None:
-    """A setting of the module's entmax: a number, or (heads,); None where its map is not of the entmax family."""
+def _settings(module: nn.Module, call: AttentionCall) -> tuple[float | Tensor, float | Tensor]:
+    """Alpha and temperature of the module's map, numbers or (heads,); those of softmax where it is no entmax."""
     map_config = module.__dict__[SITE].map_config
     if map_config is None or not map_config.is_entmax:
-        return None
-    for_all = {**map_config.entmax_settings, "temperature": map_config.temperature}
-    return settings_by_head(map_config, module, call.query).get(name, for_all[name])
+        return 1.0, 1.0
+    by_head = settings_by_head(map_config, module, call.query)
+    return (
+        by_head.get("alpha", map_config.entmax_settings["alpha"]),
+        by_head.get("temperature", map_config.temperature),
+    )
 
 
-def _problem(name: str, module: nn.Module, call: AttentionCall, alpha: Alpha | None) -> str | None:
-    """The reason why a backend cannot serve a call, or None."""
+def _problem(module: nn.Module, call: AttentionCall) -> str | None:
+    """The reason why no backend without weights can serve a call, or None."""
     site: AttentionSite = module.__dict__[SITE]
-    if alpha is None or site.map_config is None:
-        map_name = "softmax" if site.map_config is None else site.map_config.name
-        return f"computes maps of the entmax family, not {map_name}"
+    map_config = site.map_config
+    if map_config is None or not map_config.is_entmax:
+        return f"computes maps of the entmax family, not {'softmax' if map_config is None else map_config.name}"
     if site.has_coverage:
         return "does not follow what keys received before (coverage)"
-    return _map_problem(name, site.map_config) or _call_problem(module, call) or BACKENDS[name].problem(call, alpha)
-
-
-def _map_problem(name: str, map_config: MapConfig) -> str | None:
-    """The reason why a backend does not compute a map of the entmax family with its settings, or None."""
-    if map_config.temperature != 1 and not BACKENDS[name].takes_temperature:
-        return f"does not divide scores by a temperature, which was {map_config.temperature}"
-    if "temperature" in map_config.learned and torch.is_grad_enabled():
-        return "gives no gradient to a temperature, which is learned"
     if map_config.scaled_by_length:
         return "does not scale scores by the number of keys (delta, beta, gamma)"
-    return None
-
-
-def _call_problem(module: nn.Module, call: AttentionCall) -> str | None:
-    """The reason why no backend without weights can serve a call, whatever the map, or None."""
-    site: AttentionSite = module.__dict__[SITE]
     observers, watch = site.observers.of(module), site.watches.innermost(module)
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
@@ -205,10 +193,21 @@ def _call_problem(module: nn.Module, call: AttentionCall) -> str | None:
     if call.indices is not None:
         return "does not take the keys that an indexer selected"
     for name, bias in (("position_bias", call.position_bias), ("attention_mask", call.mask)):
-        if isinstance(bias, Tensor) and _needs_gradient(bias):
+        if _needs_gradient(bias):
             return f"gives no gradient to {name}, which asks for one"
     return None
 
 
-def _needs_gradient(x: Tensor) -> bool:
-    return x.requires_grad and torch.is_grad_enabled()
+def _division_problem(call: AttentionCall) -> str | None:
+    """The reason why the scores of a call cannot be divided by its temperature before there are any, or None."""
+    if not torch.is_tensor(call.temperature):
+        return None
+    if call.softcap is not None:
+        return "divides scores by a temperature for each head, or one that is learned, only without a soft cap"
+    if _needs_gradient(call.temperature) and (is_added(call.position_bias) or is_added(call.mask)):
+        return "gives no gradient to a temperature, which is learned, through what is added to scores"
+    return None
+
+
+def _needs_gradient(x: object) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()

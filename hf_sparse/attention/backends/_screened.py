@@ -15,22 +15,23 @@ MOST_QUERIES = 16
 
 
 def screened_output(
-    layer: ScreenedLayer, call: AttentionCall, alpha: float | Tensor | None, problem: str | None
+    layer: ScreenedLayer, call: AttentionCall, alpha: float | Tensor, problem: str | None
 ) -> Tensor | None:
     """The output (batch, heads, queries, value_dim), counted by the layer; None where everything is to be read.
 
     Args:
         layer: the keys of the call are its own.
         call: see ``AttentionCall``.
-        alpha: of entmax, a number or (heads,); None for a map of another kind.
+        alpha: of entmax, a number or (heads,).
         problem: why the C++ kernel cannot serve the call, or None.
     """
     coded = layer.coded_keys(call.value)
     if call.query.shape[2] > MOST_QUERIES:
         return None
-    if problem is None and torch.is_grad_enabled() and call.query.requires_grad:
-        problem = "gives no gradient to queries, which ask for one"
-    if problem is not None or alpha is None:
+    asked = (call.query, alpha, call.temperature)
+    if problem is None and torch.is_grad_enabled() and any(torch.is_tensor(x) and x.requires_grad for x in asked):
+        problem = "gives no gradient, which queries, alpha or temperature ask for"
+    if problem is not None:
         layer.record(f"the kernel {problem}")
         return None
     if not isinstance(coded, CodedKeys):
