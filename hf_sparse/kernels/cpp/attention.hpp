@@ -179,11 +179,15 @@ void write_scores(const AttentionCall& call, const Tile& tile, Scratch& scratch)
 
 // ---- Thresholds ---------------------------------------------------------------------------------------------------
 
-// Calls body(row of x, vector within it) for every vector of a block of keys.
-template <class Body> inline void in_block(const Tile& tile, int64_t block, Body body) {
+// Calls body(row of x) for every key of a block, or body(part of a row, vector within it) for every vector of them.
+template <class Body> inline void in_rows(const Tile& tile, int64_t block, Body body) {
     const int64_t end = std::min(tile.num_keys(), (block + 1) * KEYS);
-    for (int64_t j = block * KEYS; j < end; j++)
-        for (int k = 0; k < VECTORS; k++) body(j * TILE + k * LANES, k);
+    for (int64_t j = block * KEYS; j < end; j++) body(j * TILE);
+}
+template <class Body> inline void in_block(const Tile& tile, int64_t block, Body body) {
+    in_rows(tile, block, [&](int64_t at) {
+        for (int k = 0; k < VECTORS; k++) body(at + k * LANES, k);
+    });
 }
 
 inline bool any_above(const Numbers& a, const Numbers& b, float slack = 0) {
@@ -197,6 +201,19 @@ inline Floats root_of(Floats v) {
     return v;
 }
 inline Floats excess(Floats x, Floats tau) { return largest(x - tau, Floats{}); }
+
+// u = [x - tau]_+ of a key's row of x, and u ^ (P - 1).
+struct Slopes { Floats u[VECTORS], s[VECTORS]; };
+template <int K, bool ROUGH = false> inline Slopes slopes_of(const float* x, const Numbers& tau, float power) {
+    Slopes found;
+    Excess e[VECTORS];
+    for (int k = 0; k < VECTORS; k++) {
+        const Floats u = found.u[k] = excess(load(x + k * LANES), tau.of[k]);
+        e[k] = {u, u - 1.0f};
+    }
+    slope_powers<K, ROUGH>(e, power, found.s);
+    return found;
+}
 
 // The threshold of each query, NaN where a score is NaN or infinite, NO_SUPPORT where all are hidden. `live` lists the
 // blocks that hold support.
@@ -239,15 +256,17 @@ Numbers solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch
             if (!any_above(tops[block], tau, slack)) continue;
             scratch.live[kept++] = block;
             Numbers part{}, part_slope{};
-            const auto add = [&](auto slope_of) {
-                in_block(tile, block, [&](int64_t at, int k) {
-                    const Floats u = excess(load(x + at), tau.of[k]), s = slope_of(u);
-                    part.of[k] += s * u;
-                    part_slope.of[k] += s;
+            const auto add = [&](auto is_rough) {
+                in_rows(tile, block, [&](int64_t at) {
+                    const Slopes found = slopes_of<K, is_rough>(x + at, tau, power);
+                    for (int k = 0; k < VECTORS; k++) {
+                        part.of[k] += found.s[k] * found.u[k];
+                        part_slope.of[k] += found.s[k];
+                    }
                 });
             };
-            if (rough) add([=](Floats u) { return slope_power<K, true>({u, u - 1.0f}, power); });
-            else add([=](Floats u) { return slope_power<K>(u, power); });
+            if (rough) add(std::true_type{});
+            else add(std::false_type{});
             for (int k = 0; k < VECTORS; k++) mass.of[k] += part.of[k], slope.of[k] += part_slope.of[k];
         }
         scratch.live.resize(kept);
@@ -355,10 +374,13 @@ template <int K> void attend_tile(const AttentionCall& call, const Tile& tile, S
         Numbers total{};
         for (const int32_t block : scratch.live) {
             Numbers part{};
-            in_block(tile, block, [&](int64_t at, int k) {
-                const Floats u = excess(load(scratch.x + at), tau.of[k]), p = slope_power<K>(u, power) * u;
-                std::memcpy(scratch.x + at, &p, sizeof p);
-                part.of[k] += p;
+            in_rows(tile, block, [&](int64_t at) {
+                const Slopes found = slopes_of<K>(scratch.x + at, tau, power);
+                for (int k = 0; k < VECTORS; k++) {
+                    const Floats p = found.s[k] * found.u[k];
+                    store(scratch.x + at + k * LANES, p);
+                    part.of[k] += p;
+                }
             });
             for (int k = 0; k < VECTORS; k++) total.of[k] += part.of[k];
         }
@@ -421,12 +443,16 @@ void differentiate_whole(const AttentionCall& call, const Tile& tile, Solved& so
     for (int k = 0; k < VECTORS; k++) mean.of[k] = solved.w_sink.of[k] * solved.f_sink.of[k];
     for (const int32_t block : scratch.live) {
         Numbers part{}, part_weighted{}, part_mean{};
-        in_block(tile, block, [&](int64_t at, int k) {
-            const Floats u = excess(load(x + at), solved.tau.of[k]), w = slope_power<K>(u, power);
-            std::memcpy(kept + at, &w, sizeof w);
-            part.of[k] += w;
-            part_weighted.of[k] += w * load(g + at);
-            if (learned) part_mean.of[k] += w * f_of(u);
+        in_rows(tile, block, [&](int64_t row) {
+            const Slopes found = slopes_of<K>(x + row, solved.tau, power);
+            for (int k = 0; k < VECTORS; k++) {
+                const int64_t at = row + k * LANES;
+                const Floats w = found.s[k];
+                store(kept + at, w);
+                part.of[k] += w;
+                part_weighted.of[k] += w * load(g + at);
+                if (learned) part_mean.of[k] += w * f_of(found.u[k]);
+            }
         });
         for (int k = 0; k < VECTORS; k++) {
             total.of[k] += part.of[k], weighted.of[k] += part_weighted.of[k], mean.of[k] += part_mean.of[k];

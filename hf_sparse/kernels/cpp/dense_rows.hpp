@@ -191,15 +191,13 @@ void write_residuals(const T* z, const int64_t* target, T* residual, float* top,
 
 // s = p^(2 - alpha) on the support; K = 1 for alpha 2, 2 for alpha 1.5, 0 for any. BFloat16 weights have fewer digits than a
 // rough power of them.
-template <int K, class T> inline Floats support_weight(Floats p, float power_of_p) {
-    if (K == 1) return p > 0.0f ? all(1.0f) : Floats{};
-    if (K == 2) {
-        float s[LANES];
-        std::memcpy(s, &p, sizeof p);
-        for (int k = 0; k < LANES; k++) s[k] = std::sqrt(s[k]);
-        return load(s);
+template <int K, class T, int N> inline void support_weights(const Excess (&p)[N], float power_of_p, Floats (&s)[N]) {
+    if constexpr (K == 0) return powers<std::is_same_v<T, BFloat16>>(p, power_of_p, s);
+    for (int i = 0; i < N; i++) {
+        s[i] = p[i].u > 0.0f ? all(1.0f) : Floats{};
+        if (K == 2)
+            for (int k = 0; k < LANES; k++) s[i][k] = std::sqrt(p[i].u[k]);
     }
-    return std::is_same_v<T, BFloat16> ? rough_power({p, p - 1.0f}, power_of_p) : power(p, power_of_p);
 }
 
 // s (g - mean_s g) of one row; s is scratch for length + LANES entries.
@@ -208,15 +206,23 @@ void write_product(const T* p, const T* g, T* out, int64_t length, float power_o
     double total = 0, weighted = 0;
     for (int64_t start = 0; start < length; start += BLOCK) {
         Floats part = {}, with_g = {};
-        for (int64_t i = start; i < std::min(length, start + BLOCK); i += LANES) {
-            const Floats weight = load_some(p + i, length - i);
-            const bool nothing = K == 0 && beyond(weight, Floats{}) == 0;
-            const Floats v = nothing ? Floats{} : support_weight<K, T>(weight, power_of_p);
-            std::memcpy(s + i, &v, sizeof v);
-            part += v;
-            // Off the support the upstream gradient may be anything, infinite too: it must not enter the mean.
-            with_g += v == 0.0f ? Floats{} : v * load_some(g + i, length - i);
-        }
+        by_fours<1>(start, std::min(length, start + BLOCK), LANES, [&](auto number, int64_t first) {
+            Excess weight[number];
+            Floats v[number];
+            for (int k = 0; k < number; k++) {
+                const int64_t i = first + k * LANES;
+                weight[k].u = load_some(p + i, length - i), weight[k].less_one = weight[k].u - 1.0f;
+            }
+            if (is_nothing<K>(weight)) return static_cast<void>(std::memset(s + first, 0, sizeof v));
+            support_weights<K, T>(weight, power_of_p, v);
+            for (int k = 0; k < number; k++) {
+                const int64_t i = first + k * LANES;
+                store(s + i, v[k]);
+                part += v[k];
+                // Off the support the upstream gradient may be anything, infinite too: it must not enter the mean.
+                with_g += v[k] == 0.0f ? Floats{} : v[k] * load_some(g + i, length - i);
+            }
+        });
         total += sum(part), weighted += sum(with_g);
     }
     const float mean = total == 0 ? 0.0f : static_cast<float>(weighted / total);

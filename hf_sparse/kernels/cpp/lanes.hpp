@@ -139,6 +139,13 @@ template <class T> inline void store_some(T* p, Floats v, int64_t n) {  // the f
     std::memcpy(static_cast<void*>(p), several, sizeof(T) * n);
 }
 
+// Calls body(number, i) with four vectors, a step apart from the next four, while there are so many between begin and end,
+// and then with FEWER.
+template <int FEWER, class Body> inline void by_fours(int64_t begin, int64_t end, int64_t step, Body body) {
+    for (; begin + (4 - FEWER) / FEWER * step < end; begin += 4 / FEWER * step) body(std::integral_constant<int, 4>{}, begin);
+    for (; begin < end; begin += step) body(std::integral_constant<int, FEWER>{}, begin);
+}
+
 // ---- Lanes ----------------------------------------------------------------------------------------------------
 
 inline Floats all(float v) { return v - Floats{}; }

@@ -32,14 +32,19 @@ Sums sums_of(const float* x, int64_t n, double tau, float exponent, int64_t stri
     for (int64_t start = 0; start < n; start += stride * 2 * PART) {
         const int64_t end = std::min(n, start + stride * 2 * PART);
         Floats mass[2] = {}, slope[2] = {};
-        for (int64_t i = start; i < end; i += stride * 2 * LANES)
-            for (int k = 0; k < 2; k++) {
-                const Excess e = excess<K>(load(x + i + k * LANES), offset);
-                if (is_nothing<K>(e)) continue;
-                const Floats s = times(slope_power<K, ROUGH>(e, exponent), i + k * LANES);
-                mass[k] += s * e.u;
-                slope[k] += s;
+        by_fours<2>(start, end, stride * 2 * LANES, [&](auto number, int64_t i) {
+            const auto at = [=](int k) { return i + k / 2 * stride * 2 * LANES + k % 2 * LANES; };
+            Excess e[number];
+            Floats s[number];
+            for (int k = 0; k < number; k++) e[k] = excess<K>(load(x + at(k)), offset);
+            if (is_nothing<K>(e)) return;
+            slope_powers<K, ROUGH>(e, exponent, s);
+            for (int k = 0; k < number; k++) {
+                s[k] = times(s[k], at(k));
+                mass[k % 2] += s[k] * e[k].u;
+                slope[k % 2] += s[k];
             }
+        });
         total.mass += sum(mass[0] + mass[1]);
         total.slope += sum(slope[0] + slope[1]);
     }
@@ -100,12 +105,14 @@ template <int K> double write_powers(const float* x, float* p, int64_t n, double
     const Offset offset(tau);
     for (int64_t start = 0; start < n; start += PART) {
         Floats part = {};
-        for (int64_t i = start; i < std::min(n, start + PART); i += LANES) {
-            const Excess e = excess<K>(load(x + i), offset);
-            const Floats v = is_nothing<K>(e) ? Floats{} : weight_power<K>(e, static_cast<float>(exponent));
-            std::memcpy(p + i, &v, sizeof v);
-            part += v;
-        }
+        by_fours<1>(start, std::min(n, start + PART), LANES, [&](auto number, int64_t i) {
+            Excess e[number];
+            Floats v[number];
+            for (int k = 0; k < number; k++) e[k] = excess<K>(load(x + i + k * LANES), offset);
+            if (is_nothing<K>(e)) return static_cast<void>(std::memset(p + i, 0, sizeof v));
+            weight_powers<K>(e, static_cast<float>(exponent), v);
+            for (int k = 0; k < number; k++) store(p + i + k * LANES, v[k]), part += v[k];
+        });
         mass += sum(part);
     }
     return mass;

@@ -81,6 +81,49 @@ inline Floats exp2_of(Floats v) {
     const Floats f = split.rest, power = (Floats)_mm512_permutexvar_ps((__m512i)split.moved, _mm512_load_ps(TABLES.exp2));
     return scaled_by(power + power * f * (0.6931472f + f * (0.24023356f + 0.05550411f * f)), split);
 }
+#elif defined(__AVX2__)
+// With tables of eight entries, made by the compiler, which one instruction looks up in.
+struct Tables {
+    float inverse[8]{}, log2[8]{};  // 1 / v for a v of each part of 3/4 to 3/2, by its highest bits; log2 v
+    float exp2[8]{};                // 2^(k / 8)
+    constexpr Tables() {
+        for (int k = 0; k < 8; k++) {
+            const double middle = k < 4 ? 0.75 + (k + 0.5) / 16 : 1 + (k - 3.5) / 8;
+            inverse[k] = k == 3 || k == 4 ? 1 : static_cast<float>(1 / middle);  // exact where v is close to one
+            // 2 artanh y is the logarithm.
+            const double y = (1.0 - inverse[k]) / (1.0 + inverse[k]);
+            double power = y, total = 0;
+            for (int n = 1; n < 40; n += 2, power *= y * y) total += power / n;
+            log2[k] = static_cast<float>(2 * total / 0.69314718055994531);
+        }
+        double power = 1;
+        for (float& v : exp2) v = static_cast<float>(power), power *= 1.0905077326652577;
+    }
+};
+alignas(32) constexpr Tables TABLES;
+inline Floats look_up(const float* table, Ints at) {
+    return (Floats)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)at);
+}
+
+// v times the inverse of what its bits say, less one; and the logarithm of that.
+struct Near { Floats f, log; };
+inline Near near_one(Floats v, Floats less_one) {
+    const Ints above = (Ints)v - 0x3f400000, power_of_two = above & -0x800000, part = above >> 20;
+    const Floats inverse = (Floats)((Ints)look_up(TABLES.inverse, part) - power_of_two);
+    return {inverse == 1.0f ? less_one : v * inverse - 1.0f,
+            __builtin_convertvector(power_of_two, Floats) * 0x1p-23f + look_up(TABLES.log2, part)};
+}
+inline Floats log2_of(Floats v, Floats less_one) {
+    const auto [f, log] = near_one(v, less_one);
+    const Floats series = 1.4426949f + f * (-0.7213478f + f * (0.48105064f + f * (-0.36116084f + 0.25645325f * f)));
+    return f * series + log;
+}
+inline Floats exp2_of(Floats v) {
+    const Split split = split_of<8>(v);
+    const Floats f = split.rest, power = look_up(TABLES.exp2, (Ints)split.moved);
+    const Floats one = power + power * f * (0.6931472f + f * (0.24025764f + 0.055511475f * f));
+    return (Floats)((Ints)one + (((Ints)split.moved >> 3) << 23));
+}
 #else
 inline Floats log2_of(Floats v, Floats less_one) {
     const Fraction fraction = fraction_of(v);
@@ -99,18 +142,28 @@ inline Floats exp2_of(Floats v) {
 }
 #endif
 inline Floats log2_of(Floats v) { return log2_of(v, v - 1.0f); }
-// The value, and 0 where u is 0. With AVX-512 it is that already: the logarithm was -inf.
-inline Floats zero_at_zero(Floats value, [[maybe_unused]] Floats u) {
-#if defined(__AVX512F__)
-    return value;
+
+// The same to three or four digits, in less time where that can be had: enough for all steps to a threshold but the last.
+// Where an exponent is so large that it multiplies errors of the logarithm, all v that count are close to 1, and there it
+// is exact.
+#if !defined(__AVX512F__) && defined(__AVX2__)
+inline Floats rough_log2_of(Floats v, Floats less_one) { return log2_of(v, less_one); }
+inline Floats rough_exp2_of(Floats v) { return exp2_of(v); }
 #else
-    return u > std::numeric_limits<float>::min() ? value : Floats{};
+inline Floats rough_log2_of(Floats v, Floats less_one) {
+    const Fraction fraction = fraction_of(v);
+    const Floats f = fraction.less_one(less_one), square = f * f;
+    const Floats log = (f - 0.5f * square) + f * square * (0.33742686f - 0.25692153f * f + 0.13990105f * square);
+    return fraction.exponent + log * 1.4426950408889634f;
+}
+inline Floats rough_exp2_of(Floats v) {
+    const Split split = split_of(v);
+    const Floats rest = split.rest;
+    const Floats series = (0.99992807f + 0.69326099f * rest) + rest * rest * (0.24261117f + 0.05517164f * rest);
+    return scaled_by(series, split);
+}
 #endif
-}
-inline Floats power(Floats u, Floats less_one, float exponent) {
-    return zero_at_zero(exp2_of(exponent * log2_of(u, less_one)), u);
-}
-inline Floats power(Floats u, float exponent) { return power(u, u - 1.0f, exponent); }
+
 // An excess u = [x - tau]_+, and u - 1 from 1 + tau, whose own digits are finer where tau is close to -1. The rounding of
 // tau to float32 is made up for: thousands of small u would all be off by it.
 struct Excess { Floats u, less_one; };
@@ -124,17 +177,25 @@ template <int K> inline Excess excess(Floats x, const Offset& offset) {
     return {largest(x - offset.tau - offset.rest, Floats{}), K == 0 ? x - offset.risen : Floats{}};
 }
 
-// u ^ exponent to three or four digits, in less time: enough for all steps to a threshold but the last. Where the exponent
-// is so large that it multiplies errors of the logarithm, all u that count are close to 1, and there it is exact.
-inline Floats rough_power(const Excess& e, float exponent) {
-    const Fraction fraction = fraction_of(e.u);
-    const Floats power_of_two = fraction.exponent, f = fraction.less_one(e.less_one);
-    const Floats square = f * f;
-    const Floats log = (f - 0.5f * square) + f * square * (0.33742686f - 0.25692153f * f + 0.13990105f * square);
-    const Split split = split_of(exponent * (power_of_two + log * 1.4426950408889634f));
-    const Floats rest = split.rest;
-    const Floats series = (0.99992807f + 0.69326099f * rest) + rest * rest * (0.24261117f + 0.05517164f * rest);
-    return zero_at_zero(scaled_by(series, split), e.u);
+// Powers of several u. One is a chain of operations, each of which waits for the one before; a processor does not look
+// ahead as far as the next. So the logarithms of all come first.
+template <bool ROUGH, int N> inline void powers(const Excess (&e)[N], float exponent, Floats (&out)[N]) {
+    Floats log[N];
+    for (int k = 0; k < N; k++)
+        log[k] = exponent * (ROUGH ? rough_log2_of(e[k].u, e[k].less_one) : log2_of(e[k].u, e[k].less_one));
+    for (int k = 0; k < N; k++) {
+        const Floats v = ROUGH ? rough_exp2_of(log[k]) : exp2_of(log[k]);
+#if defined(__AVX512F__)
+        out[k] = v;  // 0 where u is: the logarithm was -inf
+#else
+        out[k] = e[k].u > std::numeric_limits<float>::min() ? v : Floats{};
+#endif
+    }
+}
+inline Floats power(Floats u, float exponent) {
+    Floats v[1];
+    powers<false>({{u, u - 1.0f}}, exponent, v);
+    return v[0];
 }
 
 // 1 / v to three or four digits.
@@ -147,23 +208,33 @@ inline Floats rough_inverse(Floats v) {
     return 1.0f / v;
 }
 
-// Whether all of it is zero, and so are its powers: worth a look before a logarithm, for long stretches of rows are.
-template <int K> inline bool is_nothing(const Excess& e) { return K == 0 && beyond(e.u, Floats{}) == 0; }
+// Whether all of them are zero, and so are their powers: worth a look before a logarithm, for long stretches of rows are.
+template <int K, int N> inline bool is_nothing(const Excess (&e)[N]) {
+    if (K > 0) return false;
+    Floats most = e[0].u;
+    for (int k = 1; k < N; k++) most = largest(most, e[k].u);
+    return beyond(most, Floats{}) == 0;
+}
 
 // u ^ (P - 1), where P is K, or any number if K is 0.
-template <int K, bool ROUGH = false> inline Floats slope_power(Excess e, float exponent) {
-    if (K == 1) return e.u > 0.0f ? all(1.0f) : Floats{};
-    if (K == 2) return e.u;
-    if (K == 3) return e.u * e.u;
-    if (K == 4) return e.u * e.u * e.u;
-    return ROUGH ? rough_power(e, exponent - 1) : power(e.u, e.less_one, exponent - 1);
+template <int K, bool ROUGH = false, int N>
+inline void slope_powers(const Excess (&e)[N], float exponent, Floats (&out)[N]) {
+    if constexpr (K == 0) return powers<ROUGH>(e, exponent - 1, out);
+    for (int k = 0; k < N; k++) {
+        const Floats u = e[k].u;
+        out[k] = K == 1 ? (u > 0.0f ? all(1.0f) : Floats{}) : K == 2 ? u : K == 3 ? u * u : u * u * u;
+    }
 }
-template <int K> inline Floats slope_power(Floats u, float exponent) {
-    return slope_power<K>(Excess{u, K == 0 ? u - 1.0f : u}, exponent);
+template <int K, bool ROUGH = false> inline Floats slope_power(Floats u, float exponent) {
+    Floats s[1];
+    slope_powers<K, ROUGH>({{u, K == 0 ? u - 1.0f : u}}, exponent, s);
+    return s[0];
 }
 // u ^ P.
-template <int K> inline Floats weight_power(Excess e, float exponent) {
-    return K == 0 ? power(e.u, e.less_one, exponent) : slope_power<K>(e, exponent) * e.u;
+template <int K, int N> inline void weight_powers(const Excess (&e)[N], float exponent, Floats (&out)[N]) {
+    if constexpr (K == 0) return powers<false>(e, exponent, out);
+    slope_powers<K>(e, exponent, out);
+    for (int k = 0; k < N; k++) out[k] *= e[k].u;
 }
 
 }  // namespace

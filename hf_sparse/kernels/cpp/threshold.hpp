@@ -29,6 +29,19 @@ void improve(Estimate& found, const float* x, int64_t n, double exponent, int64_
     }
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each set of lanes, as bits, where they are: the first in the lowest byte.
+struct Places {
+    uint64_t of[1 << LANES]{};
+    constexpr Places() {
+        for (int bits = 0; bits < 1 << LANES; bits++)
+            for (int lane = LANES - 1; lane >= 0; lane--)
+                if (bits >> lane & 1) of[bits] = of[bits] << 8 | lane;
+    }
+};
+constexpr Places PLACES;
+#endif
+
 // The entries of x[0:n] above `cut`, padded: their number.
 inline int64_t keep_above(const float* x, int64_t n, float cut, float* kept) {
     int64_t count = 0;
@@ -36,6 +49,13 @@ inline int64_t keep_above(const float* x, int64_t n, float cut, float* kept) {
     for (int64_t i = 0; i < n; i += LANES) {  // the row is padded with -inf
         const uint32_t above = beyond(load(x + i), all(cut));
         store(kept + count, (Floats)_mm512_maskz_compress_ps(static_cast<__mmask16>(above), (__m512)load(x + i)));
+        count += __builtin_popcount(above);
+    }
+#elif defined(__AVX2__)
+    for (int64_t i = 0; i < n; i += LANES) {
+        const uint32_t above = beyond(load(x + i), all(cut));
+        const __m128i places = _mm_cvtsi64_si128(static_cast<int64_t>(PLACES.of[above]));
+        store(kept + count, (Floats)_mm256_permutevar8x32_ps((__m256)load(x + i), _mm256_cvtepu8_epi32(places)));
         count += __builtin_popcount(above);
     }
 #else
@@ -62,26 +82,30 @@ Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times
     const Offset offset(tau);
     for (int64_t start = 0; start < n; start += 2 * PART) {
         Floats mass[2] = {}, slope[2] = {}, with_excess[2] = {}, bend[2] = {}, twist[2] = {};
-        for (int64_t i = start; i < std::min(n, start + 2 * PART); i += 2 * LANES) {
-            const Excess e[2] = {excess<K>(load(x + i), offset), excess<K>(load(x + i + LANES), offset)};
+        by_fours<2>(start, std::min(n, start + 2 * PART), 2 * LANES, [&](auto number, int64_t i) {
+            Excess e[number];
+            Floats s[number];
+            for (int k = 0; k < number; k++) e[k] = excess<K>(load(x + i + k * LANES), offset);
             if constexpr (AHEAD)
-                for (int k = 0; k < 2; k++) {
+                for (int k = 0; k < number; k++) {
                     const Floats from_tau = load(x + i + k * LANES) - offset.tau - offset.rest;
                     total.close += __builtin_popcount(beyond(from_tau, all(-reach))) -
                                    __builtin_popcount(beyond(from_tau, all(reach)));
                 }
-            if (is_nothing<K>(e[0]) && is_nothing<K>(e[1])) continue;
-            for (int k = 0; k < 2; k++) {
-                const Floats s = times(slope_power<K>(e[k], static_cast<float>(exponent)), i + k * LANES), p = s * e[k].u;
-                mass[k] += p, slope[k] += s;
+            if (is_nothing<K>(e)) return;
+            slope_powers<K>(e, static_cast<float>(exponent), s);
+            for (int k = 0; k < number; k++) {
+                s[k] = times(s[k], i + k * LANES);
+                const Floats p = s[k] * e[k].u;
+                mass[k % 2] += p, slope[k % 2] += s[k];
                 // Where P is large, u - 1 has digits that u has not.
-                with_excess[k] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
+                with_excess[k % 2] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
                 if constexpr (AHEAD) {
-                    const Floats inverse = rough_inverse(largest(e[k].u, all(reach))), bent = s * inverse;
-                    bend[k] += bent, twist[k] += bent * inverse;
+                    const Floats inverse = rough_inverse(largest(e[k].u, all(reach))), bent = s[k] * inverse;
+                    bend[k % 2] += bent, twist[k % 2] += bent * inverse;
                 }
             }
-        }
+        });
         total.mass += sum(mass[0] + mass[1]), total.slope += sum(slope[0] + slope[1]);
         total.with_excess += sum(with_excess[0] + with_excess[1]);
         if constexpr (AHEAD) total.bend += sum(bend[0] + bend[1]), total.twist += sum(twist[0] + twist[1]);

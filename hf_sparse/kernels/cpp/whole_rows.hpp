@@ -70,13 +70,17 @@ double write_whole(const T* z, int64_t length, double alpha, double exponent, co
     const Scaling scaled(s.base, alpha);
     const float share = static_cast<float>(factor / s.mass);
     const auto excess_of = [&](Floats v) { return excess<K>(scaled(v), offset); };
-    const auto weight = [&](const Excess& e) { return share * weight_power<K>(e, static_cast<float>(exponent)); };
-    const auto weight_of_one = [&](const T* one) { return weight(excess_of(all(load_one(one))))[0]; };
+    const auto weight = [&](Floats v) {
+        Floats w[1];
+        weight_powers<K>({excess_of(v)}, static_cast<float>(exponent), w);
+        return share * w[0];
+    };
+    const auto weight_of_one = [&](const T* one) { return weight(all(load_one(one)))[0]; };
     const float at_target = target < 0 ? 0 : weight_of_one(z + target) - factor;
     if constexpr (counted<K, T>()) {
         if (length >= COUNTED) {
             const Table table(z, length, live_size(s, alpha, tops_of<8>(z, length).all),
-                              [&](Floats v) { return weight(excess_of(v)); });
+                              weight);
             write_parts(out, length, target, at_target, streamed, [&](T* part, int64_t start, int64_t end) {
                 for (int64_t i = start; i < end; i++) part[i - start] = table.data()[z[i].bits];
             });
@@ -88,12 +92,15 @@ double write_whole(const T* z, int64_t length, double alpha, double exponent, co
         int64_t i = start;
         Floats written = {};
         const auto keep = [&](int64_t at, Floats w) { store(part + (at - start), w), written += w; };
-        for (; i + 2 * LANES <= end; i += 2 * LANES) {  // two at a time, for which constants are read once
-            const Excess e[2] = {excess_of(load(z + i)), excess_of(load(z + i + LANES))};
-            const bool nothing = is_nothing<K>(e[0]) && is_nothing<K>(e[1]);
-            for (int k = 0; k < 2; k++) keep(i + k * LANES, nothing ? Floats{} : weight(e[k]));
+        for (; i + 4 * LANES <= end; i += 4 * LANES) {
+            Excess e[4];
+            Floats w[4];
+            for (int k = 0; k < 4; k++) e[k] = excess_of(load(z + i + k * LANES));
+            if (is_nothing<K>(e)) std::fill_n(w, 4, Floats{});
+            else weight_powers<K>(e, static_cast<float>(exponent), w);
+            for (int k = 0; k < 4; k++) keep(i + k * LANES, share * w[k]);
         }
-        for (; i + LANES <= end; i += LANES) keep(i, weight(excess_of(load(z + i))));
+        for (; i + LANES <= end; i += LANES) keep(i, weight(load(z + i)));
         for (; i < end; i++) {
             const float w = weight_of_one(z + i);
             store_one(part + (i - start), w);
