@@ -37,6 +37,8 @@ CALLS = {
     "alpha 1.05": {"alpha": 1.05},
     "one alpha per head": {"alpha": torch.tensor([1.3, 1.6])},
     "another scale": {"scaling": 1.0},
+    "a temperature": {"temperature": 2.0},
+    "one temperature per head": {"temperature": torch.tensor([2.0, 3.0])},
     "softcap": {"softcap": 30.0},
     "position bias": {"position_bias": torch.zeros(1, 2, TOKENS, TOKENS)},
     "window": {"window": 16},
@@ -62,6 +64,7 @@ def served() -> dict[str, dict[str, bool]]:
             arguments = {field: given[field] for field in AttentionCall._fields if field in given}
             call = AttentionCall(query, key, value, **arguments)
             table[name] = {
-                backend: record.problem(call, given["alpha"]) is None for backend, record in BACKENDS.items()
+                backend: record.problem(call if record.takes_temperature else call.divided(), given["alpha"]) is None
+                for backend, record in BACKENDS.items()
             }
     return table

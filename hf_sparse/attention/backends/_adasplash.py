@@ -56,9 +56,6 @@ def _score_problem(call: AttentionCall) -> str | None:
     for name, given in (("softcap", call.softcap), ("position_bias", call.position_bias), ("sinks", call.s_aux)):
         if given is not None:
             return f"does not support {name}, which was given"
-    head_dim = call.query.shape[3]
-    if abs(call.scaling * head_dim**0.5 - 1) > 1e-6:
-        return f"divides dot products by sqrt({head_dim}), and scaling was {call.scaling:g}"
     keys_learn = call.key.requires_grad or call.value.requires_grad
     if torch.is_grad_enabled() and keys_learn and not call.query.requires_grad:
         return "fails where keys or values need a gradient and queries do not"
@@ -115,7 +112,9 @@ def _visible(mask: Tensor) -> Tensor | None:
 
 def adasplash_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     """The output (batch, heads, queries, value_dim) of a call that adasplash can serve; zeros for padded queries."""
-    query, key, value = (x.contiguous() for x in (call.query, call.key, call.value))
+    factor = call.scaling * call.query.shape[3] ** 0.5  # beyond what adasplash scales dot products by itself
+    query = call.query if abs(factor - 1) < 1e-6 else call.query * factor
+    query, key, value = (x.contiguous() for x in (query, call.key, call.value))
     pattern = _pattern(call)
     assert pattern is not None
     causal, lengths = pattern

@@ -110,6 +110,18 @@ def test_keys_are_shared_between_heads_at_alpha_15_with_a_causal_mask_only(calls
             sparse_attention(module(name), *qkv(key_heads=1), is_causal=causal)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 3.0, [3.0, 0.5]], ids=str)
+def test_queries_carry_another_scale_and_the_temperature(calls, temperature):
+    q, k, v = qkv()
+    name = {"name": "entmax15", "temperature": temperature}
+    ours, _ = sparse_attention(module(name), q, k, v, is_causal=True, scaling=0.7)
+    assert len(calls) == 1
+    site = module(name)
+    site.__dict__[SITE].impl = "torch"
+    expected, _ = sparse_attention(site, *(x.double() for x in (q, k, v)), is_causal=True, scaling=0.7)
+    torch.testing.assert_close(ours.double(), expected, atol=5e-3, rtol=0)
+
+
 def windowed():
     """The mask of a causal model whose queries see eight keys."""
     window = sliding_window_causal_mask_function(8)
@@ -132,7 +144,6 @@ def left_padded():
         (qkv(), {"softcap": 3.0}, "does not support softcap, which was given"),
         (qkv(), {"position_bias": torch.zeros(1, 2, 70, 70)}, "does not support position_bias, which was given"),
         (qkv(), {"s_aux": torch.zeros(2)}, "does not support sinks, which was given"),
-        (qkv(), {"scaling": 1.0}, r"divides dot products by sqrt\(16\), and scaling was 1"),
         (qkv(), {"attention_mask": left_padded()}, "takes masks that hide later keys, padding on the right, or both"),
         (qkv(), {"attention_mask": known_by_pattern(3, 70)}, "takes masks that hide later keys, padding on the right"),
         (qkv(), {"attention_mask": windowed()}, "takes masks that hide later keys, padding on the right"),
