@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from ..functional.rows import lowest_visible
@@ -60,6 +60,20 @@ class AttentionCall(NamedTuple):
     def with_matrix(self) -> AttentionCall:
         """The same call with a ``PatternMask`` materialized."""
         return self._replace(mask=self.mask.materialized()) if isinstance(self.mask, PatternMask) else self
+
+    def visible_keys(self) -> Tensor:
+        """How many keys each query sees, (batch or 1, heads or 1, queries or 1, 1); for a mask that only hides."""
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        mask = self.query.new_ones(1, 1, 1, keys, dtype=torch.bool) if self.mask is None else self.mask
+        assert isinstance(mask, Tensor)
+        if not self.causal:
+            return mask.sum(-1, keepdim=True)
+        if mask.shape[2] > 1:
+            return (mask & _visible(self, slice(0, queries))).sum(-1, keepdim=True)
+        before = nn.functional.pad(mask.cumsum(-1), (1, 0))  # the visible keys before each key, and at last all
+        end = torch.arange(keys - queries + 1, keys + 1, device=mask.device)
+        begin = end - (keys if self.window is None else self.window)
+        return (before[..., end.clamp(min=0)] - before[..., begin.clamp(min=0)]).mT
 
     def divided(self) -> AttentionCall:
         """The call of temperature 1 that has the same scores after division.

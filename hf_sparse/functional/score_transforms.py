@@ -29,8 +29,13 @@ def length_scale(z: Tensor, delta: float | Tensor, beta: float | Tensor, gamma: 
     >>> length_scale(torch.zeros(1, 7), delta=1.0, beta=1.0, gamma=2.0)  # 1 + (log 8) ^ 2
     tensor([[5.3241]])
     """
-    visible = (z > -torch.inf).sum(-1, keepdim=True).clamp(min=1)
-    return delta + beta * torch.log1p(visible.to(accumulation_dtype(z))) ** gamma
+    visible = (z > -torch.inf).sum(-1, keepdim=True)
+    return length_factor(visible.to(accumulation_dtype(z)), delta, beta, gamma)
+
+
+def length_factor(visible: Tensor, delta: float | Tensor, beta: float | Tensor, gamma: float | Tensor) -> Tensor:
+    """The factor of ``length_scale`` for numbers of visible keys, in their dtype; a query that sees none has one."""
+    return delta + beta * torch.log1p(visible.clamp(min=1)) ** gamma
 
 
 def centered(z: Tensor) -> Tensor:

@@ -53,8 +53,6 @@ def _site_problem(site: AttentionSite) -> str | None:
     if site.map_config is None or not site.map_config.is_entmax:
         map_name = "softmax" if site.map_config is None else site.map_config.name
         return f"{site.path!r} has {map_name}"
-    if site.map_config.scaled_by_length:
-        return f"{site.path!r} scales scores by the number of keys (delta, beta, gamma)"
     alpha = site.map_config.entmax_settings["alpha"]
     alphas = alpha if isinstance(alpha, list) else [alpha]
     if "alpha" not in site.map_config.learned and attention_alpha_problem(min(alphas), max(alphas)) is not None:

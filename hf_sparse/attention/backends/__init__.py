@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from ...kernels import triton_is_automatic
-from .._call import AttentionCall, is_added
+from .._call import AttentionCall
 from ..screened_cache import ScreenedLayer, layer_of
 from ..site import SITE, AttentionSite, attention_sites, settings_by_head
 from ._adasplash import adasplash_output, adasplash_problem
 from ._cpp import cpp_is_automatic, cpp_output, cpp_problem, fills_tiles
 from ._flex import flex_entmax_attention as flex_entmax_attention
 from ._flex import flex_output, flex_problem
+from ._prepared import needs_gradient, preparation_problem, prepared
 from ._screened import screened_output
 from ._triton import triton_output, triton_problem
 
@@ -116,14 +117,7 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     explicit = site.impl != "auto" and site.map_config is not None  # softmax that was kept stays with torch
     name = site.impl if explicit else next((n for n, each in BACKENDS.items() if each.is_first(call)), "torch")
     if name in BACKENDS:
-        call = _autocast(call).with_pattern()
-        alpha, temperature = _settings(module, call)
-        beforehand = not BACKENDS[name].takes_temperature or _needs_gradient(temperature)
-        call = call._replace(temperature=temperature)
-        problem = _problem(module, call) or (_division_problem(call) if beforehand else None)
-        if problem is None:
-            call = call.divided() if beforehand else call
-            problem = BACKENDS[name].problem(call, alpha)
+        call, alpha, problem = _for_backend(BACKENDS[name], module, _autocast(call))
         if problem is not None and explicit:
             raise ValueError(f'impl="{name}" {problem}; use hf_sparse.attention.set_impl(model, "auto"), or "torch"')
         if problem is None and (explicit or BACKENDS[name].is_automatic(call)):
@@ -143,10 +137,7 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
 
 def _over_screened_cache(module: nn.Module, layer: ScreenedLayer, call: AttentionCall) -> Tensor | None:
     """The output over a ``ScreenedCache``, whatever computes the attention of other calls; None to read everything."""
-    alpha, temperature = _settings(module, call)
-    call = call.with_pattern()._replace(temperature=temperature)
-    problem = _problem(module, call) or BACKENDS["cpp"].problem(call, alpha)
-    output = screened_output(layer, call, alpha, problem)
+    output = screened_output(layer, *_for_backend(BACKENDS["cpp"], module, call))
     return None if output is None else output.transpose(1, 2).contiguous()
 
 
@@ -159,28 +150,30 @@ def _autocast(call: AttentionCall) -> AttentionCall:
     return call._replace(query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
 
 
-def _settings(module: nn.Module, call: AttentionCall) -> tuple[float | Tensor, float | Tensor]:
-    """Alpha and temperature of the module's map, numbers or (heads,); those of softmax where it is no entmax."""
+def _for_backend(
+    backend: Backend, module: nn.Module, call: AttentionCall
+) -> tuple[AttentionCall, float | Tensor, str | None]:
+    """The call as a backend takes it, its alpha, and the reason why the backend cannot serve it, or None."""
+    call = call.with_pattern()
     map_config = module.__dict__[SITE].map_config
     if map_config is None or not map_config.is_entmax:
-        return 1.0, 1.0
+        name = "softmax" if map_config is None else map_config.name
+        return call, 1.0, f"computes maps of the entmax family, not {name}"
     by_head = settings_by_head(map_config, module, call.query)
-    return (
-        by_head.get("alpha", map_config.entmax_settings["alpha"]),
-        by_head.get("temperature", map_config.temperature),
-    )
+    alpha = by_head.get("alpha", map_config.entmax_settings["alpha"])
+    call = call._replace(temperature=by_head.get("temperature", map_config.temperature))
+    problem = _call_problem(module, call) or preparation_problem(map_config, call, backend.takes_temperature)
+    if problem is None:
+        call = prepared(map_config, module, call, backend.takes_temperature)
+        problem = backend.problem(call, alpha)
+    return call, alpha, problem
 
 
-def _problem(module: nn.Module, call: AttentionCall) -> str | None:
-    """The reason why no backend without weights can serve a call, or None."""
+def _call_problem(module: nn.Module, call: AttentionCall) -> str | None:
+    """The reason why no backend without weights can serve a call of entmax, or None."""
     site: AttentionSite = module.__dict__[SITE]
-    map_config = site.map_config
-    if map_config is None or not map_config.is_entmax:
-        return f"computes maps of the entmax family, not {'softmax' if map_config is None else map_config.name}"
     if site.has_coverage:
         return "does not follow what keys received before (coverage)"
-    if map_config.scaled_by_length:
-        return "does not scale scores by the number of keys (delta, beta, gamma)"
     observers, watch = site.observers.of(module), site.watches.innermost(module)
     if call.dropout > 0:
         return f"does not drop weights, and dropout was {call.dropout}"
@@ -193,21 +186,6 @@ def _problem(module: nn.Module, call: AttentionCall) -> str | None:
     if call.indices is not None:
         return "does not take the keys that an indexer selected"
     for name, bias in (("position_bias", call.position_bias), ("attention_mask", call.mask)):
-        if _needs_gradient(bias):
+        if needs_gradient(bias):
             return f"gives no gradient to {name}, which asks for one"
     return None
-
-
-def _division_problem(call: AttentionCall) -> str | None:
-    """The reason why the scores of a call cannot be divided by its temperature before there are any, or None."""
-    if not torch.is_tensor(call.temperature):
-        return None
-    if call.softcap is not None:
-        return "divides scores by a temperature for each head, or one that is learned, only without a soft cap"
-    if _needs_gradient(call.temperature) and (is_added(call.position_bias) or is_added(call.mask)):
-        return "gives no gradient to a temperature, which is learned, through what is added to scores"
-    return None
-
-
-def _needs_gradient(x: object) -> bool:
-    return isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()

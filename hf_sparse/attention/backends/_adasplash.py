@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from ...functional.rows import lowest_visible
 from .._call import AttentionCall
+from ._prepared import visible_by
 
 _HEAD_DIMS = (16, 32, 64, 128, 256)
 _FEWEST_TOKENS = 64
@@ -85,7 +85,7 @@ def _pattern(call: AttentionCall) -> tuple[bool, Tensor | None] | None:
         return call.causal, None
     if isinstance(call.mask, BlockMask):
         return None
-    visible = _visible(call.mask)
+    visible = visible_by(call.mask)
     if visible is None:
         return None
     num_tokens = call.query.shape[2]
@@ -100,14 +100,6 @@ def _pattern(call: AttentionCall) -> tuple[bool, Tensor | None] | None:
         if bool((visible == hidden).all()):
             return causal, lengths
     return None
-
-
-def _visible(mask: Tensor) -> Tensor | None:
-    """The mask as a boolean one, True where visible; None where it adds to scores."""
-    if mask.dtype == torch.bool:
-        return mask
-    visible = mask > lowest_visible(mask.dtype)
-    return None if bool((mask * visible).any()) else visible
 
 
 def adasplash_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:

@@ -233,7 +233,6 @@ def test_a_model_under_auto_trains_through_the_kernel_and_supports_are_counted_b
             {"name": "entmax", "alpha": [1.5, 1.5, 1.5, 2.5]},
             r"takes alpha in \[1.02, 2.0\], was 1.5 at least and 2.5 at most",
         ),
-        ({"name": "entmax15", "delta": 0.5}, "does not scale scores by the number of keys"),
     ],
     ids=str,
 )

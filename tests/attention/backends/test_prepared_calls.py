@@ -1,10 +1,11 @@
-"""Kernels that know no temperature: the call is divided by it beforehand, with the same output and gradients."""
+"""What kernels do not know and queries carry: temperatures, and the factor by the number of keys."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from transformers.masking_utils import sliding_window_causal_mask_function
 
 from hf_sparse import sparsify
 from hf_sparse.attention import set_impl
@@ -12,6 +13,7 @@ from hf_sparse.attention._call import AttentionCall
 from hf_sparse.attention._scores import biased_scores, with_head_sinks
 from hf_sparse.attention.backends import _triton
 from hf_sparse.attention.interface import sparse_attention
+from hf_sparse.attention.mask import pattern_mask
 from hf_sparse.attention.site import SITE, AttentionSite, add_learned
 from hf_sparse.config import MapConfig
 from tests.attention.backends.test_cpp_backend import needs_compiler
@@ -174,7 +176,7 @@ def test_the_kernel_for_cpus_learns_a_temperature(masked):
             "gives no gradient to a temperature, which is learned, through what is added to scores",
         ),
         (
-            {"attention_mask": torch.zeros(1, 1, 40, 40)},
+            {"attention_mask": torch.ones(1, 1, 40, 40)},
             "gives no gradient to a temperature, which is learned, through what is added to scores",
         ),
     ],
@@ -190,3 +192,84 @@ def test_what_cannot_be_divided_beforehand_is_named_and_auto_computes_it_in_torc
     out, weights = sparse_attention(site, q, k, v, **arguments)
     assert weights is not None
     assert torch.autograd.grad(out.square().sum(), site.parameters())[0].abs().max() > 0
+
+
+SCALED = {
+    "fixed": {"name": "entmax15", "delta": 0.3, "beta": 0.8, "gamma": 0.7, "temperature": 2.0},
+    "heads": {"name": "entmax", "alpha": 1.3, "beta": [0.1, 0.4, 0.0, 1.0], "temperature": BY_HEAD},
+    "learned": {
+        "name": "entmax15",
+        "delta": {"learned": [1.0, 0.5, 1.0, 2.0]},
+        "beta": {"learned": [0.5, 0.1, 1.0, 0.3]},
+        "temperature": {"learned": BY_HEAD},
+    },
+}
+
+
+def hiding(kind):
+    """Arguments that hide keys of 40 from 40 queries, or from the last 33."""
+    padding = (torch.arange(40) > torch.tensor([[3], [0]]))[:, None, None]
+    matrix = torch.rand(2, 1, 40, 40, generator=torch.Generator().manual_seed(2)) > 0.4
+    return {
+        "all": {},
+        "causal": {"is_causal": True},
+        "padded": {"attention_mask": padding},
+        "lowest": {"attention_mask": torch.zeros(2, 1, 1, 40).masked_fill(~padding, torch.finfo(torch.float32).min)},
+        "matrix": {"attention_mask": matrix | torch.eye(40, dtype=torch.bool)},
+        "pattern": {"attention_mask": pattern_mask(2, 40, 40, attention_mask=padding[:, 0, 0], dtype=torch.float32)},
+        "window": {
+            "attention_mask": pattern_mask(
+                2, 40, 40, mask_function=sliding_window_causal_mask_function(8), local_size=8,
+                attention_mask=padding[:, 0, 0], dtype=torch.float32,
+            )
+        },
+    }[kind]  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["all", "causal", "padded", "lowest", "matrix", "pattern", "window"])
+@pytest.mark.parametrize("name", SCALED)
+def test_queries_carry_the_factor_by_the_number_of_keys(name, kind):
+    found = []
+    for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
+        q, k, v = (x.requires_grad_() for x in qkv(length=40, dtype=dtype))
+        site = module(SCALED[name], impl).to("cpu", dtype)
+        out, weights = sparse_attention(site, q / 4, k, v, **{"attention_mask": None} | hiding(kind))
+        assert (weights is None) == (impl == "cpp")
+        slopes = torch.autograd.grad(out.square().sum(), [q, k, v, *site.parameters()])
+        found.append([x.double() for x in (out, *slopes)])
+    assert len(found[0]) == 4 + 3 * (name == "learned")
+    for ours, expected in zip(*found, strict=True):
+        assert float((ours - expected).abs().max() / expected.abs().max()) < GRADIENT[torch.float32]
+
+
+@needs_compiler
+@torch.no_grad()
+def test_the_last_queries_of_a_cache_count_all_keys_they_see():
+    q, k, v = qkv(length=40)
+    for options in ({"is_causal": True}, {}):
+        answers = [
+            sparse_attention(module(SCALED["fixed"], impl), q[:, :, -33:], k, v, None, **options)[0]
+            for impl in ("cpp", "torch")
+        ]
+        torch.testing.assert_close(*answers, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"softcap": 2.0},
+        {"position_bias": torch.zeros(1, 4, 40, 40)},
+        {"s_aux": torch.zeros(4)},
+        {"attention_mask": torch.ones(1, 1, 40, 40)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_factor_by_length_beside_what_is_added_to_scores_is_left_to_torch(options):
+    q, k, v = qkv(length=40)
+    site = module(SCALED["fixed"], "cpp")
+    arguments = {"attention_mask": None} | options
+    with pytest.raises(ValueError, match=r"scales scores by the number of keys \(delta, beta, gamma\) only without a"):
+        sparse_attention(site, q, k, v, **arguments)
+    site.__dict__[SITE].impl = "auto"
+    assert sparse_attention(site, q, k, v, **arguments)[1] is not None
