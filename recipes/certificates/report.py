@@ -13,6 +13,7 @@ from hf_sparse import DeletionCertificate, plot_certificate
 from ..lib.blocks import block, read
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
+from ..lib.seeds import Mean, by_run, mean_of
 
 RESULT = "recipes/certificates/results/certificates.json"
 TITLES = {  # by source
@@ -30,9 +31,9 @@ def report(results: dict[str, Any], out: Path) -> None:
         print("\n".join(_table(runs, part)))
     print(_verdict(runs))
     draw_shares(runs, out / "certificates.png")
-    for run in runs:
+    for name, (run, *_) in by_run(runs).items():
         if "example" in run["figures"]:
-            draw_example(run["figures"]["example"], out / f"certificate_{run['run']}.png")
+            draw_example(run["figures"]["example"], out / f"certificate_{name}.png")
 
 
 def draw_shares(runs: Sequence[Record], path: Path) -> None:
@@ -99,8 +100,14 @@ def _parts(runs: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(run["settings"]["part"] for run in runs))
 
 
+def _of_part(runs: Sequence[Record], part: str) -> list[Figures]:
+    """The figures of each run of a part, means over its seeds."""
+    own = by_run(run for run in runs if run["settings"]["part"] == part)
+    return [mean_of([record["figures"] for record in records], Mean) for records in own.values()]
+
+
 def _ways(runs: Sequence[Record], part: str) -> list[Figures]:
-    return [way for run in runs if run["settings"]["part"] == part for way in run["figures"]["ways"]]
+    return [way | {"depth": int(way["depth"])} for figures in _of_part(runs, part) for way in figures["ways"]]
 
 
 def _table(runs: Sequence[Record], part: str) -> list[str]:
@@ -110,7 +117,7 @@ def _table(runs: Sequence[Record], part: str) -> list[str]:
     heads = [f"{depth} layer{'s' if depth > 1 else ''}" for depth in depths]
     columns = ["attention", "edges kept", QUALITY[part][0], *heads]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    dense = [QUALITY[part][1].format(run["figures"]["dense"]) for run in runs if run["settings"]["part"] == part]
+    dense = [QUALITY[part][1].format(figures["dense"]) for figures in _of_part(runs, part)]
     lines.append(f"| softmax | 100.0% | {_over_depths(dense)} | {' | '.join('-' for _ in depths)} |")
     for name in dict.fromkeys(way["way"] for way in ways):
         own = {way["depth"]: way for way in ways if way["way"] == name}

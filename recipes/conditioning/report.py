@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from ..lib.blocks import block, read
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
+from ..lib.seeds import Mean, by_run
 
 RESULT = "recipes/conditioning/results/conditioning.json"
 TITLES = {
@@ -32,11 +33,11 @@ def draw(runs: Sequence[Record], path: Path) -> None:
     """Draw the mean KL from the true conditional over the number of draws that ASAp has learned from."""
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     axes = figure.subplots()
-    for run in runs:
-        paths = [case["path"] for case in _known(run["figures"])]
+    for name, records in by_run(runs).items():
+        paths = [case["path"] for record in records for case in _known(record["figures"])]
         longest = max(map(len, paths), default=0)
         means = [fmean(path[min(n, len(path) - 1)] for path in paths) for n in range(longest)]
-        axes.plot(range(longest), means, marker=".", label=TITLES[run["run"]])
+        axes.plot(range(longest), means, marker=".", label=TITLES[name])
     axes.set_xlabel("draws that ASAp has learned from (0: masking)")
     axes.set_ylabel("mean KL from p(output | L), nats")
     axes.axhline(0, color="black", linewidth=1, label="exact conditioning")
@@ -54,20 +55,20 @@ def conditioning_table() -> str:
 def conditioning_words() -> str:
     """How many right outputs conditioning finds, and how many inputs without one it tells."""
     lines = []
-    for run in read(RESULT)["runs"]:
-        figures = run["figures"]
-        if "greedy" not in figures:
+    for name, records in by_run(read(RESULT)["runs"]).items():
+        every = [record["figures"] for record in records]
+        if "greedy" not in every[0]:
             continue
-        known = [case["right"] for case in figures["cases"] if "right" in case]
-        others = [case for case in figures["cases"] if "right" not in case]
-        title = TITLES[run["run"]]
+        known = [[case["right"] for case in figures["cases"] if "right" in case] for figures in every]
+        others = [[case for case in figures["cases"] if "right" not in case] for figures in every]
         lines.append(
-            f"- {title}: greedy decoding gets {figures['greedy']:.0%} of {len(known)} right, "
-            f"the likeliest of {figures['entries']:,} entries is right for {fmean(known):.0%}."
+            f"- {TITLES[name]}: greedy decoding gets {Mean([figures['greedy'] for figures in every]):.0%} of "
+            f"{len(known[0])} right, the likeliest of {every[0]['entries']:,} entries is right for "
+            f"{Mean([*map(fmean, known)]):.0%}."
         )
-        if others:
-            none = sum(case["complete"] and not case["members"] for case in others)
-            lines[-1] += f" Of {len(others)} inputs that are no entry, {none} are proved to be none."
+        if others[0]:
+            none = Mean([sum(case["complete"] and not case["members"] for case in cases) for cases in others])
+            lines[-1] += f" Of {len(others[0])} inputs that are no entry, {none:.0f} are proved to be none."
     return "\n".join(lines)
 
 
@@ -86,17 +87,23 @@ def _lines(runs: Sequence[Record]) -> list[str]:
         "| outputs | inputs | complete | impossible | mean p(L), at least | mean prefixes | KL masking | KL ASAp |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for run in runs:
-        cases, known = run["figures"]["cases"], _known(run["figures"])
-        complete = [case for case in cases if case["complete"]]
-        lines.append(
-            f"| {TITLES[run['run']]} | {len(cases)} | {len(complete)} | "
-            f"{sum(not case['members'] for case in complete)} | "
-            f"{fmean(case['probability'][0] for case in cases):.1%} | "
-            f"{fmean(case['expanded'] for case in cases):.0f} | {_mean(known, 'masking')} | {_mean(known, 'asap')} |"
-        )
+    for name, records in by_run(runs).items():
+        every = [record["figures"] for record in records]
+        complete = [[case for case in figures["cases"] if case["complete"]] for figures in every]
+        cells = [
+            TITLES[name],
+            str(len(every[0]["cases"])),
+            f"{Mean([*map(len, complete)]):.0f}",
+            f"{Mean([sum(not case['members'] for case in cases) for cases in complete]):.0f}",
+            f"{Mean([fmean(case['probability'][0] for case in figures['cases']) for figures in every]):.1%}",
+            f"{Mean([fmean(case['expanded'] for case in figures['cases']) for figures in every]):.0f}",
+            *(_distance([_known(figures) for figures in every], way) for way in ("masking", "asap")),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def _mean(cases: Sequence[Figures], name: str) -> str:
-    return f"{fmean(case[name] for case in cases):.3f}" if cases else "-"
+def _distance(seeds: Sequence[Sequence[Figures]], way: str) -> str:
+    """The mean KL over the cases of each seed that have one, and over these seeds."""
+    means = [fmean(case[way] for case in cases) for cases in seeds if cases]
+    return f"{Mean(means):.3f}" if means else "-"
