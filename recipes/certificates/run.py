@@ -22,11 +22,23 @@ from typing import Any
 
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_one_of, check_positive, setting
-from ..lib.study import Study, main
+from ..lib.study import Part, Study, main
+from ..pretrained.speech import check_voices
 from . import tasks
 from .report import report
 
-PARTS = {"translation": tasks.translation, "language": tasks.language, "speech": tasks.speech}
+TRAINING = ("vocabulary", "width", "layers", "steps", "batch_size", "lr", "report_to")
+PARTS = {
+    "translation": Part(
+        tasks.translation, ("data", *TRAINING, "edges", "rows", "fit_rows", "outputs", "shown", "shown_row")
+    ),
+    "language": Part(
+        tasks.language, ("data", "source", "trained", "edges", "rows", "length", "prompt", "outputs", "depths")
+    ),
+    "speech": Part(
+        tasks.speech, ("data", "source", "trained", "edges", "rows", "depths", "voices", "fit_voices", "noise")
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,19 +94,26 @@ QUICK: dict[str, Any] = {
 }
 
 
+def reads(settings: Certificates) -> tuple[str, ...]:
+    """The names of the settings that a run reads."""
+    return "part", *PARTS[settings.part].reads
+
+
 def check(settings: Certificates) -> None:
-    """Refuse a run without its text, or with pairs that cannot be read."""
+    """Refuse a run without its text or its voices, or with pairs that cannot be read."""
     if settings.part == "translation":
         tasks.pairs_of(settings)
     elif not Path(settings.data).is_file():
         raise ValueError(f"--data must be a text file, was {settings.data!r}")
-    if settings.trained and (settings.part == "translation" or not Path(settings.trained).is_dir()):
+    if settings.trained and not Path(settings.trained).is_dir():
         raise ValueError(f"trained must be the folder of a model of language or speech, was {settings.trained!r}")
+    if "voices" in reads(settings):
+        check_voices(settings.voices, settings.fit_voices)
 
 
 def perform(settings: Certificates, folder: Path) -> Figures:
     """One model; none is kept."""
-    return PARTS[settings.part](settings, folder)
+    return PARTS[settings.part].perform(settings, folder)
 
 
 STUDY = Study(
@@ -106,6 +125,7 @@ STUDY = Study(
     quick=QUICK,
     usual=("translation-*",),
     check=check,
+    reads=reads,
 )
 
 if __name__ == "__main__":

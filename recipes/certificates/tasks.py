@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,8 +155,7 @@ def language(settings: Any, folder: Path) -> Figures:
 def speech(settings: Any, folder: Path) -> Figures:
     """Encoder states that true transcripts can do without, by a recogniser's decoder and by its first layers alone."""
     dense, processor = load_whisper(settings.source)
-    alike = dataclasses.replace(settings, fit_rows=settings.rows)
-    fit, test = (batches(processor, heard) for heard in fit_and_test(alike, processor))
+    fit, test = (batches(processor, heard) for heard in fit_and_test(settings, processor, settings.rows))
     sequences, skip = [batch["decoder_input_ids"] for batch in test], int((test[0]["labels"][0] == -100).sum())
     figures: Figures = {"ways": [], "dense": accuracy(dense, test), "prompt": PROMPT}
     for way, model in _ways(dense, fit, settings, ("decoder", "cross")):

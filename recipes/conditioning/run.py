@@ -36,10 +36,10 @@ from ..inflection.model import build_model, build_tokenizer, encode, source_text
 from ..lib.batches import padding_collator
 from ..lib.records import Figures
 from ..lib.settings import Settings, check_one_of, check_positive, setting
-from ..lib.study import Study, main
+from ..lib.study import Part, Study, main
 from ..lib.training import train
 from ..pretrained.sources import load
-from ..pretrained.speech import PROMPT, batches, load_whisper, spoken_clips, transcripts
+from ..pretrained.speech import PROMPT, batches, check_voices, load_whisper, spoken_clips, transcripts
 from .data import COMMANDS, FIELDS, REMARKS, SENTENCES, STOPS, Command
 from .report import report
 from .tree import Sampler, Tree, divergence
@@ -229,12 +229,29 @@ def _plain(text: str) -> str:
     return text.strip().rstrip(".").lower()
 
 
-PARTS = {"inflection": inflection, "fields": fields, "commands": commands}
+MEASURED = ("rows", "max_expanded", "max_draws")
+SPOKEN = ("fit_rows", "voices", "fit_voices", "noise")
+PARTS = {
+    "inflection": Part(inflection, (*MEASURED, "width", "steps", "batch_size", "lr", "report_to")),
+    "fields": Part(fields, (*MEASURED, "source", "classes")),
+    "commands": Part(commands, (*MEASURED, *SPOKEN, "source", "classes")),
+}
+
+
+def reads(settings: Conditioning) -> tuple[str, ...]:
+    """The names of the settings that a run reads."""
+    return "part", *PARTS[settings.part].reads
+
+
+def check(settings: Conditioning) -> None:
+    """Refuse a run without its voices."""
+    if "voices" in reads(settings):
+        check_voices(settings.voices, settings.fit_voices)
 
 
 def perform(settings: Conditioning, folder: Path) -> Figures:
     """One part; no model is kept."""
-    return PARTS[settings.part](settings, folder)
+    return PARTS[settings.part].perform(settings, folder)
 
 
 COMMANDED = Conditioning(part="commands", source="whisper-base", rows=len(COMMANDS))
@@ -254,6 +271,8 @@ STUDY = Study(
     report=report,
     quick=QUICK,
     usual=("inflection",),
+    check=check,
+    reads=reads,
 )
 
 if __name__ == "__main__":

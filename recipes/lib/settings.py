@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 S = TypeVar("S", bound="Settings")
@@ -53,7 +53,7 @@ def changed(settings: S, changes: Mapping[str, Any]) -> S:
     Raises:
         ValueError: no setting has that name, or the value has another type.
     """
-    known = [field.name for field in dataclasses.fields(settings)]
+    known = names_of(settings)
     if unknown := sorted(set(changes) - set(known)):
         raise ValueError(f"no setting named {', '.join(unknown)}; there are: {', '.join(known)}")
     kinds = get_type_hints(type(settings))
@@ -74,12 +74,37 @@ def _is(kind: type, value: Any) -> bool:
     return isinstance(value, (int, float) if kind is float else kind)
 
 
-def listing(runs: Mapping[str, Settings]) -> str:
-    """Runs and their settings, one per line, each with the paper's value and its place in the paper."""
+def names_of(settings: Settings) -> list[str]:
+    """The names of all settings."""
+    return [field.name for field in dataclasses.fields(settings)]
+
+
+def check_read(name: str, settings: Settings, given: Iterable[str], read: Iterable[str]) -> None:
+    """Refuse settings that change nothing.
+
+    Args:
+        name: of the run.
+        settings: of the run.
+        given: names of those that were asked for.
+        read: names of those that the run reads; ``seed`` may always be given, because the record has it.
+
+    Raises:
+        ValueError: one of those given is not read.
+    """
+    known = [each for each in names_of(settings) if each in {"seed", *read}]
+    if idle := [each for each in given if each not in known]:
+        raise ValueError(f"{name} does not read {', '.join(idle)}; it reads {', '.join(known)}")
+
+
+def listing(runs: Mapping[str, S], reads: Callable[[S], Iterable[str]]) -> str:
+    """Runs and the settings that they read, one per line, each with the paper's value and its place in the paper."""
     lines = []
     for name, settings in runs.items():
         lines.append(name)
+        read = {"seed", *reads(settings)}
         for field in dataclasses.fields(settings):
+            if field.name not in read:
+                continue
             paper, where = field.metadata.get("paper", ""), field.metadata.get("where", "")
             told = f"   paper: {paper}" + (f" ({where})" if where else "") if paper else ""
             lines.append(f"    {field.name} = {getattr(settings, field.name)!r}{told}")

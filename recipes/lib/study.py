@@ -14,7 +14,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import datasets
 import transformers
@@ -32,7 +32,7 @@ from .records import (
     run_folder,
     write_json,
 )
-from .settings import S, changed, listing
+from .settings import S, changed, check_read, listing, names_of
 from .summary import write_summary
 
 
@@ -52,6 +52,7 @@ class Study(Generic[S]):
         needs: names of the runs that a run resumes from or is compared with; these are done before it with the same
             seed, asked for or not, and ``perform`` finds them by ``sibling``.
         check: reads the data of a run; if it raises ``OSError`` or ``ValueError``, nothing is run.
+        reads: names of the settings that a run reads; others are refused where ``--set`` gives them. Usually all.
         card: model card of a run, given its record and those of all runs; None for a model that is no result. Without
             it no model is kept.
         condensed: the figures of a run that are kept in git.
@@ -66,6 +67,7 @@ class Study(Generic[S]):
     usual: Sequence[str] = ("*",)
     needs: Callable[[S], Iterable[str]] = lambda settings: ()
     check: Callable[[S], Any] = lambda settings: None
+    reads: Callable[[S], Iterable[str]] = names_of
     card: Callable[[Record, Sequence[Record]], Card | None] | None = None
     condensed: Callable[[Figures], Figures] = lambda figures: figures
 
@@ -78,6 +80,13 @@ class Study(Generic[S]):
     def out(self) -> Path:
         """Default folder of the results."""
         return Path("out") / self.name
+
+
+class Part(NamedTuple):
+    """A kind of run, of a recipe that has several: what performs it, and names of the settings that it reads."""
+
+    perform: Callable[[Any, Path], Figures]
+    reads: tuple[str, ...]
 
 
 def main(study: Study, arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -98,7 +107,7 @@ def main(study: Study, arguments: Sequence[str] | None = None) -> dict[str, Any]
     except ValueError as error:
         parser.error(str(error))
     if options.list:
-        print(listing(runs))
+        print(listing(runs, study.reads))
         return {}
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -193,7 +202,8 @@ def _parser(study: Study) -> argparse.ArgumentParser:
     quick = study.out.with_name(f"{study.name}-quick")
     add("--out", type=Path, metavar="DIR", help="folder for results; the same one goes on after an interruption "
         f"({study.out}; {quick} with --quick)")  # fmt: skip
-    add("--data", metavar="DATA", help="a file, a folder or the name of a data set on the Hub, for every run")
+    add("--data", metavar="DATA", help="a file, a folder or the name of a data set on the Hub, for every run that "
+        "reads one")  # fmt: skip
     told = "all" if "*" in study.usual else f"{' '.join(study.usual)}, of {' '.join(study.runs)}"
     add("--only", nargs="+", metavar="RUN", default=study.usual,
         help=f"runs to do now, * and ? allowed (default: {told})")  # fmt: skip
@@ -228,7 +238,11 @@ def _runs(study: Study[S], options: argparse.Namespace) -> dict[str, S]:
     asked = [name for name in study.runs if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.only)]
     if not asked:
         raise ValueError(f"--only {' '.join(options.only)}: no such run; there are: {', '.join(study.runs)}")
-    changes = (dict(study.quick) if options.quick else {}) | dict(options.set)
-    if options.data is not None:
-        changes["data"] = options.data
-    return {name: changed(settings, changes) for name, settings in with_needed(study.runs, asked, study.needs).items()}
+    given = dict(options.set) | ({} if options.data is None else {"data": options.data})
+    quick = study.quick if options.quick else {}
+    runs = {}
+    for name, settings in with_needed(study.runs, asked, study.needs).items():
+        read = set(study.reads(changed(settings, {**quick, **given})))
+        check_read(name, settings, dict(options.set), read)
+        runs[name] = changed(settings, {key: value for key, value in quick.items() if key in read} | given)
+    return runs

@@ -17,7 +17,7 @@ from hf_sparse.generation.labels import token_labels
 from ..lib.models import config_of, save
 from ..lib.records import Figures, Record
 from .data import windows
-from .language import OF_ATTENTION, TASK, loss_and_edges, rows_of, token_loss
+from .language import OF_ATTENTION, TASK, WINDOWS, loss_and_edges, rows_of, token_loss
 from .part import WAYS, Cells, Description, Part, Verdict, how
 from .pictures import draw_head
 from .sources import load
@@ -102,6 +102,7 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
 PART = Part(
     name="attention",
     run=attention,
+    reads=(*WINDOWS, "map", "edges"),
     cells=_cells,
     description=Description(TASK, OF_ATTENTION, _ways),
     verdicts=_verdicts,

@@ -18,7 +18,7 @@ from hf_sparse.cache_name import CACHE
 
 from ..lib.records import CannotRun, Figures, Record
 from .data import windows
-from .language import rows_of
+from .language import WINDOWS, rows_of
 from .part import Part, Verdict
 from .pictures import draw_cache
 from .sources import load
@@ -140,4 +140,10 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
         )
 
 
-PART = Part(name="cache", run=decoding, verdicts=_verdicts, pictures={"screened_cache.png": draw_cache})
+PART = Part(
+    name="cache",
+    run=decoding,
+    reads=(*WINDOWS, "map", "edges", "contexts", "tokens", "dtype"),
+    verdicts=_verdicts,
+    pictures={"screened_cache.png": draw_cache},
+)

@@ -11,7 +11,7 @@ import hf_sparse
 from ..lib.models import config_of, save
 from ..lib.records import Figures, Record
 from .data import windows
-from .language import OF_HEAD, TASK, logits_of, rows_of
+from .language import OF_HEAD, TASK, WINDOWS, logits_of, rows_of
 from .part import Cells, Description, Part, Verdict, how_head, no_weight_trained
 from .promises import coverage, ways_of
 from .sets import impossible, loss, mean_support
@@ -82,6 +82,7 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
 PART = Part(
     name="coverage",
     run=promises,
+    reads=(*WINDOWS, "coverage", "alphas", "penalties", "splits"),
     cells=_cells,
     description=Description(TASK, OF_HEAD, _ways, place="at its head", fitted=_fitted),
     verdicts=_verdicts,

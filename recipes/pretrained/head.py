@@ -11,7 +11,7 @@ import hf_sparse
 
 from ..lib.records import Figures, Record
 from .data import windows
-from .language import logits_of, rows_of
+from .language import WINDOWS, logits_of, rows_of
 from .part import Cells, Part, Verdict, how_head
 from .sets import Cut, Nucleus, impossible, loss, mean_support
 from .sources import load
@@ -68,4 +68,4 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
         )
 
 
-PART = Part(name="head", run=head, cells=_cells, verdicts=_verdicts)
+PART = Part(name="head", run=head, reads=(*WINDOWS, "classes", "few_classes"), cells=_cells, verdicts=_verdicts)

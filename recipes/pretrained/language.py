@@ -11,6 +11,8 @@ from hf_sparse.attention.soft_edges import soft_edges
 from ..lib.card import Measure
 from .part import ZEROS
 
+# Settings that say which windows of a text a model reads.
+WINDOWS = ("source", "data", "length", "rows")
 TASK = "text-generation"
 OF_ATTENTION = (Measure("loss, nats a token", "loss", ".4f", "lower"), ZEROS)
 OF_HEAD = (

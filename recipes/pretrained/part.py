@@ -79,20 +79,22 @@ class Part:
     Attributes:
         name: as in the setting ``part``.
         run: makes a model sparse and measures it, given settings and the folder of the run.
+        reads: names of the settings that a run reads, beside ``seed`` and ``part``.
         text: what is measured on, in the table of all runs.
         cells: what became sparse, how, zeros, and figures dense, swapped and calibrated, given settings and figures;
             None for a part that has a table of its own.
         description: for model cards; None where no weights are left.
         verdicts: aims, given the records of all its runs, of which there is one at least.
         pictures: what draws these records, by name of the file.
-        reads_data: whether it needs the setting ``data``.
+        reads_too: names of further settings that a run reads, given its settings.
     """
 
     name: str
     run: Callable[[Any, Path], Figures]
+    reads: tuple[str, ...]
     text: str = "running text"
     cells: Callable[[dict[str, Any], Figures], Cells] | None = None
     description: Description | None = None
     verdicts: Callable[[Sequence[Record]], Iterable[Verdict]] = lambda records: ()
     pictures: Mapping[str, Draw] = field(default_factory=dict)
-    reads_data: bool = True
+    reads_too: Callable[[Any], tuple[str, ...]] = lambda settings: ()

@@ -92,6 +92,7 @@ def _data(settings: dict[str, Any], figures: Figures) -> str:
 PART = Part(
     name="reactions",
     run=reactions,
+    reads=("source", "rows", "folds", "map", "edges"),
     text="chemical reactions",
     cells=_cells,
     description=Description(
@@ -104,5 +105,4 @@ PART = Part(
         _ways,
         data=_data,
     ),
-    reads_data=False,
 )

@@ -41,6 +41,7 @@ from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from .parts import PARTS
 from .report import card, report
+from .speech import check_voices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,10 +155,19 @@ QUICK: dict[str, Any] = {
 }
 
 
+def reads(settings: Pretrained) -> tuple[str, ...]:
+    """The names of the settings that a run reads."""
+    part = PARTS[settings.part]
+    return "part", *part.reads, *part.reads_too(settings)
+
+
 def check(settings: Pretrained) -> None:
-    """Refuse a run without its text."""
-    if PARTS[settings.part].reads_data and not Path(settings.data).is_file():
+    """Refuse a run without its text, or without its voices."""
+    read = reads(settings)
+    if "data" in read and not Path(settings.data).is_file():
         raise ValueError(f"--data must be a text file, was {settings.data!r}")
+    if "voices" in read:
+        check_voices(settings.voices, settings.fit_voices)
 
 
 def perform(settings: Pretrained, folder: Path) -> Figures:
@@ -175,6 +185,7 @@ STUDY = Study(
     quick=QUICK,
     usual=("smollm2-attention*", "smollm2-head", "smollm2-coverage", "minilm-paragraphs", "rxnmapper-*"),
     check=check,
+    reads=reads,
 )
 
 if __name__ == "__main__":

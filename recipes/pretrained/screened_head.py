@@ -16,6 +16,7 @@ from hf_sparse.model.screening import HeadScreen
 
 from ..lib.records import Figures
 from .data import windows
+from .language import WINDOWS
 from .part import Part
 from .sources import load
 
@@ -75,4 +76,4 @@ def compared(head: nn.Linear, hidden: Tensor, spec: dict[str, Any]) -> Figures:
     }
 
 
-PART = Part(name="screened_head", run=steps)
+PART = Part(name="screened_head", run=steps, reads=WINDOWS)

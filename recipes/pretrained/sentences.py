@@ -24,6 +24,8 @@ from .encoders import embeddings, mean_state, zeros_of
 from .part import WAYS, ZEROS, Cells, Description, Part, Verdict, how, no_weight_trained, text_of
 from .sources import load
 
+# Settings of ``distil``.
+DISTILLING = ("steps", "distil_batch", "learning_rate", "dtype")
 PAIRS = {"paragraphs": paragraphs, "captions": captions}
 
 
@@ -166,6 +168,8 @@ PARTS = [
     Part(
         name=name,
         run=sentences,
+        reads=("source", "data", "rows", "fit_rows", "map", "edges", "distil"),
+        reads_too=lambda settings: DISTILLING if settings.distil else (),
         text=f"pairs of {name}",
         cells=_cells,
         description=DESCRIPTION,

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,8 @@ def spoken_clips(
         seed: of the noise.
 
     Raises:
-        ValueError: espeak-ng is not installed, or has no such voice.
+        ValueError: see ``check_voices``.
     """
-    if shutil.which("espeak-ng") is None:
-        raise ValueError("speech is made by espeak-ng, which is not installed: apt install espeak-ng")
     check_voices(voices)
     random = np.random.default_rng(seed)
     found = []
@@ -90,16 +89,23 @@ def spoken_clips(
     return found
 
 
-def check_voices(voices: Sequence[str]) -> None:
+def check_voices(*lists: Sequence[str]) -> None:
     """Refuse voices that espeak-ng does not have; it would speak in another one.
 
+    Args:
+        lists: names of voices, ``LANGUAGE`` or ``LANGUAGE+VARIANT``, at least one in each list.
+
     Raises:
-        ValueError: such a voice, ``LANGUAGE`` or ``LANGUAGE+VARIANT``.
+        ValueError: espeak-ng is not installed, or has no such voice, or a list is empty.
     """
+    if shutil.which("espeak-ng") is None:
+        raise ValueError("speech is made by espeak-ng, which is not installed: apt install espeak-ng")
+    if not all(lists):
+        raise ValueError("speech needs at least one voice")
     languages, variants = (_listed(option) for option in ("--voices", "--voices=variant"))
     known = {fields[1] for fields in languages}
     shades = {fields[4].removeprefix("!v/") for fields in variants}
-    for voice in voices:
+    for voice in chain(*lists):
         language, plus, variant = voice.partition("+")
         if language not in known or (plus and variant not in shades):
             raise ValueError(

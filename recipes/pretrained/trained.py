@@ -18,10 +18,12 @@ from hf_sparse.attention.site import learned_parameters
 from ..lib.models import config_of, save
 from ..lib.records import Figures, Record
 from .data import windows
-from .language import OF_ATTENTION, TASK, loss_and_edges, rows_of, token_loss
+from .language import OF_ATTENTION, TASK, WINDOWS, loss_and_edges, rows_of, token_loss
 from .part import Cells, Description, Part, Verdict, how
 from .sources import load
 
+# Settings of ``arguments``.
+TRAINING = ("steps", "batch_size", "learning_rate", "dtype")
 LEARNED = ("alpha", "temperature")
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
@@ -179,6 +181,7 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
 PART = Part(
     name="trained",
     run=trained,
+    reads=(*WINDOWS, *TRAINING, "map", "edges", "rank", "increase", "distillation"),
     cells=_cells,
     description=Description(TASK, OF_ATTENTION, _ways, fitted=_fitted),
     verdicts=_verdicts,

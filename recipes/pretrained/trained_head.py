@@ -12,11 +12,11 @@ import hf_sparse
 from ..lib.models import config_of, save
 from ..lib.records import Figures, Record
 from .data import windows
-from .language import OF_HEAD, TASK, logits_of, rows_of
+from .language import OF_HEAD, TASK, WINDOWS, logits_of, rows_of
 from .part import Cells, Description, Part, Verdict, how_head
 from .sets import Cut, impossible, loss, mean_support
 from .sources import load
-from .trained import adapted, arguments, continued, merged, schedule, training_rows
+from .trained import TRAINING, adapted, arguments, continued, merged, schedule, training_rows
 
 
 def trained_head(settings: Any, folder: Path) -> Figures:
@@ -101,6 +101,7 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
 PART = Part(
     name="trained_head",
     run=trained_head,
+    reads=(*WINDOWS, *TRAINING, "few_classes", "rank"),
     cells=_cells,
     description=Description(TASK, OF_HEAD, _ways, place="at its head", fitted=_fitted),
     verdicts=_verdicts,

@@ -22,6 +22,8 @@ from .speech import Clip, batches, sentences_of, spoken_clips, transcripts
 TASK = "automatic-speech-recognition"
 TEXT = "synthetic speech"
 ERRORS = Measure("word error rate", "rate", ".1%", "lower")
+# Settings that say who says what to which model.
+SPOKEN = ("source", "data", "rows", "fit_rows", "voices", "fit_voices", "noise")
 FEW = 8  # clips: to calibrate on before training, and to count zeros on
 
 
@@ -52,8 +54,8 @@ def zeros_of(model: PreTrainedModel, heard: list[dict[str, torch.Tensor]]) -> fl
     return 1 - edges.kept / edges.visible
 
 
-def fit_and_test(settings: Any, processor: WhisperProcessor) -> tuple[list[Clip], list[Clip]]:
-    """Clips to fit on and to judge on: other sentences, other voices.
+def fit_and_test(settings: Any, processor: WhisperProcessor, fit_rows: int) -> tuple[list[Clip], list[Clip]]:
+    """Clips to fit on, at most ``fit_rows``, and to judge on: other sentences, other voices.
 
     Raises:
         ValueError: no other sentence is left to fit on; see also ``sentences_of`` and ``spoken_clips``.
@@ -61,7 +63,7 @@ def fit_and_test(settings: Any, processor: WhisperProcessor) -> tuple[list[Clip]
     path, seed = Path(settings.data), settings.seed
     test = sentences_of(path, settings.rows, 1)
     judged = set(test)
-    fit = [sentence for sentence in sentences_of(path, settings.fit_rows, 0) if sentence not in judged]
+    fit = [sentence for sentence in sentences_of(path, fit_rows, 0) if sentence not in judged]
     if not fit:
         raise ValueError(f"{path} has no sentences but those to judge on")
     return (

@@ -16,6 +16,7 @@ from .speech import batches, load_whisper, transcripts
 from .whisper import (
     ERRORS,
     FEW,
+    SPOKEN,
     TASK,
     TEXT,
     dense_figures,
@@ -30,7 +31,7 @@ from .whisper import (
 def attention(settings: Any, folder: Path) -> Figures:
     """Word error rate with dense, swapped and calibrated attention of some kinds."""
     model, processor = load_whisper(settings.source)
-    fit, test = fit_and_test(settings, processor)
+    fit, test = fit_and_test(settings, processor, settings.fit_rows)
     batch = batches(processor, fit)
     figures = dense_figures(model, processor, test)
     hf_sparse.sparsify(model, attn=dict.fromkeys(settings.kinds, settings.map), example=batch[0])
@@ -66,6 +67,7 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
 PART = Part(
     name="speech",
     run=attention,
+    reads=(*SPOKEN, "kinds", "map", "edges"),
     text=TEXT,
     cells=_cells,
     description=Description(TASK, (ERRORS, ZEROS), _ways, data=sentences_spoken),

@@ -17,13 +17,13 @@ from ..lib.models import config_of
 from ..lib.records import Figures, Record
 from .part import Cells, Description, Part, Verdict, how_head
 from .speech import PROMPT, Clip, batches, load_whisper
-from .whisper import TASK, TEXT, fit_and_test, save_with_processor, sentences_spoken, supports
+from .whisper import SPOKEN, TASK, TEXT, fit_and_test, save_with_processor, sentences_spoken, supports
 
 
 def head(settings: Any, folder: Path) -> Figures:
     """Heads with a goal: a promised coverage, or few classes. What they hold, and transcripts proved likeliest."""
     model, processor = load_whisper(settings.source)
-    fit, test = fit_and_test(settings, processor)
+    fit, test = fit_and_test(settings, processor, settings.fit_rows)
     batch, proved = batches(processor, fit), test[: settings.proofs]
     hf_sparse.sparsify(model, head="entmax15", example=batch[0])
     figures: Figures = {"asked": settings.coverage[-1], "utterances": len(test), "proof_utterances": len(proved)}
@@ -99,6 +99,7 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
 PART = Part(
     name="speech_head",
     run=head,
+    reads=(*SPOKEN, "coverage", "proof_classes", "proofs"),
     text=TEXT,
     cells=_cells,
     description=Description(

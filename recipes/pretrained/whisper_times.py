@@ -18,13 +18,13 @@ from hf_sparse.attention.soft_edges import soft_edges
 from ..lib.records import Figures, Record
 from .part import WAYS, Cells, Part, Verdict, how
 from .speech import PROMPT, RATE, Clip, batches, load_whisper, word_by_word
-from .whisper import fit_and_test
+from .whisper import SPOKEN, fit_and_test
 
 
 def times(settings: Any, folder: Path) -> Figures:
     """Where words begin, by dense cross-attention and by sparse: the mean distance from where they were put."""
     dense, processor = load_whisper(settings.source)
-    fit, test = fit_and_test(settings, processor)
+    fit, test = fit_and_test(settings, processor, settings.fit_rows)
     said = [word_by_word(clip.text, settings.voices[0]) for clip in test]
     figures: Figures = {"dense": _time_errors(dense, processor, said, test), "utterances": len(test)}
     model = copy.deepcopy(dense)
@@ -76,6 +76,7 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
 PART = Part(
     name="speech_times",
     run=times,
+    reads=(*SPOKEN, "map", "edges"),
     text="words spoken one by one",
     cells=_cells,
     verdicts=_verdicts,

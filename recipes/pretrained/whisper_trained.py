@@ -18,10 +18,11 @@ from ..lib.records import Figures, Record
 from ..lib.training import DenseTrainer
 from .part import ZEROS, Cells, Description, Part, Verdict, how
 from .speech import batches, load_whisper, transcripts
-from .trained import arguments
+from .trained import TRAINING, arguments
 from .whisper import (
     ERRORS,
     FEW,
+    SPOKEN,
     TASK,
     TEXT,
     dense_figures,
@@ -37,7 +38,7 @@ from .whisper import (
 def trained(settings: Any, folder: Path) -> Figures:
     """All attention and the head sparse, trained with as many clips as a dense model: word error rates of both."""
     dense, processor = load_whisper(settings.source)
-    fit, test = fit_and_test(settings, processor)
+    fit, test = fit_and_test(settings, processor, settings.fit_rows)
     batch = batches(processor, fit)
     figures = dense_figures(dense, processor, test)
     model = copy.deepcopy(dense)
@@ -113,6 +114,7 @@ def _verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
 PART = Part(
     name="speech_trained",
     run=trained,
+    reads=(*SPOKEN, *TRAINING, "map", "edges"),
     text=TEXT,
     cells=_cells,
     description=Description(

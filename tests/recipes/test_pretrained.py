@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM, FalconConfig, MistralConfig
 
 import hf_sparse
 from hf_sparse.functional import entmax
+from recipes.certificates import run as certificates
+from recipes.conditioning import run as conditioning
 from recipes.lib.blocks import read
 from recipes.pretrained import data, encoders, language, promises, sentences, sets, speech, whisper
 from recipes.pretrained import run as recipe
@@ -353,8 +355,8 @@ def test_no_sentence_is_fitted_and_judged_on(fit_rows, rows, monkeypatch, tmp_pa
     sentences = [f"this is the sentence with number {number}" for number in range(97)]
     path = tmp_path / "text.txt"
     path.write_text("\n".join([*sentences, *sentences[:3]]), encoding="utf-8")
-    settings = dataclasses.replace(recipe.RUNS["whisper-decoder"], data=str(path), fit_rows=fit_rows, rows=rows)
-    fit, test = whisper.fit_and_test(settings, None)
+    settings = dataclasses.replace(recipe.RUNS["whisper-decoder"], data=str(path), rows=rows)
+    fit, test = whisper.fit_and_test(settings, None, fit_rows)
     assert test == speech.sentences_of(path, rows, 1)
     assert fit
     assert not set(fit) & set(test)
@@ -365,7 +367,7 @@ def test_a_text_of_one_sentence_has_none_to_fit_on(tmp_path):
     path.write_text("one and the same sentence\n" * 4, encoding="utf-8")
     settings = dataclasses.replace(recipe.RUNS["whisper-decoder"], data=str(path))
     with pytest.raises(ValueError, match="has no sentences but those to judge on"):
-        whisper.fit_and_test(settings, None)
+        whisper.fit_and_test(settings, None, 8)
 
 
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which speaks the sentence")
@@ -378,7 +380,7 @@ def test_speech_is_at_the_rate_that_models_hear():
 
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which knows its voices")
 def test_voices_that_are_not_there_are_refused():
-    speech.check_voices(recipe.Pretrained().voices + recipe.Pretrained().fit_voices)
+    speech.check_voices(recipe.Pretrained().voices, recipe.Pretrained().fit_voices)
     for wrong in ("en-zz", "en-us+nobody"):
         with pytest.raises(ValueError, match=f"espeak-ng has no voice '{re.escape(wrong)}'"):
             speech.check_voices(("en-us", wrong))
@@ -391,8 +393,44 @@ def test_a_sentence_may_begin_with_a_dash():
 
 def test_speech_without_its_program_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="espeak-ng, which is not installed"):
-        speech.spoken_clips(None, ["a sentence"], ("en-us",), 0.0, 0)
+    for refused in (speech.check_voices, lambda voices: speech.spoken_clips(None, ["a sentence"], voices, 0.0, 0)):
+        with pytest.raises(ValueError, match="espeak-ng, which is not installed"):
+            refused(("en-us",))
+
+
+SPEAKING = [
+    *((recipe.STUDY, run) for run in ("whisper-decoder", "whisper-trained", "whisper-times", "whisper-head")),
+    (certificates.STUDY, "whisper"),
+    (conditioning.STUDY, "commands"),
+]
+
+
+@pytest.fixture(params=SPEAKING, ids=lambda param: f"{param[0].name}-{param[1]}")
+def refusal(request, tmp_path, capsys):
+    """What a run that speaks says with some changes; nothing is begun."""
+    study, run = request.param
+    (tmp_path / "text.txt").write_text("this is a sentence of words\n" * 4, encoding="utf-8")
+    data = [] if study is conditioning.STUDY else ["--data", str(tmp_path / "text.txt")]
+
+    def told(*changes):
+        with pytest.raises(SystemExit):
+            recipe.main(study, ["--only", run, "--out", str(tmp_path / "out"), *data, *changes])
+        assert not (tmp_path / "out").exists()
+        return capsys.readouterr().err.partition(f"error: {run}: ")[2]
+
+    return told
+
+
+def test_the_program_that_speaks_is_looked_for_before_anything_is_run(refusal, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert refusal().startswith("speech is made by espeak-ng, which is not installed")
+
+
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs espeak-ng, which knows its voices")
+def test_voices_are_looked_for_before_anything_is_run(refusal):
+    assert refusal("--set", "fit_voices=()").startswith("speech needs at least one voice")
+    for voices in ("voices", "fit_voices"):
+        assert refusal("--set", f"{voices}=('en-zz',)").startswith("espeak-ng has no voice 'en-zz'")
 
 
 def test_texts_without_what_is_needed_are_refused(tmp_path):

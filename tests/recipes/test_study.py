@@ -93,6 +93,31 @@ def test_quick_settings_yield_to_those_of_the_command_line(run):
     assert run("--quick", "--only", "cube", "--set", "exponent=4")[0]["runs"][1]["figures"] == {"power": 16}
 
 
+def test_a_setting_that_a_run_does_not_read_is_refused_with_those_that_it_reads(run, capsys):
+    def reads(settings):
+        return ("base", "exponent") if settings.exponent == 3 else ("exponent",)
+
+    for arguments in (["--set", "base=5", "names=('b',)"], ["--list", "--set", "base=5", "names=('b',)"]):
+        with pytest.raises(SystemExit):
+            run("--only", "cube", "square", *arguments, reads=reads)
+        assert "error: square does not read base, names; it reads seed, exponent" in capsys.readouterr().err
+        assert not run.performed
+    assert run("--only", "cube", "--set", "base=5", reads=reads)[0]["runs"][0]["figures"] == {"power": 125}
+    with pytest.raises(SystemExit):  # what a run reads may depend on what was changed
+        run("--only", "square", "cube", "--set", "exponent=2", "base=5", reads=reads)
+    assert "error: square does not read base" in capsys.readouterr().err
+
+
+def test_settings_that_a_run_does_not_read_are_not_made_quick_and_not_listed(run, capsys):
+    records = run("--quick", "--data", "some", reads=lambda settings: ("base",))[0]["runs"]
+    assert [(record["settings"]["exponent"], record["settings"]["data"]) for record in records] == [
+        (2, "some"),  # one option of all runs
+        (3, "some"),
+    ]
+    run("--list", reads=lambda settings: ("base",))
+    assert capsys.readouterr().out.splitlines()[-3:] == ["cube", "    seed = 0", "    base = 2.0   paper: 3 (Table 1)"]
+
+
 def test_a_folder_with_other_settings_is_refused(run, capsys):
     run("--only", "square")
     with pytest.raises(SystemExit):
