@@ -13,7 +13,6 @@ from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     DataCollatorForSeq2Seq,
-    GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -23,7 +22,8 @@ from transformers import (
 from hf_sparse.metrics import eps_perplexity, sparsemax_score, support_size
 
 from ..language_modelling.data import blocks, learn_tokenizer
-from ..lib.models import probabilities
+from ..lib.batches import collate
+from ..lib.models import probabilities, small_gpt2
 from ..lib.records import Figures
 from ..translation.data import Pair
 from .data import line_pairs, text_lines
@@ -67,22 +67,8 @@ def text_task(settings: Any) -> Task:
     def rows(texts: list[str], limit: int) -> Dataset:
         return Dataset.from_dict({"input_ids": blocks(tokenizer, texts, CONTEXT, limit or None)})
 
-    def collate(rows: list[dict]) -> dict[str, torch.Tensor]:
-        ids = torch.tensor([row["input_ids"] for row in rows])
-        return {"input_ids": ids, "labels": ids}
-
     def build(seed: int) -> PreTrainedModel:
-        set_seed(seed)
-        config = GPT2Config(
-            vocab_size=len(tokenizer),
-            n_embd=settings.width,
-            n_layer=settings.layers,
-            n_head=4,
-            n_positions=CONTEXT,
-            initializer_range=0.06,
-            **_token_ids(tokenizer),
-        )
-        return GPT2LMHeadModel(config)
+        return small_gpt2(tokenizer, settings.width, settings.layers, CONTEXT, seed)
 
     train, dev = rows(text.train, settings.train_rows), rows(text.test, settings.dev_rows)
     return Task(GPT2LMHeadModel, tokenizer, train, dev, build, collate, text.what)

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import peft
 import torch
 from datasets import Dataset
-from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, set_seed
+from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
 import hf_sparse
 from hf_sparse import SparseSeq2SeqTrainer
 from hf_sparse.functional import balanced_temperature
 
+from ..lib.batches import collate
+from ..lib.models import NUM_HEADS, small_gpt2
 from ..lib.records import sibling
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.training import annealing, train
@@ -25,7 +26,6 @@ from .data import blocks, learn_tokenizer, read_text
 from .likelihood import LikelihoodTrainer
 
 DENSE_RUN = "softmax"  # conversions resume from it
-NUM_HEADS = 4
 CONVERSIONS = ("", "none", "lora", "full")
 HEADS: dict[str, Any] = {
     "softmax": None,
@@ -92,19 +92,7 @@ class LanguageSettings(Settings):
 
 def build(settings: LanguageSettings, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     """A fresh dense model; the same seed gives the same weights."""
-    set_seed(settings.seed)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_embd=settings.width,
-        n_layer=settings.layers,
-        n_head=NUM_HEADS,
-        n_positions=settings.context,
-        initializer_range=0.06,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return GPT2LMHeadModel(config)
+    return small_gpt2(tokenizer, settings.width, settings.layers, settings.context, settings.seed)
 
 
 def made_sparse(model: PreTrainedModel, settings: LanguageSettings) -> PreTrainedModel:
@@ -139,12 +127,6 @@ def lora(rank: int) -> peft.LoraConfig:
     """An adapter of every linear layer of every block."""
     layers = ["c_attn", "c_proj", "c_fc"]
     return peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=layers, fan_in_fan_out=True)
-
-
-def collate(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
-    """Batch of rows of one length; the labels are the inputs."""
-    ids = torch.tensor([row["input_ids"] for row in rows])
-    return {"input_ids": ids, "labels": ids}
 
 
 class Rows(NamedTuple):

@@ -1,4 +1,4 @@
-"""Models of a run: saving, sparse maps, distributions."""
+"""Models of a run: small ones made here, saving, sparse maps, distributions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,39 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 import hf_sparse
 from hf_sparse.attention import attention_sites
+
+NUM_HEADS = 4  # of attention, in small models
+
+
+def small_gpt2(
+    tokenizer: PreTrainedTokenizerBase, width: int, layers: int, context: int, seed: int
+) -> GPT2LMHeadModel:
+    """A dense model; the same seed gives the same weights.
+
+    Args:
+        tokenizer: the model has its tokens.
+        width: of its states, a multiple of ``NUM_HEADS``.
+        layers: how many it has.
+        context: most tokens of a row.
+        seed: of its weights.
+    """
+    set_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=width,
+        n_layer=layers,
+        n_head=NUM_HEADS,
+        n_positions=context,
+        initializer_range=0.06,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return GPT2LMHeadModel(config)
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

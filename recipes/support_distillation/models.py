@@ -1,4 +1,4 @@
-"""Teacher and student: small ones made here, or a pretrained teacher and a student of some of its layers."""
+"""A student of some of a pretrained teacher's layers."""
 
 from __future__ import annotations
 
@@ -7,34 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedModel
 
 LISTED = ("layer_types", "no_rope_layers")  # entries of a configuration with one value for each layer
-
-
-def fresh(tokenizer: PreTrainedTokenizerBase, width: int, layers: int, context: int, seed: int) -> GPT2LMHeadModel:
-    """A dense model; the same seed gives the same weights.
-
-    Args:
-        tokenizer: the model has its tokens.
-        width: of its states.
-        layers: how many it has.
-        context: most tokens of a row.
-        seed: of its weights.
-    """
-    set_seed(seed)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_embd=width,
-        n_layer=layers,
-        n_head=4,
-        n_positions=context,
-        initializer_range=0.06,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return GPT2LMHeadModel(config)
 
 
 def spaced(layers: int, count: int) -> list[int]:

@@ -35,15 +35,15 @@ from transformers import GPT2LMHeadModel, PreTrainedModel
 import hf_sparse
 
 from ..language_modelling.measures import fit
-from ..language_modelling.model import collate
-from ..lib.models import probabilities
+from ..lib.batches import collate
+from ..lib.models import probabilities, small_gpt2
 from ..lib.records import Figures, sibling
 from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import train
 from ..pretrained.sources import load
 from .data import Rows, read_rows
-from .models import fresh, shallow
+from .models import shallow
 from .report import report
 from .stores import bytes_a_token, bytes_of_whole, counted, kept, supports, top_k
 
@@ -152,7 +152,7 @@ def perform(settings: SupportDistillation, folder: Path) -> Figures:
     if settings.source:
         model = shallow(teacher, settings.layers)
     else:
-        model = fresh(text.tokenizer, settings.width, settings.layers, settings.context, settings.seed)
+        model = small_gpt2(text.tokenizer, settings.width, settings.layers, settings.context, settings.seed)
     model = hf_sparse.sparsify(model, head={"name": settings.head, "temperature": "auto"})
     rows, begun = text.train, time.process_time()
     if settings.store == "full":
@@ -176,7 +176,7 @@ def taught(settings: SupportDistillation, text: Rows, options: dict[str, Any], f
         model = teacher_of(settings, folder)
     else:
         width, layers = settings.teacher_width, settings.teacher_layers
-        model = fresh(text.tokenizer, width, layers, settings.context, settings.seed)
+        model = small_gpt2(text.tokenizer, width, layers, settings.context, settings.seed)
         train(model, text.tokenizer, text.train, folder / "training", steps=settings.teacher_steps, **options)
         model.save_pretrained(folder / "teacher")
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())

@@ -20,7 +20,7 @@ import hf_sparse
 from hf_sparse.training.labels import shifts_labels
 from hf_sparse.training.supports import IDS, PROBABILITIES
 
-from ..language_modelling.model import collate
+from ..lib.batches import collate
 
 # High bytes of sorted classes and probabilities repeat: apart from the low ones they are compressed to a few bits.
 PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "use_byte_stream_split": True}
