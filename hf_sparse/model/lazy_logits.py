@@ -129,8 +129,7 @@ class LinearLogits:
                 "fused loss multiplies with its weight; leave the head out where the model is quantized, or pass "
                 "fused_loss=False"
             )
-        emptied = not is_divided(self.weight) and self.weight.untyped_storage().size() == 0 < self.weight.numel()
-        if emptied or is_freed(self.weight):
+        if _is_emptied(self.weight) or is_freed(self.weight):
             raise RuntimeError(
                 "the head's weights were freed before its fused loss, or its logits, were computed; under FSDP keep "
                 "them: fully_shard(head, reshard_after_forward=False), or leave the head to the whole model's "
@@ -242,6 +241,13 @@ class LinearLogits:
         if func is torch.tanh and isinstance(args[0], cls) and args[0].outer is None:
             return args[0]._with(outer=1.0)
         return func(*map(_looked_at, args), **{key: _looked_at(arg) for key, arg in (kwargs or {}).items()})
+
+
+def _is_emptied(weight: Tensor) -> bool:
+    """Whether the memory of a weight is gone while its shape is there; ``torch.func`` shows no memory."""
+    if is_divided(weight) or torch._C._functorch.is_functorch_wrapped_tensor(weight):
+        return False
+    return weight.untyped_storage().size() == 0 < weight.numel()
 
 
 def _looked_at(argument: Any) -> Any:

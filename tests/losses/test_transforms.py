@@ -15,6 +15,7 @@ from hf_sparse.losses.multilabel import (
     sparsehourglass_hinge_loss,
     sparsemax_huber_loss,
 )
+from tests.tiny_models import tiny_model, tokens
 from tests.tolerances import GRADIENT
 
 OTHER = {"alpha_relu": {"alpha": 1.5, "tau": 0.3}}
@@ -142,3 +143,22 @@ def test_a_fused_loss_is_refused_by_name():
     hidden, weight = torch.eye(2), torch.eye(2)
     with pytest.raises(RuntimeError, match=r"fused linear losses cannot be transformed by torch\.func"):
         grad(linear_entmax_loss)(hidden, weight, torch.tensor([0, 1]))
+
+
+def test_a_model_with_a_fused_loss_is_refused_by_name_and_has_its_logits_transformed():
+    model = sparsify(tiny_model("llama"), head="entmax15", fused_loss=True).train()
+    ids = tokens()
+    weights = {"lm_head.weight": model.lm_head.weight.detach()}
+
+    def output(weights, **labels):
+        return functional_call(model, weights, (ids,), labels)
+
+    with pytest.raises(RuntimeError, match="or a model without fused_loss=True"):
+        grad(lambda weights: output(weights, labels=ids).loss)(weights)
+    with pytest.raises(RuntimeError, match="or a model without fused_loss=True"):
+        vmap(lambda weight: output({"lm_head.weight": weight}, labels=ids).loss)(torch.stack([*weights.values()] * 2))
+    found = grad(lambda weights: output(weights).logits.exp()[..., 3].sum())(weights)
+    model(ids).logits.exp()[..., 3].sum().backward()
+    torch.testing.assert_close(
+        found["lm_head.weight"], model.lm_head.weight.grad, atol=GRADIENT[torch.float32], rtol=0
+    )
