@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 from transformers import PreTrainedModel
@@ -15,10 +16,10 @@ from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
 from .model.patch import Patch, Registration, forget_imports, install_all
-from .model.peft_guard import OF_PEFT
+from .model.peft_guard import OF_PEFT, drop_adapter_settings
 from .model.saved_config import block_of, check_adapter, to_marked_dict
 from .model.seal import read_sealed, write_sealed
-from .model.state import check_parts
+from .model.state import check_parts, state_of
 from .model.trainer_guard import OF_TRAINER
 from .model.trl_guard import OF_TRL
 from .model.vocoder import OF_SPEECH
@@ -72,9 +73,14 @@ def _load_adapter(
     return original(self, peft_model_id, *args, **kwargs)
 
 
-def _save_pretrained(original: Callable[..., None], self: PreTrainedModel, *args: object, **kwargs: Any) -> None:
+def _save_pretrained(
+    original: Callable[..., None], self: PreTrainedModel, save_directory: Any, *args: object, **kwargs: Any
+) -> None:
     check_parts(self)
-    original(self, *args, **kwargs)
+    original(self, save_directory, *args, **kwargs)
+    is_main = kwargs.get("is_main_process", args[0] if args else True)
+    if is_main and state_of(self) is None and getattr(self, "_hf_peft_config_loaded", False):
+        drop_adapter_settings(Path(save_directory))
 
 
 PATCHES: tuple[Patch | Registration, ...] = (
@@ -122,7 +128,8 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "transformers:PreTrainedModel",
         "save_pretrained",
         _save_pretrained,
-        reason="A model with a part that is sparse by itself would be saved as a dense one.",
+        reason="A model with a part that is sparse by itself would be saved as a dense one, and an adapter of a dense "
+        "model beside the settings of a sparse one that it replaces.",
     ),
     Patch(
         "transformers:PreTrainedConfig",

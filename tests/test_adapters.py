@@ -314,6 +314,47 @@ def test_settings_are_written_beside_the_adapters_that_are_saved_and_no_others(t
     assert "sparsemax" in (tmp_path / "two" / ADAPTER_SETTINGS).read_text()
 
 
+def adapter_of_a_dense_model(base):
+    return get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(task_type="CAUSAL_LM", **LORA))
+
+
+def saved_by_peft(base, path):
+    adapter_of_a_dense_model(base).save_pretrained(path)
+
+
+def saved_by_transformers(base, path):
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model.add_adapter(LoraConfig(**LORA))
+    model.save_pretrained(path)
+
+
+def saved_as_lora(base, path):
+    config = LoKrConfig(target_modules=["q_proj"], r=4, init_weights=False)
+    save_as_lora(path, get_peft_model(AutoModelForCausalLM.from_pretrained(base), config), rank=4)
+
+
+@pytest.mark.parametrize(
+    "save", [saved_by_peft, pytest.param(saved_by_transformers, marks=needs_fitting_peft), saved_as_lora]
+)
+def test_an_adapter_of_a_dense_model_in_the_place_of_a_sparse_ones_is_dense(save, base, tmp_path):
+    adapted(base).save_pretrained(tmp_path / "adapter")
+    save(base, tmp_path / "adapter")
+    assert not (tmp_path / "adapter" / ADAPTER_SETTINGS).exists()
+    dense = AutoModelForCausalLM.from_pretrained(base)
+    assert not is_sparse(PeftModel.from_pretrained(dense, tmp_path / "adapter"))
+
+
+def test_an_adapter_of_a_dense_model_leaves_the_settings_of_those_that_it_does_not_replace(base, tmp_path):
+    several("entmax15", "one", "two").save_pretrained(tmp_path)
+    model = adapter_of_a_dense_model(base)
+    for name in ("one", "two"):
+        model.add_adapter(name, LoraConfig(task_type="CAUSAL_LM", **LORA))
+    model.save_pretrained(tmp_path, selected_adapters=["one"])
+    model.save_pretrained(tmp_path, selected_adapters=["two"], is_main_process=False)
+    assert not (tmp_path / "one" / ADAPTER_SETTINGS).exists()
+    assert (tmp_path / "two" / ADAPTER_SETTINGS).exists()
+
+
 def test_a_process_that_is_not_the_main_one_leaves_the_settings_of_an_adapter(tmp_path):
     several("entmax15", "default").save_pretrained(tmp_path)
     before = (tmp_path / ADAPTER_SETTINGS).read_text()
@@ -371,6 +412,8 @@ def test_cartridges_of_one_model_are_composed_with_its_maps(base, tmp_path):
     ):
         compose_cartridge_adapters([one, cartridge("dense", None)], output_path=tmp_path / "mixed")
     assert not (tmp_path / "mixed").exists()
+    compose_cartridge_adapters([cartridge("dense", None), cartridge("other", None)], output_path=tmp_path / "both")
+    assert not (tmp_path / "both" / ADAPTER_SETTINGS).exists()
 
 
 def test_a_network_beside_the_model_is_refused():

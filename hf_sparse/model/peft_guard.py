@@ -34,15 +34,27 @@ def save_adapter_settings(model: PreTrainedModel, folder: Path) -> None:
         seal_adapter(adapter)
 
 
+def drop_adapter_settings(folder: Path) -> None:
+    """Remove the settings of an adapter that lay in ``folder`` before that of a dense model took its place."""
+    (folder / ADAPTER_SETTINGS).unlink(missing_ok=True)
+
+
+def _describe(model: Any, folder: Path) -> None:
+    """Have the settings beside an adapter that was written into ``folder`` be those of its model, sparse or dense."""
+    if state_of(model) is None:
+        drop_adapter_settings(folder)
+    else:
+        save_adapter_settings(transformers_model(model), folder)
+
+
 def _save_pretrained(original: Callable[..., None], self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> None:
     if state_of(self) is not None:
         check_layers(transformers_model(self))
     original(self, save_directory, *args, **kwargs)
-    if state_of(self) is None or not kwargs.get("is_main_process", True):
+    if not kwargs.get("is_main_process", True):
         return
     for name in kwargs.get("selected_adapters") or self.peft_config:
-        folder = Path(save_directory) / ("" if name == "default" else name)
-        save_adapter_settings(transformers_model(self), folder)
+        _describe(self, Path(save_directory) / ("" if name == "default" else name))
 
 
 def _from_pretrained(
@@ -78,8 +90,7 @@ def _cpt_forward(original: Callable[..., Any], self: Any, *args: object, **kwarg
 
 def _save_as_lora(original: Callable[..., None], path: Any, model: Any, *args: object, **kwargs: Any) -> None:
     original(path, model, *args, **kwargs)
-    if state_of(model) is not None:
-        save_adapter_settings(transformers_model(model), Path(path))
+    _describe(model, Path(path))
 
 
 def _load_into_xlora(
@@ -98,6 +109,8 @@ def _compose_cartridges(
         under = ", ".join("softmax" if config is None else str(config.to_dict()) for config in configs)
         raise ValueError(f"these adapters were trained under maps that differ, {under}: compose those of one model")
     original(adapter_paths, *args, output_path=output_path, **kwargs)
+    if configs and configs[0] is None:
+        drop_adapter_settings(Path(output_path))
     if configs and configs[0] is not None:
         for file in (saved[0], *(saved[0].with_name(name) for name in SOURCE_FILES)):
             if file.exists():
