@@ -145,7 +145,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     if not is_sparse(base):
         for problem in _saved_problems(base, config):
             raise ValueError(f"the adapter {path} is not for {base_path}: {problem}")
-        attach(base, config, load_source(*(found_file(path, name, kwargs) for name in SOURCE_FILES)))
+        attach(base, config, load_source(config, *(found_file(path, name, kwargs) for name in SOURCE_FILES)))
     elif sparse_config(base) != config:
         raise ValueError(
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "

@@ -210,9 +210,12 @@ def save_source(model: PreTrainedModel, folder: Path) -> None:
         save_file({name: value.contiguous() for name, value in source.state_dict().items()}, folder / weights)
 
 
-def load_source(record: str | None, weights: str | None) -> SourceFertility | None:
-    """Read the source from the two files that ``save_source`` wrote; None where there are none."""
-    if record is None or weights is None:
+def load_source(config: SparseConfig, record: str | None, weights: str | None) -> SourceFertility | None:
+    """Read the source that settings need from the two files that ``save_source`` wrote; None where they need none.
+
+    Files of an adapter that needed one may lie in the folder of another, which took its place.
+    """
+    if _needed_source(config) is None or record is None or weights is None:
         return None
     source = SourceFertility.from_record(json.loads(Path(record).read_text(encoding="utf-8")))
     source.load_state_dict(load_file(weights), assign=True)  # in the dtype that was saved, not torch's default

@@ -308,6 +308,19 @@ def test_an_adapter_takes_it_along(tmp_path):
 
 
 @torch.no_grad()
+def test_an_adapter_of_other_bounds_in_its_place_has_them(tmp_path):
+    peft = pytest.importorskip("peft")
+    tiny_model("bart").save_pretrained(tmp_path / "base")
+    for attn, made in ((choice("predicted"), predictor()), (choice(1.5), None)):
+        base = BartForConditionalGeneration.from_pretrained(tmp_path / "base")
+        sparsify(base, attn=attn, **({"fertility": made} if made else {}))
+        model = peft.get_peft_model(base, peft.LoraConfig(target_modules=["q_proj"])).eval()
+        save_pretrained(model, tmp_path / "adapter")
+    again = from_pretrained(tmp_path / "adapter").eval()
+    assert torch.equal(again(**INPUTS, labels=TARGET).logits, model(**INPUTS, labels=TARGET).logits)
+
+
+@torch.no_grad()
 def test_searches_that_step_by_themselves_work_out_the_bounds_too():
     model = sparsify(tiny_model("bart").double(), attn=choice("predicted"), head="sparsemax", fertility=predictor())
     inputs = {key: value[1:] for key, value in INPUTS.items()}
