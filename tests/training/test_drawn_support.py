@@ -121,6 +121,20 @@ def test_the_last_offset_before_one_stays_inside_the_vocabulary():
         torch.testing.assert_close(q.sum(-1), p.double().sum(-1))
 
 
+def test_the_offset_zero_draws_no_class_of_probability_zero_and_none_twice():
+    p = distributions()["holes"][None]
+    first = drawn_support(p, 2, torch.zeros(1))
+    assert first.ids.tolist() == [[1, 3]]
+    likely = torch.tensor([[0.6, 0.1, 0.1, 0.1, 0.1]])  # the first class is certain, and is not drawn besides
+    assert drawn_support(likely, 2, torch.zeros(1)).ids.tolist() == [[0, 1]]
+
+
+def test_classes_that_are_equally_likely_are_all_certain_where_all_are_kept():
+    for num_classes in range(2, 60):  # sums of some of these shares are rounded up
+        p = torch.full((1, num_classes), 1 / num_classes, dtype=torch.float64)
+        assert drawn_support(p, num_classes, torch.tensor([0.5])).num_certain.tolist() == [num_classes]
+
+
 HEADS = ["softmax", "entmax15", "sparsemax", {"name": "entmax", "alpha": 1.2}, {"name": "alpha_relu", "tau": 0.3}]
 
 

@@ -12,7 +12,7 @@ from hf_sparse import certify, sparsify
 from hf_sparse.cache_name import CACHE
 from hf_sparse.functional import MAPS
 from hf_sparse.generation.deletion import certify as certify_file
-from hf_sparse.generation.deletion._closure import closure
+from hf_sparse.generation.deletion._closure import closure, needed_inputs
 from hf_sparse.generation.deletion._refusal import is_interval
 from tests.tiny_models import CAUSAL, SEQ2SEQS, tiny_model, tokens
 from tests.tiny_whisper import tiny_whisper
@@ -159,6 +159,30 @@ def test_needed_tokens_are_those_a_search_by_hand_reaches(name):
                 seen.add(query)
                 agenda += [key for layer in lower for key in layer[query].nonzero()[:, 0].tolist()]
         assert needed == sorted(key for key in seen if key < 8)
+
+
+def test_needed_sources_are_those_a_search_by_hand_reaches():
+    """In a decoder of two layers, the lower of which brings sources of earlier positions to an output."""
+    model = sharp_model("t5", attn={**SHARP, "temperature": 0.003}, num_layers=2, num_decoder_layers=2)
+    inputs = {"input_ids": tokens(1, 12)}
+    sequences = generated(model, inputs, steps=4)
+    (certificate,) = certify(model, inputs, sequences)
+    with torch.no_grad():
+        output = model(**inputs, decoder_input_ids=sequences, output_attentions=True)
+    encoder, (lower, last) = (
+        [(layer[0] > 0).any(0) for layer in weights]
+        for weights in (output.encoder_attentions, output.cross_attentions)
+    )
+    for place, needed in certificate.needed.items():
+        agenda = (lower[: place + 1].any(0) | last[place]).nonzero()[:, 0].tolist()
+        seen = set()
+        while agenda:
+            query = agenda.pop()
+            if query not in seen:
+                seen.add(query)
+                agenda += [key for layer in encoder for key in layer[query].nonzero()[:, 0].tolist()]
+        assert needed == sorted(seen)
+    assert len(set(map(tuple, certificate.needed.values()))) > 1
 
 
 def test_chains_of_weights_are_not_enough():
@@ -379,6 +403,19 @@ def test_a_certificate_that_deletion_contradicts_is_never_returned(monkeypatch):
     assert certify(model, inputs, sequences, tolerance=100.0)[0].deletable == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="tolerance must be at least 0"):
         certify(model, inputs, sequences, tolerance=-1.0)
+
+
+def test_both_changes_are_those_of_runs_without_the_tokens(monkeypatch):
+    def too_few(*args):
+        needed = needed_inputs(*args)
+        return needed & (torch.arange(needed.shape[-1]) == needed.shape[-1] - 1)
+
+    monkeypatch.setattr(certify_file, "needed_inputs", too_few)
+    model, inputs = sharp_model("llama"), {"input_ids": tokens(1, 8)}
+    (wrong,) = certify(model, inputs, generated(model, inputs), tolerance=1e3)
+    assert wrong.kept == [7]
+    assert wrong.change > 0.1
+    assert wrong.change_removed == pytest.approx(wrong.change, rel=1e-6)
 
 
 def test_closure_reaches_what_paths_reach():
