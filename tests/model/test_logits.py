@@ -153,3 +153,10 @@ def test_logarithms_that_nothing_differentiates_are_the_same(scale, dtype):
     z[3, 5:] = -torch.inf
     for p in (F.entmax15(z), z.softmax(-1)):
         assert torch.equal(log_or_floor(p, z), log_or_floor(p.clone().requires_grad_(), z).detach())
+
+
+def test_one_row_of_raw_scores_whose_exponentials_sum_to_one_leaves_all_of_them_raw_scores():
+    model = sparsify(tiny_model("llama"), head="sparsemax")
+    z = torch.randn(3, 23, generator=torch.Generator().manual_seed(0))
+    z[1] -= z[1].logsumexp(-1)
+    torch.testing.assert_close(probabilities(model, z), F.sparsemax(z))

@@ -20,6 +20,7 @@ LOWER = torch.ones(1, 4, 4, dtype=torch.bool).tril()
         ("encoder", LOWER, "is encoder attention, which a certificate for this model does not follow"),
         ("decoder", LOWER[:, :, :3], r"has queries and keys \(1, 4, 3\), which are not the tokens \(1, 4, 4\)"),
         ("decoder", LOWER.new_ones(1, 4, 4), "sees later tokens"),
+        ("decoder", LOWER.new_ones(1, 4, 4).tril(1), "sees later tokens"),
         ("decoder", LOWER & (torch.arange(4) != 1), "shows padding, or hides keys by other rules"),
         (None, None, "decoder attention did not run"),
     ],
