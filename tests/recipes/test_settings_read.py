@@ -159,6 +159,7 @@ RUNS = [  # one of each part at least
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "run", "changes"), RUNS, ids=[run for _, run, _ in RUNS])
 def test_a_run_reads_the_settings_that_it_names_and_no_others(name, run, changes, small):
     recipe = RECIPES[name]
