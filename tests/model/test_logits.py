@@ -1,5 +1,7 @@
 """What ``output.logits`` of a sparse head are: log-probabilities without labels, raw scores with them."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -91,6 +93,14 @@ def test_positional_arguments_are_no_labels():
     logits = model(ids, torch.ones_like(ids)).logits
     torch.testing.assert_close(logits, model(ids, attention_mask=torch.ones_like(ids)).logits)
     torch.testing.assert_close(logits.exp().sum(-1), torch.ones(ids.shape))
+
+
+def test_labels_may_be_positional():
+    model, ids = sparsify(tiny_model("llama"), head="entmax15"), tokens()
+    place = list(inspect.signature(model.forward).parameters).index("labels")
+    output, named = model(ids, *[None] * (place - 1), ids), model(ids, labels=ids)
+    assert torch.equal(output.loss, named.loss)
+    assert torch.equal(output.logits, named.logits)
 
 
 def test_a_tuple_holds_the_same_logits():
