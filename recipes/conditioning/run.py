@@ -131,7 +131,8 @@ def inflection(settings: Conditioning, folder: Path) -> Figures:
     """Train a small model of verb forms, and condition on the forms that the data has."""
     words = read_words()
     tokenizer, longest = build_tokenizer(words.train), max(map(len, words.train["form"])) + 2
-    model = hf_sparse.sparsify(build_model(tokenizer, longest, settings.seed, width=settings.width), head="entmax15")
+    model = build_model(tokenizer, longest, settings.seed, width=settings.width)
+    hf_sparse.sparsify(model, head={"name": "entmax15", "temperature": "auto"})
     train(
         model,
         tokenizer,
