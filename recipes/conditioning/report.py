@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ..lib.blocks import block, read
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
-from ..lib.seeds import Mean, by_run
+from ..lib.seeds import apart, by_run
 
 RESULT = "recipes/conditioning/results/conditioning.json"
 TITLES = {
@@ -41,7 +41,7 @@ def draw(runs: Sequence[Record], path: Path) -> None:
     axes.set_xlabel("draws that ASAp has learned from (0: masking)")
     axes.set_ylabel("mean KL from p(output | L), nats")
     axes.axhline(0, color="black", linewidth=1, label="exact conditioning")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="center right")
     figure.savefig(path, dpi=110)
 
 
@@ -62,13 +62,13 @@ def conditioning_words() -> str:
         known = [[case["right"] for case in figures["cases"] if "right" in case] for figures in every]
         others = [[case for case in figures["cases"] if "right" not in case] for figures in every]
         lines.append(
-            f"- {TITLES[name]}: greedy decoding gets {Mean([figures['greedy'] for figures in every]):.0%} of "
+            f"- {TITLES[name]}: greedy decoding gets {apart([figures['greedy'] for figures in every], '.0%')} of "
             f"{len(known[0])} right, the likeliest of {every[0]['entries']:,} entries is right for "
-            f"{Mean([*map(fmean, known)]):.0%}."
+            f"{apart([*map(fmean, known)], '.0%')}."
         )
         if others[0]:
-            none = Mean([sum(case["complete"] and not case["members"] for case in cases) for cases in others])
-            lines[-1] += f" Of {len(others[0])} inputs that are no entry, {none:.0f} are proved to be none."
+            none = [sum(case["complete"] and not case["members"] for case in cases) for cases in others]
+            lines[-1] += f" Of {len(others[0])} inputs that are no entry, {apart(none, '.0f')} are proved to be none."
     return "\n".join(lines)
 
 
@@ -93,10 +93,10 @@ def _lines(runs: Sequence[Record]) -> list[str]:
         cells = [
             TITLES[name],
             str(len(every[0]["cases"])),
-            f"{Mean([*map(len, complete)]):.0f}",
-            f"{Mean([sum(not case['members'] for case in cases) for cases in complete]):.0f}",
-            f"{Mean([fmean(case['probability'][0] for case in figures['cases']) for figures in every]):.1%}",
-            f"{Mean([fmean(case['expanded'] for case in figures['cases']) for figures in every]):.0f}",
+            apart([*map(len, complete)], ".0f"),
+            apart([sum(not case["members"] for case in cases) for cases in complete], ".0f"),
+            apart([fmean(case["probability"][0] for case in figures["cases"]) for figures in every], ".1%"),
+            apart([fmean(case["expanded"] for case in figures["cases"]) for figures in every], ".0f"),
             *(_distance([_known(figures) for figures in every], way) for way in ("masking", "asap")),
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -106,4 +106,4 @@ def _lines(runs: Sequence[Record]) -> list[str]:
 def _distance(seeds: Sequence[Sequence[Figures]], way: str) -> str:
     """The mean KL over the cases of each seed that have one, and over these seeds."""
     means = [fmean(case[way] for case in cases) for cases in seeds if cases]
-    return f"{Mean(means):.3f}" if means else "-"
+    return apart(means, ".3f") if means else "-"

@@ -30,6 +30,15 @@ class Mean(float):
         return f"{alone} ± {stdev(self.values):{form}}" if len(self.values) > 1 else alone
 
 
+def apart(values: Sequence[float], form: str) -> str:
+    """Mean and standard deviation over seeds as text; where they agree, as in a count or a share of none, that alone.
+
+    >>> apart([1.0, 2.0, 3.0], ".1f"), apart([20, 20, 20], ".0f")
+    ('2.0 ± 1.0', '20')
+    """
+    return over_seeds(values if len(set(values)) > 1 else values[:1], form)
+
+
 def over_seeds(values: Sequence[float], form: str) -> str:
     """Mean and standard deviation over seeds as text; of one seed its value alone."""
     return format(Mean(values), form)
