@@ -31,7 +31,7 @@ def report(results: dict[str, Any], out: Path) -> None:
 
 def draw(runs: Sequence[Record], path: Path) -> None:
     """Draw the mean KL from the true conditional over the number of draws that ASAp has learned from."""
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    figure = Figure(figsize=(5.2, 4.2), layout="constrained")
     axes = figure.subplots()
     for name, records in by_run(runs).items():
         paths = [case["path"] for record in records for case in _known(record["figures"])]
@@ -41,7 +41,7 @@ def draw(runs: Sequence[Record], path: Path) -> None:
     axes.set_xlabel("draws that ASAp has learned from (0: masking)")
     axes.set_ylabel("mean KL from p(output | L), nats")
     axes.axhline(0, color="black", linewidth=1, label="exact conditioning")
-    axes.legend(fontsize="small", loc="center right")
+    figure.legend(fontsize="small", loc="outside upper center")
     figure.savefig(path, dpi=110)
 
 
