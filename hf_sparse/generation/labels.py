@@ -66,15 +66,18 @@ def columns(label: str) -> int:
     return len(label) + sum(unicodedata.east_asian_width(character) in "WF" for character in label)
 
 
+ROUNDING = 1e-6  # how far a sum of float32 probabilities may be from one
+
+
 def percent(probability: float, digits: int = 2) -> str:
     """A probability in percent that never shows a nonzero one as zero, or one below one as one but for rounding.
 
     >>> percent(0.25), percent(0.000001), percent(0.0)
     ('25.00%', '<0.01%', '0.00%')
-    >>> percent(0.999, 0), percent(1.0, 0)
-    ('>99%', '100%')
+    >>> percent(0.999, 0), percent(1.0, 0), percent(0.9999998)
+    ('>99%', '100%', '100.00%')
     """
     least = 10.0 ** -(digits + 2)
     if 0 < probability < least / 2:
         return f"<{least:.{digits}%}"
-    return f">{1 - least:.{digits}%}" if 1 - least / 2 <= probability < 1 - 1e-9 else f"{probability:.{digits}%}"
+    return f">{1 - least:.{digits}%}" if 1 - least / 2 <= probability < 1 - ROUNDING else f"{probability:.{digits}%}"

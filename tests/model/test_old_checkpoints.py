@@ -28,7 +28,12 @@ SETTINGS = ("hf_sparse", "hf_sparse_fertility", "attn_implementation")
 
 @pytest.fixture(scope="module")
 def bit_by_bit():
-    """Whether plain arithmetic rounds on this machine as on the one that made the checkpoints."""
+    """Whether plain arithmetic rounds on this machine as on the one that made the checkpoints.
+
+    That one had AVX-512: the order of sums, as in a loss, depends on how many numbers a vector holds.
+    """
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
     saved = load_file(CHECKPOINTS / "arithmetic.safetensors")
     z = F.linear(saved["x"], saved["w"])
     return torch.equal(torch.cat([z, z.softmax(-1), z.exp(), F.gelu(z), F.silu(z)]), saved["y"])

@@ -150,6 +150,7 @@ def test_the_verdict_counts_failures(tmp_path, capsys):
     way = {"way": "w", "depth": 1, "quality": 0.5, "edges": 0.1, "together": 0.0, "alone": 0.25, "tried": 4}
     runs = [
         {
+            "run": "translation-1",
             "settings": {"part": "translation", "source": ""},
             "figures": {"ways": [{**way, "failures": failures, "change": 0.5}], "dense": 0.5},
         }

@@ -159,19 +159,11 @@ def language_model(tmp_path):
 
 def test_a_model_of_ones_own_is_measured_in_attention_and_at_its_head(tmp_path, language_model):
     (tmp_path / "text.txt").write_text(" ".join([WORDS] * 40), encoding="utf-8")
-    changes = ["--set", f"source={language_model}", "classes=(4,)", "edges=0.7"]
-    arguments = [
-        "--quick",
-        "--data",
-        str(tmp_path / "text.txt"),
-        "--only",
-        "smollm2-attention",
-        "smollm2-head",
-        "smollm2-coverage",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    runs = recipe.main(recipe.STUDY, [*arguments, *changes])["runs"]
+    given = ["--quick", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out")]
+    changes = {"attention": ["edges=0.7"], "head": ["classes=(4,)"], "coverage": []}
+    for name, own in changes.items():
+        arguments = [*given, "--only", f"smollm2-{name}", "--set", f"source={language_model}", *own]
+        runs = recipe.main(recipe.STUDY, arguments)["runs"]
     attention, head, coverage = (run["figures"] for run in runs)
     assert attention["edges"] <= 0.8
     assert attention["own_report"]["after"] <= attention["own_report"]["before"]
