@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 S = TypeVar("S", bound="Settings")
@@ -79,21 +79,24 @@ def names_of(settings: Settings) -> list[str]:
     return [field.name for field in dataclasses.fields(settings)]
 
 
-def check_read(name: str, settings: Settings, given: Iterable[str], read: Iterable[str]) -> None:
+def read_of(settings: Settings, read: Iterable[str]) -> list[str]:
+    """The names of those settings that a run reads, in order; it always reads ``seed``, because the record has it."""
+    return [name for name in names_of(settings) if name in {"seed", *read}]
+
+
+def check_read(given: Iterable[str], reads: Mapping[str, Sequence[str]]) -> None:
     """Refuse settings that change nothing.
 
     Args:
-        name: of the run.
-        settings: of the run.
-        given: names of those that were asked for.
-        read: names of those that the run reads; ``seed`` may always be given, because the record has it.
+        given: names of the settings that were asked for.
+        reads: names of those that each run reads.
 
     Raises:
-        ValueError: one of those given is not read.
+        ValueError: one of those given is read by no run.
     """
-    known = [each for each in names_of(settings) if each in {"seed", *read}]
-    if idle := [each for each in given if each not in known]:
-        raise ValueError(f"{name} does not read {', '.join(idle)}; it reads {', '.join(known)}")
+    if idle := [name for name in given if not any(name in read for read in reads.values())]:
+        told = "; ".join(f"{run} reads {', '.join(read)}" for run, read in reads.items())
+        raise ValueError(f"no run asked for reads {', '.join(idle)}: {told}")
 
 
 def listing(runs: Mapping[str, S], reads: Callable[[S], Iterable[str]]) -> str:
@@ -101,7 +104,7 @@ def listing(runs: Mapping[str, S], reads: Callable[[S], Iterable[str]]) -> str:
     lines = []
     for name, settings in runs.items():
         lines.append(name)
-        read = {"seed", *reads(settings)}
+        read = read_of(settings, reads(settings))
         for field in dataclasses.fields(settings):
             if field.name not in read:
                 continue

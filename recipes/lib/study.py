@@ -32,7 +32,7 @@ from .records import (
     run_folder,
     write_json,
 )
-from .settings import S, changed, check_read, listing, names_of
+from .settings import S, changed, check_read, listing, names_of, read_of
 from .summary import write_summary
 
 
@@ -52,7 +52,8 @@ class Study(Generic[S]):
         needs: names of the runs that a run resumes from or is compared with; these are done before it with the same
             seed, asked for or not, and ``perform`` finds them by ``sibling``.
         check: reads the data of a run; if it raises ``OSError`` or ``ValueError``, nothing is run.
-        reads: names of the settings that a run reads; others are refused where ``--set`` gives them. Usually all.
+        reads: names of the settings that a run reads, usually all. It keeps its own values of others, and ``--set`` of one
+            that no run reads is refused.
         card: model card of a run, given its record and those of all runs; None for a model that is no result. Without
             it no model is kept.
         condensed: the figures of a run that are kept in git.
@@ -238,11 +239,12 @@ def _runs(study: Study[S], options: argparse.Namespace) -> dict[str, S]:
     asked = [name for name in study.runs if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.only)]
     if not asked:
         raise ValueError(f"--only {' '.join(options.only)}: no such run; there are: {', '.join(study.runs)}")
-    given = dict(options.set) | ({} if options.data is None else {"data": options.data})
-    quick = study.quick if options.quick else {}
-    runs = {}
-    for name, settings in with_needed(study.runs, asked, study.needs).items():
-        read = set(study.reads(changed(settings, {**quick, **given})))
-        check_read(name, settings, dict(options.set), read)
-        runs[name] = changed(settings, {key: value for key, value in quick.items() if key in read} | given)
-    return runs
+    given = (study.quick if options.quick else {}) | dict(options.set)
+    given |= {} if options.data is None else {"data": options.data}
+    runs = with_needed(study.runs, asked, study.needs)
+    reads = {name: read_of(own, study.reads(changed(own, given))) for name, own in runs.items()}
+    check_read(dict(options.set), reads)
+    return {
+        name: changed(own, {key: value for key, value in given.items() if key in {"data", *reads[name]}})
+        for name, own in runs.items()
+    }

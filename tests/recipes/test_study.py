@@ -100,12 +100,15 @@ def test_a_setting_that_a_run_does_not_read_is_refused_with_those_that_it_reads(
     for arguments in (["--set", "base=5", "names=('b',)"], ["--list", "--set", "base=5", "names=('b',)"]):
         with pytest.raises(SystemExit):
             run("--only", "cube", "square", *arguments, reads=reads)
-        assert "error: square does not read base, names; it reads seed, exponent" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "error: no run asked for reads names: square reads seed, exponent; cube reads seed, base, expon" in said
         assert not run.performed
     assert run("--only", "cube", "--set", "base=5", reads=reads)[0]["runs"][0]["figures"] == {"power": 125}
+    both = run("--only", "square", "cube", "--out", f"{run.folder}-both", "--set", "base=5", reads=reads)[0]["runs"]
+    assert [record["settings"]["base"] for record in both] == [2.0, 5]  # each takes what it reads
     with pytest.raises(SystemExit):  # what a run reads may depend on what was changed
         run("--only", "square", "cube", "--set", "exponent=2", "base=5", reads=reads)
-    assert "error: square does not read base" in capsys.readouterr().err
+    assert "error: no run asked for reads base" in capsys.readouterr().err
 
 
 def test_settings_that_a_run_does_not_read_are_not_made_quick_and_not_listed(run, capsys):
