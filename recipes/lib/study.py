@@ -52,8 +52,8 @@ class Study(Generic[S]):
         needs: names of the runs that a run resumes from or is compared with; these are done before it with the same
             seed, asked for or not, and ``perform`` finds them by ``sibling``.
         check: reads the data of a run; if it raises ``OSError`` or ``ValueError``, nothing is run.
-        reads: names of the settings that a run reads, usually all. It keeps its own values of others, and ``--set`` of one
-            that no run reads is refused.
+        reads: names of the settings that a run reads, usually all. It keeps its own values of others, and ``--set`` of
+            one that no run reads is refused.
         card: model card of a run, given its record and those of all runs; None for a model that is no result. Without
             it no model is kept.
         condensed: the figures of a run that are kept in git.
