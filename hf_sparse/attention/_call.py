@@ -64,8 +64,9 @@ class AttentionCall(NamedTuple):
     def visible_keys(self) -> Tensor:
         """How many keys each query sees, (batch or 1, heads or 1, queries or 1, 1); for a mask that only hides."""
         queries, keys = self.query.shape[2], self.key.shape[2]
-        mask = self.query.new_ones(1, 1, 1, keys, dtype=torch.bool) if self.mask is None else self.mask
+        mask = self.query.new_ones(1, dtype=torch.bool) if self.mask is None else self.mask
         assert isinstance(mask, Tensor)
+        mask = mask[(None,) * (4 - mask.dim())].expand(-1, -1, -1, keys)
         if not self.causal:
             return mask.sum(-1, keepdim=True)
         if mask.shape[2] > 1:

@@ -66,7 +66,7 @@ def columns(label: str) -> int:
     return len(label) + sum(unicodedata.east_asian_width(character) in "WF" for character in label)
 
 
-ROUNDING = 1e-6  # how far a sum of float32 probabilities may be from one
+ROUNDING = 1e-7  # how far a sum of probabilities may be from one: by less than a rounding to float32
 
 
 def percent(probability: float, digits: int = 2) -> str:
@@ -74,7 +74,7 @@ def percent(probability: float, digits: int = 2) -> str:
 
     >>> percent(0.25), percent(0.000001), percent(0.0)
     ('25.00%', '<0.01%', '0.00%')
-    >>> percent(0.999, 0), percent(1.0, 0), percent(0.9999998)
+    >>> percent(0.999, 0), percent(1.0, 0), percent(1 - 1e-8)
     ('>99%', '100%', '100.00%')
     """
     least = 10.0 ** -(digits + 2)

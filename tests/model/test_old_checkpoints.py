@@ -28,12 +28,7 @@ SETTINGS = ("hf_sparse", "hf_sparse_fertility", "attn_implementation")
 
 @pytest.fixture(scope="module")
 def bit_by_bit():
-    """Whether plain arithmetic rounds on this machine as on the one that made the checkpoints.
-
-    That one had AVX-512: the order of sums, as in a loss, depends on how many numbers a vector holds.
-    """
-    if torch.backends.cpu.get_cpu_capability() != "AVX512":
-        return False
+    """Whether plain arithmetic rounds on this machine as on the one that made the checkpoints."""
     saved = load_file(CHECKPOINTS / "arithmetic.safetensors")
     z = F.linear(saved["x"], saved["w"])
     return torch.equal(torch.cat([z, z.softmax(-1), z.exp(), F.gelu(z), F.silu(z)]), saved["y"])
@@ -75,8 +70,10 @@ def test_outputs_are_those_of_the_release_that_saved_it(name, loader, bit_by_bit
         patch.setattr("hf_sparse.kernels._choice.available", lambda build: False)
         by_torch = model(**inputs)
     automatic = model(**inputs)
+    # The order of a sum depends on how many numbers a vector holds: that machine had AVX-512.
+    sums_alike = torch.backends.cpu.get_cpu_capability() == "AVX512"
     for key in keys:
-        check_same(by_torch[key], own[key], bit_by_bit)
+        check_same(by_torch[key], own[key], bit_by_bit and (sums_alike or key != "loss"))
         torch.testing.assert_close(automatic[key], own[key], atol=1e-5, rtol=1e-5)
 
 

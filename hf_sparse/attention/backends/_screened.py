@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ...kernels import CodedKeys, attend_to_coded
 from .._call import AttentionCall
 from ..screened_cache import ScreenedLayer
 from ._cpp import kernel_scores
+from ._prepared import needs_gradient
 
 # More queries together see most keys, and a product of matrices reads them faster.
 MOST_QUERIES = 16
@@ -29,7 +29,7 @@ def screened_output(
     if call.query.shape[2] > MOST_QUERIES:
         return None
     asked = (call.query, alpha, call.temperature)
-    if problem is None and torch.is_grad_enabled() and any(torch.is_tensor(x) and x.requires_grad for x in asked):
+    if problem is None and any(map(needs_gradient, asked)):
         problem = "gives no gradient, which queries, alpha or temperature ask for"
     if problem is not None:
         layer.record(f"the kernel {problem}")

@@ -19,6 +19,7 @@ from ...kernels import (
 )
 from .._call import AttentionCall
 from .._scores import biased_scores, with_head_sinks
+from ._prepared import needs_gradient
 
 
 def triton_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
@@ -34,7 +35,7 @@ def triton_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
 
 def triton_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     """The output (batch, heads, queries, value_dim) of a call that the kernels can serve."""
-    if call.query.shape[2] == 1 and not torch.is_tensor(alpha) and alpha >= LOWEST_ALPHA and not _needs_gradient(call):
+    if call.query.shape[2] == 1 and not torch.is_tensor(alpha) and alpha >= LOWEST_ALPHA and not _is_trained(call):
         return _one_query(call, alpha)
     return triton_attention(
         call.query, call.key, call.value, alpha, 0.0 if torch.is_tensor(alpha) else exponent_of(alpha),
@@ -57,5 +58,5 @@ def _matrix(call: AttentionCall) -> Tensor | None:
     return call.mask
 
 
-def _needs_gradient(call: AttentionCall) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in (call.query, call.key, call.value))
+def _is_trained(call: AttentionCall) -> bool:
+    return any(map(needs_gradient, (call.query, call.key, call.value)))

@@ -44,15 +44,16 @@ inline Floats scaled_by(Floats one, const Split& by) {
 }
 
 // log2 and exp2 to a few float32 roundings; arguments positive and normal, or above -126.
-#if defined(__AVX512F__)
-// With tables, made by the compiler, that are looked up in by one instruction.
-struct Tables {
-    float inverse[32]{}, log2[32]{};  // 1 / v for a v of each 32nd of the fractions, by their highest bits; log2 v
-    float exp2[16]{};                 // 2^(k / 16)
+#if defined(__AVX2__)
+// With tables, made by the compiler, that one instruction looks up in.
+template <int PARTS, int STEPS> struct Tables {
+    float inverse[PARTS]{}, log2[PARTS]{};  // 1 / v for a v of each part of the fractions, by its highest bits; log2 v
+    float exp2[STEPS]{};                    // 2^(k / STEPS)
     constexpr Tables() {
-        for (int k = 0; k < 32; k++) {
-            const double first = k < 16 ? 1 + k / 32.0 : (1 + k / 32.0) / 2, middle = first + (k < 16 ? 1 : 0.5) / 64;
-            inverse[k] = k == 0 || k == 31 ? 1 : static_cast<float>(1 / middle);  // exact where v may be close to one
+        for (int k = 0; k < PARTS; k++) {
+            const bool above = k < PARTS / 2;  // from 1 to 3/2; the others are from 3/4 to 1
+            const double first = (above ? 1 : 0.5) * (1 + 1.0 * k / PARTS), middle = first + (above ? 0.5 : 0.25) / PARTS;
+            inverse[k] = k == 0 || k == PARTS - 1 ? 1 : static_cast<float>(1 / middle);  // exact where v may be close to one
             // 2 artanh y is the logarithm.
             const double y = (1.0 - inverse[k]) / (1.0 + inverse[k]);
             double power = y, total = 0;
@@ -60,10 +61,15 @@ struct Tables {
             log2[k] = static_cast<float>(2 * total / 0.69314718055994531);
         }
         double power = 1;
-        for (float& v : exp2) v = static_cast<float>(power), power *= 1.0442737824274138;
+        for (int k = 0; k < STEPS; k++) {
+            exp2[k] = static_cast<float>(power);
+            for (int n = 0; n < 16 / STEPS; n++) power *= 1.0442737824274138;  // 2^(1 / 16)
+        }
     }
 };
-alignas(64) constexpr Tables TABLES;
+#endif
+#if defined(__AVX512F__)
+alignas(64) constexpr Tables<32, 16> TABLES;
 
 inline Floats log2_of(Floats v, Floats less_one) {
     const Fraction fraction = fraction_of(v);
@@ -82,39 +88,18 @@ inline Floats exp2_of(Floats v) {
     return scaled_by(power + power * f * (0.6931472f + f * (0.24023356f + 0.05550411f * f)), split);
 }
 #elif defined(__AVX2__)
-// With tables of eight entries, made by the compiler, which one instruction looks up in.
-struct Tables {
-    float inverse[8]{}, log2[8]{};  // 1 / v for a v of each part of 3/4 to 3/2, by its highest bits; log2 v
-    float exp2[8]{};                // 2^(k / 8)
-    constexpr Tables() {
-        for (int k = 0; k < 8; k++) {
-            const double middle = k < 4 ? 0.75 + (k + 0.5) / 16 : 1 + (k - 3.5) / 8;
-            inverse[k] = k == 3 || k == 4 ? 1 : static_cast<float>(1 / middle);  // exact where v is close to one
-            // 2 artanh y is the logarithm.
-            const double y = (1.0 - inverse[k]) / (1.0 + inverse[k]);
-            double power = y, total = 0;
-            for (int n = 1; n < 40; n += 2, power *= y * y) total += power / n;
-            log2[k] = static_cast<float>(2 * total / 0.69314718055994531);
-        }
-        double power = 1;
-        for (float& v : exp2) v = static_cast<float>(power), power *= 1.0905077326652577;
-    }
-};
-alignas(32) constexpr Tables TABLES;
+alignas(32) constexpr Tables<8, 8> TABLES;
+
 inline Floats look_up(const float* table, Ints at) {
     return (Floats)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)at);
 }
 
-// v times the inverse of what its bits say, less one; and the logarithm of that.
-struct Near { Floats f, log; };
-inline Near near_one(Floats v, Floats less_one) {
-    const Ints above = (Ints)v - 0x3f400000, power_of_two = above & -0x800000, part = above >> 20;
-    const Floats inverse = (Floats)((Ints)look_up(TABLES.inverse, part) - power_of_two);
-    return {inverse == 1.0f ? less_one : v * inverse - 1.0f,
-            __builtin_convertvector(power_of_two, Floats) * 0x1p-23f + look_up(TABLES.log2, part)};
-}
 inline Floats log2_of(Floats v, Floats less_one) {
-    const auto [f, log] = near_one(v, less_one);
+    // The exponent that leaves a fraction from 3/4 on, where a float has it; an inverse of v is that of the part, times 2^-e.
+    const Ints exponent = ((Ints)v - 0x3f400000) & -0x800000, part = (Ints)v >> 20;
+    const Floats inverse = (Floats)((Ints)look_up(TABLES.inverse, part) - exponent);
+    const Floats f = inverse == 1.0f ? less_one : v * inverse - 1.0f;
+    const Floats log = __builtin_convertvector(exponent, Floats) * 0x1p-23f + look_up(TABLES.log2, part);
     const Floats series = 1.4426949f + f * (-0.7213478f + f * (0.48105064f + f * (-0.36116084f + 0.25645325f * f)));
     return f * series + log;
 }

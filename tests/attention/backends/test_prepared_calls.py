@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 from transformers.masking_utils import sliding_window_causal_mask_function
 
 from hf_sparse import sparsify
@@ -14,9 +13,8 @@ from hf_sparse.attention._scores import biased_scores, with_head_sinks
 from hf_sparse.attention.backends import _triton
 from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.mask import pattern_mask
-from hf_sparse.attention.site import SITE, AttentionSite, add_learned
-from hf_sparse.config import MapConfig
-from tests.attention.backends.test_cpp_backend import needs_compiler
+from hf_sparse.attention.site import SITE
+from tests.attention.backends.test_cpp_backend import module, needs_compiler
 from tests.kernels.devices import DEVICE, needs_triton
 from tests.tiny_models import labelled, tiny_model
 from tests.tolerances import GRADIENT
@@ -25,13 +23,6 @@ BY_HEAD = [0.5, 3.0, 1.0, 8.0]
 NUMBER = {"name": "entmax15", "temperature": 3.0}
 HEADS = {"name": "entmax", "alpha": 1.3, "temperature": BY_HEAD}
 LEARNED = {"name": "entmax15", "temperature": {"learned": BY_HEAD}}
-
-
-def module(name, impl):
-    site = nn.Module()
-    site.__dict__[SITE] = AttentionSite("attn", "decoder", MapConfig.parse(name, "attn"), impl=impl)
-    add_learned(site, site.__dict__[SITE])
-    return site.eval().to(DEVICE)
 
 
 def qkv(length=9, dtype=torch.float32, device="cpu"):
@@ -108,7 +99,7 @@ def test_triton_attends_under_a_temperature_and_learns_it(name):
         options |= {"softcap": 2.0, "position_bias": torch.randn(1, 4, 9, 9, generator=generator).to(DEVICE)}
     found = []
     for impl, dtype in (("triton", torch.float32), ("torch", torch.float64)):
-        site = module(name, impl)
+        site = module(name, impl).to(DEVICE)
         wide = {key: x.to(dtype) if torch.is_tensor(x) else x for key, x in options.items()}
         out, _ = sparse_attention(site, *(x.to(dtype) for x in (q, k, v)), **wide)
         wanted = [q, k, v, options["s_aux"], *site.parameters()]
@@ -152,7 +143,7 @@ def test_the_kernel_for_cpus_learns_a_temperature(masked):
     found = []
     for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
         q, k, v = (x.requires_grad_() for x in qkv(length=40, dtype=dtype))
-        site = module(LEARNED, impl).to("cpu", dtype)
+        site = module(LEARNED, impl).to(dtype)
         sinks = torch.tensor([0.5, -1.0, 0.0, 2.0], dtype=dtype, requires_grad=True)
         mask = (torch.arange(40) > 3)[None, None, None] if masked else None
         out, weights = sparse_attention(site, q, k, v, mask, s_aux=sinks)
@@ -215,6 +206,7 @@ def hiding(kind):
         "causal": {"is_causal": True},
         "padded": {"attention_mask": padding},
         "lowest": {"attention_mask": torch.zeros(2, 1, 1, 40).masked_fill(~padding, torch.finfo(torch.float32).min)},
+        "queries": {"attention_mask": matrix[:, :, :, :1]},
         "matrix": {"attention_mask": matrix | torch.eye(40, dtype=torch.bool)},
         "pattern": {"attention_mask": pattern_mask(2, 40, 40, attention_mask=padding[:, 0, 0], dtype=torch.float32)},
         "window": {
@@ -227,13 +219,13 @@ def hiding(kind):
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", ["all", "causal", "padded", "lowest", "matrix", "pattern", "window"])
+@pytest.mark.parametrize("kind", ["all", "causal", "padded", "lowest", "queries", "matrix", "pattern", "window"])
 @pytest.mark.parametrize("name", SCALED)
 def test_queries_carry_the_factor_by_the_number_of_keys(name, kind):
     found = []
     for impl, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
         q, k, v = (x.requires_grad_() for x in qkv(length=40, dtype=dtype))
-        site = module(SCALED[name], impl).to("cpu", dtype)
+        site = module(SCALED[name], impl).to(dtype)
         out, weights = sparse_attention(site, q / 4, k, v, **{"attention_mask": None} | hiding(kind))
         assert (weights is None) == (impl == "cpp")
         slopes = torch.autograd.grad(out.square().sum(), [q, k, v, *site.parameters()])
