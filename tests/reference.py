@@ -11,6 +11,8 @@ def entmax_by_bisection(z: torch.Tensor, alpha: float) -> torch.Tensor:
     low, high = x.amax(-1, keepdim=True) - 1, x.amax(-1, keepdim=True)
     for _ in range(200):
         middle = (low + high) / 2
+        if bool(((middle == low) | (middle == high)).all()):  # no number is between them
+            break
         heavy = (x - middle).clamp(min=0).pow(1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
         low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
     p = (x - low).clamp(min=0).pow(1 / (alpha - 1))

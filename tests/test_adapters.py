@@ -306,10 +306,11 @@ def several(attn, *names):
     return model
 
 
-def test_settings_are_written_beside_the_adapters_that_are_saved_and_no_others(tmp_path):
+@pytest.mark.parametrize(("args", "kwargs"), [((), {"selected_adapters": ["two"]}), ((True, ["two"]), {})])
+def test_settings_are_written_beside_the_adapters_that_are_saved_and_no_others(args, kwargs, tmp_path):
     several("entmax15", "one", "two").save_pretrained(tmp_path)
     before = (tmp_path / "one" / ADAPTER_SETTINGS).read_text()
-    several("sparsemax", "one", "two").save_pretrained(tmp_path, selected_adapters=["two"])
+    several("sparsemax", "one", "two").save_pretrained(tmp_path, *args, **kwargs)
     assert (tmp_path / "one" / ADAPTER_SETTINGS).read_text() == before
     assert "sparsemax" in (tmp_path / "two" / ADAPTER_SETTINGS).read_text()
 
@@ -355,10 +356,11 @@ def test_an_adapter_of_a_dense_model_leaves_the_settings_of_those_that_it_does_n
     assert (tmp_path / "two" / ADAPTER_SETTINGS).exists()
 
 
-def test_a_process_that_is_not_the_main_one_leaves_the_settings_of_an_adapter(tmp_path):
+@pytest.mark.parametrize(("args", "kwargs"), [((), {"is_main_process": False}), ((True, None, "auto", False), {})])
+def test_a_process_that_is_not_the_main_one_leaves_the_settings_of_an_adapter(args, kwargs, tmp_path):
     several("entmax15", "default").save_pretrained(tmp_path)
     before = (tmp_path / ADAPTER_SETTINGS).read_text()
-    several("sparsemax", "default").save_pretrained(tmp_path, is_main_process=False)
+    several("sparsemax", "default").save_pretrained(tmp_path, *args, **kwargs)
     assert (tmp_path / ADAPTER_SETTINGS).read_text() == before
 
 
@@ -407,6 +409,8 @@ def test_cartridges_of_one_model_are_composed_with_its_maps(base, tmp_path):
     compose_cartridge_adapters([one, two], output_path=tmp_path / "both")
     assert sparse_config(from_pretrained(tmp_path / "both")).map_names == ["entmax15"]
     assert json.loads((tmp_path / "both" / "adapter_config.json").read_text())["peft_type"] != "CARTRIDGE"
+    compose_cartridge_adapters([one, two], output_path=one)
+    assert (one / ADAPTER_SETTINGS).read_text() == (tmp_path / "both" / ADAPTER_SETTINGS).read_text()
     with pytest.raises(
         ValueError, match=r"trained under maps that differ, .*entmax15.*, softmax: compose those of one"
     ):

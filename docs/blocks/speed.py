@@ -45,7 +45,7 @@ def speed_density() -> str:
 
 @block
 def speed_density_avx2() -> str:
-    """The same without AVX-512."""
+    """The same on an AMD processor of the third generation, without AVX-512."""
     return _worst("density-avx2-cpu")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from collections.abc import Callable
@@ -51,9 +52,10 @@ def _save_pretrained(original: Callable[..., None], self: Any, save_directory: A
     if state_of(self) is not None:
         check_layers(transformers_model(self))
     original(self, save_directory, *args, **kwargs)
-    if not kwargs.get("is_main_process", True):
+    given = inspect.signature(original).bind(self, save_directory, *args, **kwargs).arguments
+    if not given.get("is_main_process", True):
         return
-    for name in kwargs.get("selected_adapters") or self.peft_config:
+    for name in given.get("selected_adapters") or self.peft_config:
         _describe(self, Path(save_directory) / ("" if name == "default" else name))
 
 
@@ -113,7 +115,7 @@ def _compose_cartridges(
         drop_adapter_settings(Path(output_path))
     if configs and configs[0] is not None:
         for file in (saved[0], *(saved[0].with_name(name) for name in SOURCE_FILES)):
-            if file.exists():
+            if file.exists() and file.parent.resolve() != Path(output_path).resolve():
                 shutil.copy(file, output_path)
         seal_adapter(Path(output_path) / "adapter_config.json")
 

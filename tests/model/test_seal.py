@@ -72,17 +72,19 @@ def test_without_the_package_no_way_of_loading_makes_a_sparse_checkpoint_dense(s
             assert SENTENCE in answer, way
 
 
-@pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"head": "entmax15"}], ids=["attn", "head"])
-def test_a_configuration_inside_a_file_of_another_package_is_refused_without_this_one(settings, tmp_path):
+def test_a_configuration_inside_a_file_of_another_package_is_refused_without_this_one(tmp_path):
     """As GLiNER writes it: that of its encoder, read from the encoder's folder, as a part of its own JSON."""
-    model = sparsify(tiny_model("llama"), **settings)
-    model.save_pretrained(tmp_path / "model")
-    for config in (AutoConfig.from_pretrained(tmp_path / "model"), from_pretrained(tmp_path / "model").config):
-        (tmp_path / "others.json").write_text(json.dumps({"encoder": config.to_dict()}))
-        built = LlamaForCausalLM(LlamaConfig(**json.loads((tmp_path / "others.json").read_text())["encoder"]))
-        assert sparse_config(built) == sparse_config(model)
-        way = "LlamaForCausalLM(LlamaConfig(**json.load(open(path))['encoder']))"
-        (answer,) = answers_without_the_package(tmp_path / "others.json", [way])
+    files = []
+    for settings in ({"attn": "entmax15"}, {"head": "entmax15"}):
+        model = sparsify(tiny_model("llama"), **settings)
+        model.save_pretrained(tmp_path / "model")
+        for config in (AutoConfig.from_pretrained(tmp_path / "model"), from_pretrained(tmp_path / "model").config):
+            files.append(tmp_path / f"others-{len(files)}.json")
+            files[-1].write_text(json.dumps({"encoder": config.to_dict()}))
+            built = LlamaForCausalLM(LlamaConfig(**json.loads(files[-1].read_text())["encoder"]))
+            assert sparse_config(built) == sparse_config(model)
+    ways = [f"LlamaForCausalLM(LlamaConfig(**json.load(open(path + '/{file.name}'))['encoder']))" for file in files]
+    for answer in answers_without_the_package(tmp_path, ways):
         assert "hf_sparse" in answer
 
 
