@@ -7,7 +7,6 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from shutil import which
 from textwrap import dedent
 
 import pytest
@@ -103,8 +102,7 @@ def test_what_a_checkpoint_computes_again_is_computed_as_before_though_nobody_co
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (which("g++") or which("clang++")), reason="without a compiler torch computes everything")
-def test_a_checkpoint_is_computed_again_as_before_though_the_loss_built_the_kernel(tmp_path):
+def test_a_checkpoint_is_computed_again_as_before_though_the_loss_built_the_kernel(tmp_path, kept_compiler):
     program = """
         from hf_sparse import sparsify
         from tests.tiny_models import tiny_model, tokens
@@ -115,6 +113,7 @@ def test_a_checkpoint_is_computed_again_as_before_though_the_loss_built_the_kern
         model(input_ids=ids, labels=ids).loss.backward()
     """
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment["CXX"] = kept_compiler
     found = subprocess.run([sys.executable, "-c", dedent(program)], env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert list((tmp_path / "hf_sparse").iterdir())
