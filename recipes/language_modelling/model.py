@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import peft
 import torch
 from datasets import Dataset
+from torch import Tensor
 from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
 import hf_sparse
@@ -59,7 +60,13 @@ class LanguageSettings(Settings):
     steps: int = setting(400)
     batch_size: int = setting(16)
     lr: float = setting(6e-3)
-    embedding_lr: float = setting(1.0)  # multiple of lr for the embedding, which is the head's matrix, too
+    embedding_lr: float = setting(1.0)  # multiple of lr for the embedding and the head's matrix
+    warmup: float = setting(0.1)  # share of the steps in which the learning rate rises
+    adam_beta2: float = setting(0.999)
+    adam_epsilon: float = setting(1e-8)
+    weight_decay: float = setting(0.0)
+    tied: bool = setting(True, paper="tied", where="GPT-2")  # whether the embedding is the head's matrix, too
+    offsets: bool = setting(False)  # whether scores have offsets, which start at what gives each token its frequency
     lora_lr: float = setting(3e-3)
     uniform: float = setting(0.01)
     span: int = setting(32, paper="16, 32, 128, 512")
@@ -72,14 +79,21 @@ class LanguageSettings(Settings):
     def __post_init__(self) -> None:
         check_one_of(self, head=HEADS, conversion=CONVERSIONS)
         check_positive(self, "conversion_steps", "lora_rank", "width", "layers", "steps", "batch_size")
-        check_positive(self, "vocabulary", "span", "test_rows", "prompts", "prompt", "embedding_lr")
+        check_positive(self, "vocabulary", "span", "test_rows", "prompts", "prompt", "embedding_lr", "adam_epsilon")
         if self.width % NUM_HEADS:
             raise ValueError(f"width must be a multiple of {NUM_HEADS}, the heads of attention, was {self.width}")
         if self.prompt >= self.context:
             raise ValueError(f"prompt must be below context, {self.context}, was {self.prompt}")
-        for name in ("temperature", "dev_rows", "likelihood"):
+        for name in ("temperature", "dev_rows", "likelihood", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, was {getattr(self, name)}")
+        for name in ("warmup", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, was {getattr(self, name)}")
+        if self.offsets and self.head not in ("softmax", *ENTMAX):
+            raise ValueError(f"offsets are for softmax and {', '.join(ENTMAX)}; head was {self.head!r}")
+        if self.conversion and (self.offsets or not self.tied):
+            raise ValueError("offsets and tied=False are for models trained from scratch, conversion must be empty")
         if self.likelihood and HEADS[self.head] is None:
             raise ValueError(f"likelihood is for sparse heads, of which softmax is none; was {self.likelihood}")
         if not 0 < self.uniform < 1:
@@ -92,7 +106,28 @@ class LanguageSettings(Settings):
 
 def build(settings: LanguageSettings, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     """A fresh dense model; the same seed gives the same weights."""
-    return small_gpt2(tokenizer, settings.width, settings.layers, settings.context, settings.seed)
+    model = small_gpt2(tokenizer, settings.width, settings.layers, settings.context, settings.seed)
+    if not settings.tied:
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    if settings.offsets:
+        model.lm_head.bias = torch.nn.Parameter(torch.zeros(len(tokenizer)))
+    return model
+
+
+def frequency_offsets(counts: Tensor, alpha: float, temperature: float) -> Tensor:
+    """Scores that give each token its frequency in the training rows, with one added to every count.
+
+    Args:
+        counts: (V,), how often each token is there.
+        alpha: of the head's map, 1 for softmax.
+        temperature: of the head.
+
+    Returns:
+        (V,) scores: entmax of them is the frequencies, since ``p = ((alpha - 1) z / T - tau) ** (1 / (alpha - 1))``.
+    """
+    p = (counts + 1) / (counts + 1).sum()
+    return p.log() if alpha == 1 else temperature * p ** (alpha - 1) / (alpha - 1)
 
 
 def made_sparse(model: PreTrainedModel, settings: LanguageSettings) -> PreTrainedModel:
@@ -187,6 +222,8 @@ class Corpus:
             steps=steps,
             lr=lr,
             embedding_lr=settings.embedding_lr,
+            warmup=settings.warmup,
+            adam={name: getattr(settings, name) for name in ("adam_beta2", "adam_epsilon", "weight_decay")},
             batch_size=settings.batch_size,
             seed=settings.seed + phase,
             report_to=settings.report_to,
@@ -200,6 +237,10 @@ class Corpus:
         model: Any
         if not settings.conversion:
             model = made_sparse(build(settings, self.tokenizer), settings)
+            if settings.offsets:
+                head = hf_sparse.sparse_config(model).head if hf_sparse.is_sparse(model) else None
+                alpha, temperature = (head.alpha, head.temperature) if head else (1.0, 1.0)
+                model.lm_head.bias.data = frequency_offsets(self.counts, alpha, temperature)
             self.train(model, folder / "training", settings.steps, settings.lr, 0)
             return model
         model = made_sparse(GPT2LMHeadModel.from_pretrained(sibling(folder, DENSE_RUN, settings) / "model"), settings)

@@ -167,10 +167,10 @@ def perform(settings: LanguageSettings, folder: Path) -> Figures:
     """Train or convert one model, measure it and sample from it."""
     corpus = Corpus(settings)
     model = corpus.model(folder)
-    if hf_sparse.is_sparse(model):
-        hf_sparse.save_pretrained(model, folder / "model")  # an adapter keeps the maps of its base
-    else:
-        model.save_pretrained(folder / "model")
+    if not settings.offsets:  # which GPT-2's classes do not load
+        # An adapter keeps the maps of its base.
+        save = hf_sparse.save_pretrained if hf_sparse.is_sparse(model) else type(model).save_pretrained
+        save(model, folder / "model")
     corpus.tokenizer.save_pretrained(folder / "model")
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     return {
@@ -189,6 +189,18 @@ def perform(settings: LanguageSettings, folder: Path) -> Figures:
     }
 
 
+# What might help rare tokens, each setting by itself, with the learning rate of the embedding that is best for all heads.
+TRIALS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "lr": {"lr": 3e-3},
+    "beta2": {"adam_beta2": 0.95},
+    "epsilon": {"adam_epsilon": 1e-6},
+    "decay": {"weight_decay": 0.1},
+    "warmup-short": {"warmup": 0.02},
+    "warmup-long": {"warmup": 0.3},
+    "untied": {"tied": False},
+    "offsets": {"offsets": True},
+}
 RUNS = {
     f"{head}{'' if attention == 'softmax' else '-attention'}": LanguageSettings(head=head, attention=attention)
     for attention in ("softmax", "entmax15")
@@ -203,6 +215,11 @@ RUNS = {
     "to-entmax15": LanguageSettings(head="entmax15", start_alpha=1.3),
     "to-likelihood-entmax13": LanguageSettings(head="entmax13", likelihood=1.0),
     "to-likelihood-entmax15": LanguageSettings(head="entmax15", likelihood=1.0),
+    **{
+        f"trial-{trial}-{head}": LanguageSettings(head=head, embedding_lr=20, **changed)
+        for trial, changed in TRIALS.items()
+        for head in ("softmax", "entmax13", "entmax15")
+    },
 }
 QUICK = {
     "steps": 4,

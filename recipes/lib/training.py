@@ -71,10 +71,11 @@ def annealing(start: Mapping[str, float] | None, over: float) -> list[AnnealingC
 def _optimizer(
     model: PreTrainedModel, arguments: Seq2SeqTrainingArguments, embedding_lr: float
 ) -> torch.optim.Optimizer | None:
-    """Trainer's optimizer, with a multiple of the learning rate for the embedding; None for Trainer's own."""
+    """Trainer's optimizer, with a multiple of the learning rate for the embedding and the head; None for Trainer's."""
     if embedding_lr == 1:
         return None
-    embedding = {id(weight) for weight in model.get_input_embeddings().parameters()}
+    layers = (model.get_input_embeddings(), model.get_output_embeddings())
+    embedding = {id(layer.weight) for layer in layers if layer is not None}
     groups: dict[float, list[torch.nn.Parameter]] = {}
     for weight in model.parameters():
         if weight.requires_grad:
@@ -102,6 +103,8 @@ def train(
     batch_size: int,
     seed: int,
     schedule_steps: int | None = None,
+    warmup: float = 0.1,
+    adam: Mapping[str, float] | None = None,
     label_smoothing: float = 0.0,
     report_to: str = "none",
     callbacks: Sequence[TrainerCallback] = (),
@@ -121,11 +124,13 @@ def train(
         collator: makes a batch of rows.
         steps: optimizer steps in all.
         lr: peak learning rate.
-        embedding_lr: what it is multiplied by for the input embedding, and with it for a head that is tied to it.
+        embedding_lr: what it is multiplied by for the input embedding and for the matrix of the head.
         batch_size: rows per step.
         seed: of dropout and of the order of the rows.
-        schedule_steps: length of the schedule, which rises over a tenth of it and falls to zero along half a cosine;
-            with more than ``steps``, training ends before the rate is zero. None means ``steps``.
+        schedule_steps: length of the schedule, which falls to zero along half a cosine; with more than ``steps``,
+            training ends before the rate is zero. None means ``steps``.
+        warmup: share of the schedule in which it rises.
+        adam: settings of the optimizer that are not Trainer's, by the names of its arguments: ``adam_beta2``.
         label_smoothing: share of the uniform distribution in the targets.
         report_to: a logger of Trainer, ``"trackio"`` or ``"tensorboard"`` for instance.
         callbacks: further callbacks.
@@ -138,7 +143,7 @@ def train(
         Trainer's log.
     """
     schedule_steps = schedule_steps or steps
-    warmup = max(schedule_steps // 10, 1)
+    rise = max(int(schedule_steps * warmup), 1)
     sparse = hf_sparse.is_sparse(model)
     trainer_class: Any = sparse_trainer if sparse else DenseTrainer
     arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
@@ -150,9 +155,9 @@ def train(
         max_steps=steps,
         per_device_train_batch_size=batch_size,
         learning_rate=lr,
-        warmup_steps=warmup,
+        warmup_steps=rise,
         lr_scheduler_type="cosine",
-        lr_scheduler_kwargs={"num_cycles": 0.5 * max(steps - warmup, 1) / max(schedule_steps - warmup, 1)},
+        lr_scheduler_kwargs={"num_cycles": 0.5 * max(steps - rise, 1) / max(schedule_steps - rise, 1)},
         train_sampling_strategy="group_by_length" if "length" in rows.column_names else "random",
         seed=seed,
         logging_steps=max(steps // 20, 1),
@@ -165,6 +170,7 @@ def train(
         dataloader_pin_memory=False,
         remove_unused_columns=False,
         **losses,
+        **(adam or {}),
     )
     trainer = trainer_class(
         model,
