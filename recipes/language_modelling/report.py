@@ -13,13 +13,14 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
-from ..lib.seeds import Mean, by_run, mean_of, over_seeds
+from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
 from .measures import COUNTS
 from .pictures import draw, draw_curves, plain
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
 LONGER = "recipes/language_modelling/results/wikitext2_longer.json"
 EMBEDDING = "recipes/language_modelling/results/wikitext2_embedding.json"
+TRIALS = "recipes/language_modelling/results/wikitext2_trials.json"
 CUT = "nucleus 0.9"  # the truncation of softmax that the tables over seeds have beside it
 MEASURES = (
     Measure("eps-perplexity", "eps_perplexity", ".1f", "lower"),
@@ -35,6 +36,18 @@ FITTED = (
     ("tokens possible", "support", 1, ".0f"),
 )
 SEEDS = (("accuracy", "accuracy", 100, ".2f"), ("sparsemax score", "sparsemax_score", 1, ".3f"), *FITTED)
+# Of the trials, by name: what is changed.
+CHANGED = {
+    "usual": "nothing",
+    "lr": "half of the learning rate",
+    "beta2": "Adam's beta2 0.95",
+    "epsilon": "Adam's epsilon 1e-6",
+    "decay": "weight decay 0.1",
+    "warmup-short": "warm-up of 2%, not 10%",
+    "warmup-long": "warm-up of 30%",
+    "untied": "a matrix of its own for the head",
+    "offsets": "offsets, from the tokens' frequencies on",
+}
 CONVERSIONS = {"none": "maps replaced, no training", "lora": "LoRA", "full": "all weights trained on"}
 SAMPLE = 1  # of the continuations of a run, the one that is shown and kept in git
 
@@ -144,6 +157,27 @@ def language_longer() -> str:
 def language_embedding() -> str:
     """All heads again, with a higher learning rate for the embedding."""
     return seeds_table(EMBEDDING)
+
+
+@block
+def language_trials() -> str:
+    """Fit of heads to dev rows with one setting of training changed, and how far they are behind softmax."""
+    records = read(TRIALS)["runs"]
+    runs = by_run(records)
+    heads = list(dict.fromkeys(record["settings"]["head"] for record in records))
+    cells = [f"{head}: {column}" for head in heads for column in ("accuracy", "eps-perplexity")]
+    lines = [_row("changed", *cells), "|---" * (len(cells) + 1) + "|"]
+    for trial, changed in CHANGED.items():
+        cells, softmax = [], 0.0
+        for head in heads:
+            dev = [record["figures"]["dev"] for record in runs.get(f"trial-{trial}-{head}", [])]
+            perplexity = Mean([each["eps_perplexity"] for each in dev]) if dev else None
+            softmax = perplexity if head == "softmax" else softmax
+            behind = "" if head == "softmax" or not perplexity else f" ({perplexity / softmax - 1:+.0%})"
+            cells.append(over_seeds([100 * each["accuracy"] for each in dev], ".2f") if dev else "")
+            cells.append(f"{perplexity:.1f}{behind}" if perplexity else "")
+        lines.append(_row(changed, *cells))
+    return "\n".join([*lines, "", f"On dev rows, {seeds_text(records)}. {origin(records)}"])
 
 
 @block

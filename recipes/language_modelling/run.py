@@ -189,7 +189,7 @@ def perform(settings: LanguageSettings, folder: Path) -> Figures:
     }
 
 
-# What might help rare tokens, each setting by itself, with the learning rate of the embedding that is best for all heads.
+# What might help rare tokens, each setting by itself, at the learning rate of the embedding that is best.
 TRIALS: dict[str, dict[str, Any]] = {
     "usual": {},
     "lr": {"lr": 3e-3},

@@ -13,7 +13,7 @@ from datasets import Dataset, DatasetDict
 
 import hf_sparse
 from hf_sparse import from_pretrained, sparse_config
-from hf_sparse.functional import entmax15
+from hf_sparse.functional import balanced_temperature, entmax, entmax15
 from recipes.language_modelling import data, measures
 from recipes.language_modelling import model as models
 from recipes.language_modelling import run as recipe
@@ -93,6 +93,11 @@ def test_a_file_is_named_with_its_folder(tmp_path, monkeypatch):
         (["likelihood=-1"], "likelihood must be at least 0, was -1"),
         (["head=softmax", "likelihood=1"], "likelihood is for sparse heads, of which softmax is none; was 1"),
         (["embedding_lr=0"], "embedding_lr must be above 0, was 0"),
+        (["warmup=1"], "warmup must be at least 0 and below 1, was 1"),
+        (["adam_beta2=1"], "adam_beta2 must be at least 0 and below 1, was 1"),
+        (["weight_decay=-1"], "weight_decay must be at least 0, was -1"),
+        (["head=alpha_relu", "offsets=True"], "offsets are for softmax and sparsemax, entmax15, entmax13; head was"),
+        (["conversion=none", "tied=False"], "offsets and tied=False are for models trained from scratch"),
         (["uniform=0"], "uniform must be above 0 and below 1, was 0"),
         (["data=FILE"], "tokens are not enough for one row of 64"),
     ],
@@ -171,6 +176,50 @@ def test_the_embedding_can_have_a_learning_rate_of_its_own(tmp_path):
         multiple = 4 if name == "transformer.wte.weight" else 1
         torch.testing.assert_close(fast[name] - weight, multiple * (usual[name] - weight), rtol=1e-4, atol=1e-6)
     assert not torch.equal(usual["transformer.wte.weight"], begun["transformer.wte.weight"])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_of_its_own_has_the_learning_rate_of_the_embedding(tied, tmp_path):
+    small = dataclasses.replace(recipe.RUNS["softmax"], **recipe.QUICK | {"steps": 2, "tied": tied})
+    heads = [models.Corpus(dataclasses.replace(small, embedding_lr=rate)).model(tmp_path) for rate in (1.0, 4.0)]
+    begun = models.build(small, models.Corpus(small).tokenizer).lm_head.weight
+    usual, fast = (model.lm_head.weight.detach() - begun.detach() for model in heads)
+    torch.testing.assert_close(fast, 4 * usual, rtol=1e-4, atol=1e-6)
+    assert [model.lm_head.weight is model.transformer.wte.weight for model in heads] == [tied, tied]
+
+
+@pytest.mark.parametrize(("alpha", "temperature"), [(1.0, 1.0), (1.3, 3.0), (1.5, 6.0), (2.0, 40.0)])
+def test_offsets_give_each_token_its_frequency(alpha, temperature):
+    counts = torch.tensor([5, 0, 100, 1000, 3])
+    offsets = models.frequency_offsets(counts, alpha, temperature)
+    p = (offsets / temperature).softmax(-1) if alpha == 1 else entmax(offsets / temperature, alpha)
+    torch.testing.assert_close(p, (counts + 1) / (counts + 1).sum())
+
+
+@pytest.mark.parametrize("head", ["softmax", "entmax13"])
+def test_a_model_begins_with_the_offsets_and_learns_them(head, tmp_path):
+    small = dataclasses.replace(recipe.RUNS[f"trial-offsets-{head}"], **recipe.QUICK)
+    corpus, moved = models.Corpus(small), []
+    for steps in (1, 2):  # the rate of the first is 0
+        bias = models.Corpus(dataclasses.replace(small, steps=steps)).model(tmp_path).lm_head.bias
+        alpha, temperature = (1.0, 1.0) if head == "softmax" else (1.3, balanced_temperature(1.3, len(corpus.counts)))
+        moved.append(bias.detach() - models.frequency_offsets(corpus.counts, alpha, temperature))
+    assert not moved[0].any()
+    assert moved[1].abs().min() > 0
+    figures = recipe.perform(dataclasses.replace(small, steps=1), tmp_path / "run")
+    assert not (tmp_path / "run" / "model" / "config.json").exists()
+    assert figures["dev"]["eps_perplexity"] > 1
+
+
+def test_settings_of_the_optimizer_reach_it(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(models, "train", lambda *args, **options: kept.append(options) or [])
+    for name in ("beta2", "epsilon", "decay", "warmup-long"):
+        models.Corpus(dataclasses.replace(recipe.RUNS[f"trial-{name}-softmax"], **recipe.QUICK)).model(tmp_path)
+    assert [options["adam"]["adam_beta2"] for options in kept] == [0.95, 0.999, 0.999, 0.999]
+    assert [options["adam"]["adam_epsilon"] for options in kept] == [1e-8, 1e-6, 1e-8, 1e-8]
+    assert [options["adam"]["weight_decay"] for options in kept] == [0, 0, 0.1, 0]
+    assert [options["warmup"] for options in kept] == [0.1, 0.1, 0.1, 0.3]
 
 
 def test_the_likelihood_that_is_trained_on_is_what_eps_perplexity_charges():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 import hf_sparse
 from recipes.lib import training
@@ -70,6 +71,23 @@ def test_training_goes_on_from_its_last_checkpoint(at, task, tmp_path, monkeypat
     for name, parameter in whole.named_parameters():
         torch.testing.assert_close(resumed.get_parameter(name), parameter, msg=name)
     assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.parametrize("embedding_lr", [1.0, 4.0])
+def test_warmup_and_settings_of_the_optimizer_are_those_given(embedding_lr, task, tmp_path):
+    groups, rates = [], []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, optimizer=None, lr_scheduler=None, **kwargs):
+            groups.extend(optimizer.param_groups)
+            rates.append(lr_scheduler.get_last_lr()[0])
+
+    adam = {"adam_beta2": 0.9, "adam_epsilon": 1e-5, "weight_decay": 0.2}
+    task.train(task.build(), tmp_path, steps=5, warmup=0.6, adam=adam, embedding_lr=embedding_lr, callbacks=[Look()])
+    assert {group["betas"][1] for group in groups} == {0.9}
+    assert {group["eps"] for group in groups} == {1e-5}
+    assert 0.2 in {group["weight_decay"] for group in groups}
+    assert rates.index(max(rates)) == 2
 
 
 @pytest.mark.parametrize("head", [None, "entmax15"])
