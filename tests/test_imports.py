@@ -30,6 +30,9 @@ for info in pkgutil.iter_modules(hf_sparse.__path__, "hf_sparse."):
     if info.name != "hf_sparse.training":
         importlib.import_module(info.name)
 """
+TOKENIZER = """
+from transformers import AutoTokenizer  # which the command line takes
+"""
 TRAINER = """
 import sys
 from transformers import Trainer
@@ -39,7 +42,7 @@ from hf_sparse import SparseTrainer
 """
 CASES = {
     "sparsify, loss, generate": ((MODEL, SPARSE, USE), (MODEL, USE)),
-    "every room but training": ((MODEL, ROOMS), (MODEL,)),
+    "every room but training": ((MODEL, ROOMS), (MODEL, TOKENIZER)),
     "training": ((TRAINER, TRAINING), (TRAINER,)),
 }
 
