@@ -20,6 +20,7 @@ from .pictures import draw, draw_curves, plain
 RESULT = "recipes/language_modelling/results/wikitext2.json"
 LONGER = "recipes/language_modelling/results/wikitext2_longer.json"
 EMBEDDING = "recipes/language_modelling/results/wikitext2_embedding.json"
+UNTIED = "recipes/language_modelling/results/wikitext2_untied.json"
 TRIALS = "recipes/language_modelling/results/wikitext2_trials.json"
 CUT = "nucleus 0.9"  # the truncation of softmax that the tables over seeds have beside it
 MEASURES = (
@@ -160,6 +161,12 @@ def language_embedding() -> str:
 
 
 @block
+def language_untied() -> str:
+    """The same where the head has a matrix of its own."""
+    return seeds_table(UNTIED)
+
+
+@block
 def language_trials() -> str:
     """Fit of heads to dev rows with one setting of training changed, and how far they are behind softmax."""
     records = read(TRIALS)["runs"]
@@ -246,6 +253,8 @@ def seeds_table(result: str) -> str:
     settings, count = records[0]["settings"], max(map(len, seeds.values()))
     multiple = settings.get("embedding_lr", 1.0)
     of_embedding = f", {multiple:g} times that for the embedding" if multiple != 1 else ""
+    if not settings.get("tied", True):
+        of_embedding += " and the head's own matrix"
     over = "One seed"
     if count > 1:
         over = f"Mean ± standard deviation over {count} seeds, one seed where no deviation stands"
