@@ -19,13 +19,13 @@ if INTERPRETED and find_spec("triton") is not None:
 
     OPERATIONS: dict[object, list[tuple[str, object]]] = {}
 
-    def patch_builtin(package, builder, scope):
+    def patch_builtin(package, *how):
         """As Triton's own, which looks for the operations in all of ``triton.language`` at each call of a function."""
         if package not in OPERATIONS:
             is_builtin = interpreter.tl.core.is_builtin
             OPERATIONS[package] = [pair for pair in inspect.getmembers(package) if is_builtin(pair[1])]
         for name, operation in OPERATIONS[package]:
             if getattr(package, name) is operation:  # else a function further out has done it
-                interpreter._patch_attr(package, name, operation, builder, scope)
+                interpreter._patch_attr(package, name, operation, *how)
 
     interpreter._patch_builtin = patch_builtin
