@@ -11,6 +11,8 @@ from recipes.instructions import run as instructions
 from recipes.pretrained import run as pretrained
 from recipes.support_distillation import run as distillation
 
+SINGLE = "dtype=float32"  # not every CPU has products in bfloat16: without them a step takes a minute
+
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory):
@@ -33,21 +35,21 @@ def test_attention_of_a_language_model(sentences, tmp_path):
 
 
 def test_attention_of_a_language_model_is_trained(sentences, tmp_path):
-    found = figures_of(pretrained, "smollm2-adapted", sentences, tmp_path, "batch_size=1", "edges=0.3")
+    found = figures_of(pretrained, "smollm2-adapted", sentences, tmp_path, SINGLE, "batch_size=1", "edges=0.3")
     assert len(found["curve"]) == 2
     assert found["trained"] != found["calibrated"] < found["swapped"]
     assert 0 < found["edges"] < 0.5
 
 
 def test_the_head_of_a_language_model_is_trained(sentences, tmp_path):
-    found = figures_of(pretrained, "smollm2-head-trained", sentences, tmp_path, "batch_size=1")
+    found = figures_of(pretrained, "smollm2-head-trained", sentences, tmp_path, SINGLE, "batch_size=1")
     for way in ("calibrated", "trained", "cut"):
         assert 0.3 < found[way]["found"] < 1
         assert 100 < found[way]["support"] < 2500
 
 
 def test_a_sentence_encoder_is_distilled(sentences, tmp_path):
-    found = figures_of(pretrained, "minilm-captions-distilled", sentences, tmp_path, "rows=20", "steps=30")
+    found = figures_of(pretrained, "minilm-captions-distilled", sentences, tmp_path, SINGLE, "rows=20", "steps=30")
     assert found["distilled"]["spearman"] > found["calibrated"]["spearman"] + 0.02
     assert 0.5 < found["calibrated"]["zeros"] < 1
 
@@ -67,7 +69,7 @@ def test_instructions(sentences, tmp_path):
 
 def test_a_pretrained_teacher(tmp_path):
     """A student of some of its layers learns from a few draws."""
-    found = figures_of(distillation, "smollm2-draws", None, tmp_path, "batch_size=1", "test_rows=2")
+    found = figures_of(distillation, "smollm2-draws", None, tmp_path, SINGLE, "batch_size=1", "test_rows=2")
     assert found["vocabulary"] == 49152
     assert 10 < found["bytes"] < 40
 
