@@ -2,19 +2,18 @@
 
 import gc
 import os
-import shutil
 import sys
 
 import pytest
 
 KEPT_COMPILER = """#!{python}
-# {compiler}, which compiles the same only once.
+# Runs {compiler}, the same only once.
 import hashlib, os, pathlib, shutil, subprocess, sys, tempfile
 *arguments, out = sys.argv[1:]
 kept = pathlib.Path(__file__).with_name(hashlib.sha256(repr(arguments).encode()).hexdigest() + ".so")
 if not kept.exists():
     made = tempfile.mkdtemp(dir=kept.parent) + "/made.so"
-    subprocess.run(["{compiler}", *arguments, made], check=True)
+    subprocess.run([*{compiler}, *arguments, made], check=True)
     os.replace(made, kept)
 shutil.copyfile(kept, out)
 """
@@ -29,16 +28,20 @@ def pytest_collection_finish():
 @pytest.fixture
 def kept_compiler(tmp_path_factory):
     """For ``CXX``: the compiler of the C++ kernel, which takes half a minute, once for all tests that build it."""
-    compiler = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler is installed")
+    from hf_sparse.kernels import KernelUnavailable
+    from hf_sparse.kernels._build import compiler
+
+    try:
+        words = compiler()
+    except KernelUnavailable as problem:
+        pytest.skip(str(problem))
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kept_compiler"
     folder.mkdir(exist_ok=True)
     script = folder / "compiler"
     if not script.exists():
         own = tmp_path_factory.mktemp("script") / "compiler"
-        own.write_text(KEPT_COMPILER.format(python=sys.executable, compiler=compiler))
+        own.write_text(KEPT_COMPILER.format(python=sys.executable, compiler=words))
         own.chmod(0o700)
         own.replace(script)
     return str(script)

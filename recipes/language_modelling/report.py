@@ -16,12 +16,13 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
 from .measures import COUNTS
 from .pictures import draw, draw_curves, plain
+from .trials import TRIALS
 
 RESULT = "recipes/language_modelling/results/wikitext2.json"
 LONGER = "recipes/language_modelling/results/wikitext2_longer.json"
 EMBEDDING = "recipes/language_modelling/results/wikitext2_embedding.json"
 UNTIED = "recipes/language_modelling/results/wikitext2_untied.json"
-TRIALS = "recipes/language_modelling/results/wikitext2_trials.json"
+OF_TRIALS = "recipes/language_modelling/results/wikitext2_trials.json"
 CUT = "nucleus 0.9"  # the truncation of softmax that the tables over seeds have beside it
 MEASURES = (
     Measure("eps-perplexity", "eps_perplexity", ".1f", "lower"),
@@ -37,18 +38,6 @@ FITTED = (
     ("tokens possible", "support", 1, ".0f"),
 )
 SEEDS = (("accuracy", "accuracy", 100, ".2f"), ("sparsemax score", "sparsemax_score", 1, ".3f"), *FITTED)
-# Of the trials, by name: what is changed.
-CHANGED = {
-    "usual": "nothing",
-    "lr": "half of the learning rate",
-    "beta2": "Adam's beta2 0.95",
-    "epsilon": "Adam's epsilon 1e-6",
-    "decay": "weight decay 0.1",
-    "warmup-short": "warm-up of 2%, not 10%",
-    "warmup-long": "warm-up of 30%",
-    "untied": "a matrix of its own for the head",
-    "offsets": "offsets, from the tokens' frequencies on",
-}
 CONVERSIONS = {"none": "maps replaced, no training", "lora": "LoRA", "full": "all weights trained on"}
 SAMPLE = 1  # of the continuations of a run, the one that is shown and kept in git
 
@@ -169,12 +158,12 @@ def language_untied() -> str:
 @block
 def language_trials() -> str:
     """Fit of heads to dev rows with one setting of training changed, and how far they are behind softmax."""
-    records = read(TRIALS)["runs"]
+    records = read(OF_TRIALS)["runs"]
     runs = by_run(records)
     heads = list(dict.fromkeys(record["settings"]["head"] for record in records))
     cells = [f"{head}: {column}" for head in heads for column in ("accuracy", "eps-perplexity")]
     lines = [_row("changed", *cells), "|---" * (len(cells) + 1) + "|"]
-    for trial, changed in CHANGED.items():
+    for trial, (changed, _) in TRIALS.items():
         cells, softmax = [], 0.0
         for head in heads:
             dev = [record["figures"]["dev"] for record in runs.get(f"trial-{trial}-{head}", [])]

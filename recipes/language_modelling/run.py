@@ -32,6 +32,7 @@ from .curve import fit_to, points
 from .measures import COUNTS, DENSE, SPARSE, Decoding, by_count, distinct, fit, repetitions
 from .model import DENSE_RUN, ENTMAX, HEADS, Corpus, LanguageSettings
 from .report import card, condensed, report
+from .trials import TRIALS
 
 ERRORS = (0.2, 0.4)  # standard deviations of what is added to scores
 COVERAGES = (0.94, 0.95, 0.96, 0.97, 0.98, 0.99)  # of dev tokens by the support
@@ -189,18 +190,6 @@ def perform(settings: LanguageSettings, folder: Path) -> Figures:
     }
 
 
-# What might help rare tokens, each setting by itself, at the learning rate of the embedding that is best.
-TRIALS: dict[str, dict[str, Any]] = {
-    "usual": {},
-    "lr": {"lr": 3e-3},
-    "beta2": {"adam_beta2": 0.95},
-    "epsilon": {"adam_epsilon": 1e-6},
-    "decay": {"weight_decay": 0.1},
-    "warmup-short": {"warmup": 0.02},
-    "warmup-long": {"warmup": 0.3},
-    "untied": {"tied": False},
-    "offsets": {"offsets": True},
-}
 RUNS = {
     f"{head}{'' if attention == 'softmax' else '-attention'}": LanguageSettings(head=head, attention=attention)
     for attention in ("softmax", "entmax15")
@@ -217,7 +206,7 @@ RUNS = {
     "to-likelihood-entmax15": LanguageSettings(head="entmax15", likelihood=1.0),
     **{
         f"trial-{trial}-{head}": LanguageSettings(head=head, embedding_lr=20, **changed)
-        for trial, changed in TRIALS.items()
+        for trial, (_, changed) in TRIALS.items()
         for head in ("softmax", "entmax13", "entmax15")
     },
 }
