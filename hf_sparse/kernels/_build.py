@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -16,7 +16,9 @@ from pathlib import Path
 import torch
 
 from ._cache import KernelUnavailable, cache_folder, keep, library_problem, own_folder, stored
-from ._recipe import PREBUILT, SOURCE, content_hash, flags, key_of
+from ._recipe import PREBUILT, CompilerFailed, compile_library, content_hash, key_of
+
+logger = logging.getLogger(__name__)
 
 
 class KernelNotOffered(KernelUnavailable):
@@ -108,10 +110,10 @@ def _compiled(folder: Path, key: str) -> Path:
     handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
     try:
-        words = [*command, *flags(_capability()), str(SOURCE), "-o", name]
-        result = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
-        if result.returncode != 0:
-            raise KernelUnavailable(f"{command[0]} failed on {SOURCE.name}: {result.stderr.strip()[-500:]}")
+        logger.warning("%s compiles the kernel of hf_sparse, once; HF_SPARSE_CPP=0 does without it", command[0])
+        compile_library(command, _capability(), Path(name))
         return keep(Path(name), key)
+    except CompilerFailed as error:
+        raise KernelUnavailable(str(error)) from error
     finally:
         Path(name).unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from ._self_check import triton_is_automatic
 from ._triton_device import require_triton
 
 ROW_IMPLS = ("auto", "cpp", "torch", "triton")
-# From this many scores on, "auto" compiles the C++ kernel where that is yet to be done: seconds, once per machine.
+# From this many scores on, "auto" compiles the C++ kernel where that is yet to be done: up to half a minute, once.
 BUILD_FROM = 1 << 20
 
 

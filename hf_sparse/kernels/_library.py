@@ -134,7 +134,7 @@ def _usable() -> bool:
 
 
 def library() -> ctypes.CDLL:
-    """The kernel, built if need be (a few seconds, once per machine).
+    """The kernel, built if need be (up to half a minute, once).
 
     Raises:
         KernelUnavailable: it cannot be built or loaded, or ``HF_SPARSE_CPP=0`` forbids it.

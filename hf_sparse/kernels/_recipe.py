@@ -6,18 +6,21 @@ Only the standard library is used here: ``hatch_build.py`` runs this file alone 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "cpp" / "entmax.cpp"
+FOLDER = Path(__file__).resolve().parent / "cpp"
+SOURCES = tuple(sorted(FOLDER.glob("*.cpp")))
 # Libraries that a wheel brings; a checkout has none.
 PREBUILT = Path(__file__).parent / "prebuilt"
 # None of these lets the compiler assume that there are no NaNs or infinities.
 MATHS = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *MATHS)
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-pthread", "-Wno-psabi", *MATHS)
 # By the capability that torch reports and computes with (ATEN_CPU_CAPABILITY lowers it).
 INSTRUCTIONS = {
     "AVX512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma"),
@@ -32,7 +35,7 @@ def flags(capability: str) -> tuple[str, ...]:
 
 def key_of(capability: str, *system: str, machine: str = "") -> str:
     """A hash of the sources, the flags and the machine, this one if none is named; ``system`` says more of it."""
-    sources = b"".join(path.read_bytes() for path in sorted(SOURCE.parent.glob("*pp")))
+    sources = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*pp")))
     made_for = (sys.platform, machine or platform.machine(), *system)
     return hashlib.sha256(sources + repr((flags(capability), made_for)).encode()).hexdigest()[:16]
 
@@ -53,18 +56,42 @@ def target_of(compiler: list[str]) -> str:
     return said.split("-")[0]
 
 
+class CompilerFailed(Exception):
+    """Says which compiler, and what it said."""
+
+
+def compile_library(compiler: list[str], capability: str, path: Path) -> None:
+    """Compile the library of a capability into ``path``, as many sources at a time as there are cores.
+
+    Raises:
+        CompilerFailed: on one of the sources, or at the end.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent) as apart:
+
+        def run(*arguments: str) -> None:
+            words = [*compiler, *flags(capability), *arguments]
+            ran = subprocess.run(words, cwd=apart, capture_output=True, text=True, errors="replace", check=False)
+            if ran.returncode != 0:
+                raise CompilerFailed(f"{compiler[0]} failed on the C++ kernel: {ran.stderr.strip()[-500:]}")
+
+        objects = [f"{source.stem}.o" for source in SOURCES]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(lambda source, made: run("-c", str(source), "-o", made), SOURCES, objects))
+        run("-shared", *objects, "-o", str(path.absolute()))
+
+
 def prebuild(compiler: list[str], folder: Path) -> list[Path]:
     """Compile the libraries of a wheel into ``folder``: one for each capability of CPUs like the compiler's target.
 
     Raises:
-        subprocess.CalledProcessError: the compiler failed; it has said why.
+        CompilerFailed: see ``compile_library``.
     """
     machine = target_of(compiler)
     built = []
     for capability in (*(INSTRUCTIONS if machine == "x86_64" else ()), "DEFAULT"):
         with tempfile.TemporaryDirectory(dir=folder) as apart:
             path = Path(apart, "library.so")
-            subprocess.run([*compiler, *flags(capability), str(SOURCE), "-o", str(path)], check=True)
+            compile_library(compiler, capability, path)
             name = library_name(key_of(capability, machine=machine), path.read_bytes())
             built.append(path.rename(folder / name))
     return built

@@ -52,6 +52,12 @@ template <class V> V rounded(V product) {
 struct BFloat16 { uint16_t bits; };
 struct Half { uint16_t bits; };
 
+// A call on scores of the kind T that Python names: 0 float32, 1 bfloat16, 2 float16.
+#define BY_DTYPE(call)                                       \
+    if (dtype == 0) { using T = float; call; }               \
+    else if (dtype == 1) { using T = BFloat16; call; }       \
+    else { using T = Half; call; }
+
 template <class V> inline V load_as(const void* from) {
     V v;
     std::memcpy(&v, from, sizeof v);

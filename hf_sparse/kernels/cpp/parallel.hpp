@@ -12,6 +12,11 @@
 #include <immintrin.h>
 #endif
 
+// OpenMP's call that runs a function on a team of threads, from the library that torch computes with; null if it has
+// none. Its threads exist already; new ones would wait for cores on which torch's idle threads spin.
+typedef void (*Team)(void (*)(void*), void*, unsigned, unsigned);
+__attribute__((visibility("hidden"))) extern Team team;  // of all sources, and of this library alone
+
 namespace {
 
 // While it lives, results below float32's normal range are zero. A processor takes over a hundred cycles to form one,
@@ -23,11 +28,6 @@ struct NoSubnormals {
     ~NoSubnormals() { _mm_setcsr(before); }
 #endif
 };
-
-// OpenMP's call that runs a function on a team of threads, from the library that torch computes with; null if it has
-// none. Its threads exist already; new ones would wait for cores on which torch's idle threads spin.
-typedef void (*Team)(void (*)(void*), void*, unsigned, unsigned);
-Team team = nullptr;
 
 // body(first, last) on runs of rows, by as many threads as the work keeps busy.
 template <class Body> void by_rows(int64_t num_rows, int64_t length, int num_threads, Body body) {

@@ -1,19 +1,13 @@
-// alpha-entmax of rows, for 1 < alpha <= 2. Plain C functions over pointers, compiled for the machine at hand.
+// Long rows: their supports, found in one read, what is written from these, and cross-entropy.
 //
 // Throughout, x = (alpha - 1) (z - max z), P = 1 / (alpha - 1), and tau is the threshold in units of x: the weights
 // are [x - tau]_+ ^ P and sum to one. The specification is hf_sparse/functional, in torch.
 
 #include <vector>
 
-#include "alpha_slope.hpp"
-#include "attention.hpp"
-#include "coded_keys.hpp"
 #include "counted_scores.hpp"
-#include "dense_rows.hpp"
 #include "parallel.hpp"
 #include "scan.hpp"
-#include "screen.hpp"
-#include "screened_rows.hpp"
 #include "softmax_rows.hpp"
 #include "whole_rows.hpp"
 
@@ -198,60 +192,9 @@ void write_crowded(const T* z, const bool* crowded, const Solution* solution, co
     });
 }
 
-template <class T>
-void all_weights(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
-    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
-        const int64_t few = length <= BLOCK ? FEW : 1;
-        std::vector<float> x(few * padded(length));
-        for (int64_t row = first; row < last; row += few)
-            BY_EXPONENT(write_weights, exponent, z + row * length, p + row * length, std::min(few, last - row), length,
-                        static_cast<float>(alpha - 1), exponent, x.data());
-    });
-}
-
-template <class T>
-void all_residuals(const T* z, const int64_t* target, T* residual, float* top, float* conjugate, int64_t num_rows,
-                   int64_t length, double alpha, double exponent, int num_threads) {
-    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
-        std::vector<float> x(FEW * padded(length)), powers(padded(length));
-        for (int64_t row = first; row < last; row += FEW)
-            BY_EXPONENT(write_residuals, exponent, z + row * length, target ? target + row : nullptr,
-                        residual + row * length, top + row, conjugate + row, std::min<int64_t>(FEW, last - row), length,
-                        alpha, exponent, x.data(), powers.data());
-    });
-}
-
-template <class T>
-void all_products(const T* p, const T* g, T* out, int64_t num_rows, int64_t length, double alpha, int num_threads) {
-    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
-        std::vector<float> s(length + BLOCK);
-        const auto write = alpha == 2     ? write_product<1, T>
-                           : alpha == 1.5 ? write_product<2, T>
-                                          : write_product<0, T>;
-        for (int64_t i = first * length; i < last * length; i += length)
-            write(p + i, g + i, out + i, length, static_cast<float>(2 - alpha), s.data());
-    });
-}
-
 }  // namespace
 
-// ---- What Python calls. dtype: 0 float32, 1 bfloat16, 2 float16 ---------------------------------------------------
-
-#define BY_DTYPE(call)                                       \
-    if (dtype == 0) { using T = float; call; }               \
-    else if (dtype == 1) { using T = BFloat16; call; }       \
-    else { using T = Half; call; }
-
 extern "C" {
-
-// Attention without a matrix of scores, and its derivatives; see AttentionCall.
-void hf_sparse_attend(const AttentionCall* call, int num_threads) { attend(*call, num_threads); }
-void hf_sparse_differentiate_attention(const AttentionCall* call, int num_threads) {
-    differentiate(*call, num_threads);
-}
-
-// Where parallel work is done: GOMP_parallel of the OpenMP library in this process.
-void hf_sparse_use_team(void* gomp_parallel) { team = reinterpret_cast<Team>(gomp_parallel); }
 
 // The supports of rows, to be fetched by hf_sparse_take: `count` weights per row, or -1 if they are more than `most`,
 // the row's maximum, Omega*(z) - max z, and the solution of the rows with too many. A row with a NaN or an infinite
@@ -305,6 +248,12 @@ void hf_sparse_write_crowded(const void* z, const bool* crowded, const void* sol
                            static_cast<T*>(out), num_rows, length, alpha, exponent, num_threads))
 }
 
+// The weights of long rows: zeros, and the support written over them.
+void hf_sparse_map(const void* z, void* p, int dtype, int64_t num_rows, int64_t length, double alpha, double exponent,
+                   int num_threads) {
+    BY_DTYPE(map_rows(static_cast<const T*>(z), static_cast<T*>(p), num_rows, length, alpha, exponent, num_threads))
+}
+
 // For cross-entropy: the row's maximum and log sum exp less that, NaN for a row that has no finite maximum.
 void hf_sparse_log_sums(const void* z, int dtype, int64_t num_rows, int64_t length, int num_threads, float* top,
                         double* log_sum) {
@@ -317,137 +266,6 @@ void hf_sparse_write_softmax(const void* z, const float* top, const double* log_
                              int num_threads) {
     BY_DTYPE(all_softmax(static_cast<const T*>(z), top, log_sum, target, factor, static_cast<T*>(out), num_rows, length,
                          num_threads))
-}
-
-// The weights of long rows: zeros, and the support written over them.
-void hf_sparse_map(const void* z, void* p, int dtype, int64_t num_rows, int64_t length, double alpha, double exponent,
-                   int num_threads) {
-    BY_DTYPE(map_rows(static_cast<const T*>(z), static_cast<T*>(p), num_rows, length, alpha, exponent, num_threads))
-}
-
-// The weights of rows that are solved whole, in cache.
-void hf_sparse_weights(const void* z, void* p, int dtype, int64_t num_rows, int64_t length, double alpha,
-                       double exponent, int num_threads) {
-    BY_DTYPE(all_weights(static_cast<const T*>(z), static_cast<T*>(p), num_rows, length, alpha, exponent, num_threads))
-}
-
-// For the losses of rows that are solved whole, in cache: p - e_target, or p without targets; the row's maximum; and
-// Omega*(z) - max z.
-void hf_sparse_residuals(const void* z, const int64_t* target, void* residual, float* top, float* conjugate, int dtype,
-                         int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
-    BY_DTYPE(all_residuals(static_cast<const T*>(z), target, static_cast<T*>(residual), top, conjugate, num_rows,
-                           length, alpha, exponent, num_threads))
-}
-
-// The Jacobian's product with g, Diag(s) g - s s^T g / sum s, s = p^(2 - alpha).
-void hf_sparse_product(const void* p, const void* g, void* out, int dtype, int64_t num_rows, int64_t length,
-                       double alpha, int num_threads) {
-    BY_DTYPE(all_products(static_cast<const T*>(p), static_cast<const T*>(g), static_cast<T*>(out), num_rows, length,
-                          alpha, num_threads))
-}
-
-// ---- Runs of rows, each with an alpha of its own above 1, in float32 ------------------------------------------------
-
-void hf_sparse_weights_by_run(const float* z, float* p, int64_t num_runs, const int64_t* num_rows, int64_t length,
-                              const double* alpha, const double* exponent, int num_threads) {
-    by_runs(num_runs, num_rows, length, num_threads, [=](int64_t run, int64_t first, int64_t rows, int threads) {
-        all_weights(z + first * length, p + first * length, rows, length, alpha[run], exponent[run], threads);
-    });
-}
-
-void hf_sparse_product_by_run(const float* p, const float* g, float* out, int64_t num_runs, const int64_t* num_rows,
-                              int64_t length, const double* alpha, int num_threads) {
-    by_runs(num_runs, num_rows, length, num_threads, [=](int64_t run, int64_t first, int64_t rows, int threads) {
-        const int64_t at = first * length;
-        all_products(p + at, g + at, out + at, rows, length, alpha[run], threads);
-    });
-}
-
-// The product of g with the derivative of each row's p in alpha.
-void hf_sparse_slopes_by_run(const float* p, const float* g, float* out, int64_t num_runs, const int64_t* num_rows,
-                             int64_t length, const double* alpha, int num_threads) {
-    by_runs(num_runs, num_rows, length, num_threads, [=](int64_t run, int64_t first, int64_t rows, int threads) {
-        by_rows(rows, length, threads, [=](int64_t begin, int64_t end) {
-            for (int64_t row = first + begin; row < first + end; row++)
-                out[row] = static_cast<float>(
-                    slope_in_alpha(p + row * length, g + row * length, length, static_cast<float>(alpha[run] - 1)));
-        });
-    });
-}
-
-// ---- Products of a matrix (num_rows, width) with a few vectors, see screen.hpp -------------------------------------
-
-// The matrix in 8 bits; *fine is 0 if it holds entries that are not finite, or too large.
-void hf_sparse_code_rows(const void* matrix, int dtype, int64_t num_rows, int64_t width, int8_t* code, void* group,
-                         int num_threads, int* fine) {
-    BY_DTYPE(*fine = code_rows(Matrix<T>{static_cast<const T*>(matrix), nullptr, num_rows, width}, code,
-                               static_cast<Group*>(group), num_threads))
-}
-
-void hf_sparse_fingerprint(const void* data, int64_t num_bytes, int num_threads, uint64_t* found) {
-    *found = fingerprint(static_cast<const char*>(data), num_bytes, num_threads);
-}
-
-// For each of num_vectors vectors (width,): all products, each with what it may be off by, and the columns and exact
-// values of the `most` that seem largest. bias may be null. *fine is 0 if some are not finite: then nothing is written.
-void hf_sparse_screen(const void* matrix, int dtype, const float* bias, const int8_t* code, const void* group,
-                      int64_t num_rows, int64_t width, const float* vectors, int64_t num_vectors, int64_t most,
-                      float* product, float* slack, int64_t* column, float* exact, int num_threads, int* fine) {
-    const int64_t num_groups = (width + GROUP - 1) / GROUP;
-    *fine = std::all_of(vectors, vectors + num_vectors * width, [](float v) { return std::fabs(v) < 0x1p60f; });
-    if (!*fine) return;
-    std::vector<CodedVector> coded;
-    for (int64_t b = 0; b < num_vectors; b++) coded.emplace_back(vectors + b * width, width, num_groups);
-    *fine = screen({code, static_cast<const Group*>(group), bias, num_rows, num_groups}, coded, num_threads, product, slack);
-    if (!*fine) return;
-    for (int64_t b = 0; b < num_vectors; b++) {
-        list_largest(product + b * num_rows, num_rows, most, column + b * most);
-        for (int64_t i = b * most; i < (b + 1) * most; i++)
-            BY_DTYPE(exact[i] = exact_product(Matrix<T>{static_cast<const T*>(matrix), bias, num_rows, width}, column[i],
-                                              vectors + b * width))
-    }
-}
-
-// Exact products in the place of those that may reach cut[b]. count[b] is their number, -1 if one was off by more than
-// its slack: the bytes are then not those of this matrix.
-void hf_sparse_refine(const void* matrix, int dtype, const float* bias, int64_t num_rows, int64_t width,
-                      const float* vectors, int64_t num_vectors, const float* cut, const float* slack, float* product,
-                      int num_threads, int64_t* count) {
-    for (int64_t b = 0; b < num_vectors; b++)
-        BY_DTYPE(count[b] = refine(Matrix<T>{static_cast<const T*>(matrix), bias, num_rows, width}, vectors + b * width,
-                                   cut[b], slack + b * num_rows, product + b * num_rows, num_threads))
-}
-
-// ---- Attention over keys that are kept in 8 bits too, see coded_keys.hpp -------------------------------------------
-
-// The keys [first, num_keys) in 8 bits; call->fine is 0 if they hold entries that are not finite, or too large.
-void hf_sparse_code_keys(CodedCall* call, int64_t first, int num_threads) {
-    const int dtype = call->dtype;
-    BY_DTYPE(call->fine = code_keys<T>(*call, first, num_threads))
-}
-
-// Attention to them; call->fine is 0 if the output is to be computed otherwise.
-void hf_sparse_attend_to_coded(CodedCall* call, int num_threads) {
-    const int dtype = call->dtype;
-    BY_DTYPE(attend_to_coded<T>(*call, num_threads))
-}
-
-// ---- Rows of scores from a product in bfloat16, see screened_rows.hpp ----------------------------------------------
-
-// Rows in bfloat16, their norms and those of what rounding lost; *fine is 0 if they are not finite, or huge.
-void hf_sparse_round_rows(const float* rows, int64_t num_rows, int64_t width, void* rounded, float* norm, float* lost,
-                          int num_threads, int* fine) {
-    *fine = round_rows(rows, num_rows, width, static_cast<BFloat16*>(rounded), norm, lost, num_threads);
-}
-
-// For each row columns and scores of at most `most` candidates; their number, -1 where it is too many. See ScreenCall.
-void hf_sparse_list_candidates(const void* product, const float* h, const float* w, const float* bias,
-                               const float* h_norm, const float* h_lost, const float* w_norm, const float* w_lost,
-                               int64_t num_rows, int64_t length, int64_t width, int64_t most, double alpha,
-                               double exponent, double tau, int64_t* column, float* score, int64_t* count,
-                               int num_threads) {
-    list_all_candidates({static_cast<const BFloat16*>(product), h, w, bias, h_norm, h_lost, w_norm, w_lost, num_rows,
-                         length, width, most, alpha, exponent, tau, column, score}, count, num_threads);
 }
 
 }  // extern "C"
