@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from recipes.lib import markdown
 from recipes.lib.blocks import block, read
 
 
@@ -20,9 +21,8 @@ def attention_backends() -> str:
     """The calls of attention that each backend serves."""
     served = read("docs/gpu.json")["backends"]
     names = list(next(iter(served.values())))
-    lines = [f"| attention | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-    lines += [f"| {call} | {' | '.join('yes' if by[name] else '' for name in names)} |" for call, by in served.items()]
-    return "\n".join(lines)
+    rows = [[call, *("yes" if by[name] else "" for name in names)] for call, by in served.items()]
+    return markdown.table(["attention", *names], rows)
 
 
 @block
@@ -34,22 +34,24 @@ def linear_kernels() -> str:
 
 
 def _errors(title: str, columns: dict[str, str], cases: dict[str, dict[str, float]], result: dict[str, Any]) -> str:
-    lines = [f"| {title} | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
-    for name, errors in cases.items():
-        cells = [f"{errors[column]:.0e}" if column in errors else "" for column in columns]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", f"Relative errors against float64, on {result['device']}, triton {result['triton']}."]
-    return "\n".join(lines)
+    rows = [
+        [name, *(f"{errors[column]:.0e}" if column in errors else "" for column in columns)]
+        for name, errors in cases.items()
+    ]
+    return (
+        f"{markdown.table([title, *columns.values()], rows)}\n\n"
+        f"Relative errors against float64, on {result['device']}, triton {result['triton']}."
+    )
 
 
 @block
 def gpu_targets() -> str:
     """What the benchmark was to reach, and what it did in its worst case."""
-    lines = ["| target | at most | reached, worst case | |", "|---|---|---|---|"]
+    rows = []
     for target in read("benchmarks/results/gpu.json")["targets"]:
         reached = f"{target['reached']:.2f}, {target['worst case']}" if "reached" in target else ""
-        lines.append(f"| {target['target']} | {target['at most']} | {reached} | {target['verdict']} |")
-    return "\n".join(lines)
+        rows.append([target["target"], str(target["at most"]), reached, target["verdict"]])
+    return markdown.table(["target", "at most", "reached, worst case", ""], rows)
 
 
 @block
@@ -61,7 +63,7 @@ def gpu_benchmark() -> str:
     error = max(error for row in checks for error in row["errors"])
     lines = [f"{len(checks)} comparisons with float64, {wrong} of them wrong; largest relative error {error:.1e}."]
     for section in dict.fromkeys(row["section"] for row in result["rows"] if "ms" in row):
-        lines += ["", *_times(section, [row for row in result["rows"] if row["section"] == section])]
+        lines += ["", _times(section, [row for row in result["rows"] if row["section"] == section])]
     reasons = {
         f"Not measured: {row['section']}, {row['candidate']} ({why})."
         for row in result["rows"]
@@ -75,14 +77,14 @@ def gpu_benchmark() -> str:
     return "\n".join([*lines, "", f"Milliseconds, the ratio to the first column, and peak memory. {where}."])
 
 
-def _times(section: str, rows: list[dict[str, Any]]) -> list[str]:
+def _times(section: str, measured: list[dict[str, Any]]) -> str:
     """A row per case and a column per candidate that ran in some case."""
-    names = list(dict.fromkeys(row["candidate"] for row in rows if "ms" in row))
-    lines = [f"| {section} | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-    for case in dict.fromkeys(row["case"] for row in sorted(rows, key=lambda row: row.get("length", 0))):
-        found = {row["candidate"]: row for row in rows if row["case"] == case and "ms" in row}
-        lines.append(f"| {case} | {' | '.join(_time(found.get(name)) for name in names)} |")
-    return lines
+    names = list(dict.fromkeys(row["candidate"] for row in measured if "ms" in row))
+    rows = []
+    for case in dict.fromkeys(row["case"] for row in sorted(measured, key=lambda row: row.get("length", 0))):
+        found = {row["candidate"]: row for row in measured if row["case"] == case and "ms" in row}
+        rows.append([case, *(_time(found.get(name)) for name in names)])
+    return markdown.table([section, *names], rows)
 
 
 def _time(row: dict[str, Any] | None) -> str:

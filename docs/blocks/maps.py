@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 
 from hf_sparse.functional import MAPS, SparseMap
+from recipes.lib import markdown
 from recipes.lib.blocks import block
 
 
 @block
 def maps() -> str:
     """Every registered map: its formula, its settings, where it fits."""
-    lines = ["| map | weights | settings | attention | head |", "|---|---|---|---|---|"]
+    rows = []
     for name, known in sorted(MAPS.items()):
         settings = "<br>".join(f"`{key}` {_default(setting.default)}" for key, setting in known.settings.items())
-        lines.append(f"| `{name}` | {_formula(known)} | {settings} | {_attention(known)} | {_head(known)} |")
-    return "\n".join(lines)
+        rows.append([f"`{name}`", _formula(known), settings, _attention(known), _head(known)])
+    return markdown.table(["map", "weights", "settings", "attention", "head"], rows)
 
 
 def _default(value: float | str | bool) -> str:
@@ -25,7 +26,7 @@ def _default(value: float | str | bool) -> str:
 def _formula(known: SparseMap) -> str:
     """The first sentence of the docstring, which is the mathematics."""
     text = " ".join(str(inspect.getdoc(known.function)).split("\n\n")[0].split())
-    return text.replace("``", "`").replace("|", "\\|")
+    return text.replace("``", "`")
 
 
 def _attention(known: SparseMap) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from recipes.lib import markdown
 from recipes.lib.blocks import block, read
 
 
@@ -65,14 +66,14 @@ def _worst(name: str) -> str:
             of_case = worst.setdefault((what, alpha.removeprefix("alpha "), dtype, row["baseline"]), {})
             found = (row["ratio"], share.removesuffix(" in the support"), row["verdict"])
             of_case[row["candidate"]] = max(found, of_case.get(row["candidate"], found))
-    lines = [
-        "| case | alpha | dtype | to | torch, worst ratio | | C++, worst ratio | |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    columns = ["case", "alpha", "dtype", "to", "torch, worst ratio", "", "C++, worst ratio", ""]
+    rows = []
     for case, candidates in worst.items():
-        cells = [f"{ratio:.2f} at {share} | {verdict}" for ratio, share, verdict in candidates.values()]
-        lines.append(f"| {' | '.join((*case, *cells))} |")
-    return "\n".join([*lines, "", _conditions(result)])
+        row = list(case)
+        for ratio, share, verdict in candidates.values():
+            row += [f"{ratio:.2f} at {share}", verdict]
+        rows.append(row)
+    return f"{markdown.table(columns, rows)}\n\n{_conditions(result)}"
 
 
 @block
@@ -89,10 +90,8 @@ def speed_options() -> str:
     for row in result["rows"]:
         if row["candidate"] != row["baseline"]:
             ratios.setdefault(row["case"], {})[row["candidate"]] = row["ratio"]
-    heading = ["case", *next(iter(ratios.values()))]
-    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
-    lines += [f"| {case} | {' | '.join(f'{each:.2f}' for each in own.values())} |" for case, own in ratios.items()]
-    return "\n".join([*lines, "", _conditions(result)])
+    rows = [[case, *(f"{each:.2f}" for each in own.values())] for case, own in ratios.items()]
+    return f"{markdown.table(['case', *next(iter(ratios.values()))], rows)}\n\n{_conditions(result)}"
 
 
 @block
@@ -122,29 +121,27 @@ def speed_linear() -> str:
 def _candidates(name: str) -> str:
     """Every candidate's ratio, with a target or without."""
     result = read(f"benchmarks/results/{name}.json")
-    lines = ["| case | candidate | ratio | to | target | |", "|---|---|---|---|---|---|"]
+    rows = []
     for row in result["rows"]:
         if row["candidate"] != row["baseline"] and not row.get("part"):
             target = f"{row['target']:.3g}" if "target" in row else ""
-            cells = (row["case"], row["candidate"], f"{row['ratio']:.2f}", row["baseline"], target)
-            lines.append(f"| {' | '.join(cells)} | {row.get('verdict', '')} |")
-    return "\n".join([*lines, "", _conditions(result)])
+            ratio = [row["case"], row["candidate"], f"{row['ratio']:.2f}", row["baseline"]]
+            rows.append([*ratio, target, row.get("verdict", "")])
+    return f"{markdown.table(['case', 'candidate', 'ratio', 'to', 'target', ''], rows)}\n\n{_conditions(result)}"
 
 
 def _ratios(name: str) -> str:
     """Every measured ratio that has a target, whether it was met, and the floor of that case."""
     result = read(f"benchmarks/results/{name}.json")
-    rows = result["rows"]
-    floors = {row["case"]: row["ratio"] for row in rows if row["candidate"].startswith("floor")}
-    lines = ["| case | candidate | ratio | to | target | | floor |", "|---|---|---|---|---|---|---|"]
-    for row in rows:
+    measured = result["rows"]
+    floors = {row["case"]: f"{row['ratio']:.2f}" for row in measured if row["candidate"].startswith("floor")}
+    rows = []
+    for row in measured:
         if "target" in row:
-            floor = f"{floors[row['case']]:.2f}" if row["case"] in floors else ""
-            lines.append(
-                f"| {row['case']} | {row['candidate']} | {row['ratio']:.2f} | {row['baseline']} | "
-                f"{row['target']:.3g} | {row['verdict']} | {floor} |"
-            )
-    return "\n".join([*lines, "", _conditions(result)])
+            ratio = [row["case"], row["candidate"], f"{row['ratio']:.2f}", row["baseline"]]
+            rows.append([*ratio, f"{row['target']:.3g}", row["verdict"], floors.get(row["case"], "")])
+    columns = ["case", "candidate", "ratio", "to", "target", "", "floor"]
+    return f"{markdown.table(columns, rows)}\n\n{_conditions(result)}"
 
 
 def _conditions(result: dict[str, Any]) -> str:
@@ -161,20 +158,18 @@ def _conditions(result: dict[str, Any]) -> str:
 
 def _parts(name: str) -> str:
     """The missed targets, each with the pieces of it that were timed alone in the same rounds, and what they leave."""
-    rows = read(f"benchmarks/results/{name}.json")["rows"]
+    measured = read(f"benchmarks/results/{name}.json")["rows"]
     parts: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows:
+    for row in measured:
         if row.get("part"):
             parts.setdefault((row["case"], row["candidate"]), {})[row["part"]] = row["ratio"]
-    missed = [row for row in rows if row.get("verdict") == "MISSED"]
+    missed = [row for row in measured if row.get("verdict") == "MISSED"]
     if not missed:
         return "No target is missed."
-    lines = ["| case | candidate | ratio | target | of which | rest |", "|---|---|---|---|---|---|"]
+    rows = []
     for row in missed:
         own = parts.get((row["case"], row["candidate"]), {})
         pieces = ", ".join(f"{part} {ratio:.2f}" for part, ratio in own.items()) or "not taken apart"
         rest = f"{row['ratio'] - sum(own.values()):.2f}" if own else ""
-        lines.append(
-            f"| {row['case']} | {row['candidate']} | {row['ratio']:.2f} | {row['target']:.3g} | {pieces} | {rest} |"
-        )
-    return "\n".join(lines)
+        rows.append([row["case"], row["candidate"], f"{row['ratio']:.2f}", f"{row['target']:.3g}", pieces, rest])
+    return markdown.table(["case", "candidate", "ratio", "target", "of which", "rest"], rows)

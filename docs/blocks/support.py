@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from recipes.lib import markdown
 from recipes.lib.blocks import block, read
 
 _LARGE = 30  # classes of a mapping that has a row of its own
@@ -18,11 +19,14 @@ def support() -> str:
         counts.setdefault(entry["mapping"], Counter())[entry["result"]] += 1
     works = ("interface", "inline", "mixed")
     other = sorted({name for count in counts.values() for name in count} - set(works))
-    lines = [f"| mapping | works | {' | '.join(other)} |", "|---" * (2 + len(other)) + "|"]
     large = {mapping: count for mapping, count in counts.items() if count.total() >= _LARGE}
     small = [count for mapping, count in counts.items() if mapping not in large]
-    rows = large | {f"{len(small)} smaller ones": sum(small, Counter())}
-    for mapping, count in rows.items():
-        cells = [sum(count[name] for name in works), *(count[name] for name in other)]
-        lines.append(f"| {mapping} | {' | '.join(map(str, cells))} |")
-    return "\n".join([*lines, "", f"transformers {result['transformers']}, torch {result['torch']}, random weights."])
+    shown = large | {f"{len(small)} smaller ones": sum(small, Counter())}
+    rows = [
+        [mapping, str(sum(count[name] for name in works)), *(str(count[name]) for name in other)]
+        for mapping, count in shown.items()
+    ]
+    return (
+        f"{markdown.table(['mapping', 'works', *other], rows)}\n\n"
+        f"transformers {result['transformers']}, torch {result['torch']}, random weights."
+    )

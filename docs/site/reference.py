@@ -10,13 +10,14 @@ from types import ModuleType
 from docstrings import as_markdown
 
 import hf_sparse
+from recipes.lib import markdown
 
 
 def reference_pages() -> dict[str, str]:
     """Pages by path, in the order of the names of their rooms; ``api/index.md`` lists them."""
     pages = {f"api/{room.__name__}.md": room_page(room) for room in rooms()}
-    listed = "\n".join(f"| [{room.__name__}]({room.__name__}.md) | {first_line(room)} |" for room in rooms())
-    index = f"# API\n\nEvery public name, by the room it lives in.\n\n| room | |\n|---|---|\n{listed}\n"
+    listed = [[f"[{room.__name__}]({room.__name__}.md)", first_line(room)] for room in rooms()]
+    index = f"# API\n\nEvery public name, by the room it lives in.\n\n{markdown.table(['room', ''], listed)}\n"
     return {"api/index.md": index} | pages
 
 

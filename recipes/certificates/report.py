@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from hf_sparse import DeletionCertificate, plot_certificate
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
@@ -28,7 +29,7 @@ def report(results: dict[str, Any], out: Path) -> None:
     """Print the tables, and draw the shares and one certificate."""
     runs = results["runs"]
     for part in _parts(runs):
-        print("\n".join(_table(runs, part)))
+        print(_table(runs, part))
     print(_verdict(runs))
     draw_shares(runs, out / "certificates.png")
     for name, (run, *_) in by_run(runs).items():
@@ -69,19 +70,19 @@ def draw_example(example: Figures, path: Path) -> None:
 @block
 def certificates_translation() -> str:
     """Shares of the translators."""
-    return "\n".join(_table(read(RESULT)["runs"], "translation"))
+    return _table(read(RESULT)["runs"], "translation")
 
 
 @block
 def certificates_language() -> str:
     """Shares of the language model."""
-    return "\n".join(_table(read(RESULT)["runs"], "language"))
+    return _table(read(RESULT)["runs"], "language")
 
 
 @block
 def certificates_speech() -> str:
     """Shares of the speech recogniser's decoder."""
-    return "\n".join(_table(read(RESULT)["runs"], "speech"))
+    return _table(read(RESULT)["runs"], "speech")
 
 
 @block
@@ -114,15 +115,13 @@ def _ways(runs: Sequence[Record], part: str) -> list[Figures]:
     return [way | {"depth": int(way["depth"])} for figures in _of_part(runs, part) for way in figures["ways"]]
 
 
-def _table(runs: Sequence[Record], part: str) -> list[str]:
+def _table(runs: Sequence[Record], part: str) -> str:
     """A row for each sparse model, a column for each depth."""
     ways = _ways(runs, part)
     depths = sorted({way["depth"] for way in ways})
     heads = [f"{depth} layer{'s' if depth > 1 else ''}" for depth in depths]
-    columns = ["attention", "edges kept", QUALITY[part][0], *heads]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     dense = [apart(figures["dense"].values, QUALITY[part][1]) for figures in _of_part(runs, part)]
-    lines.append(f"| softmax | 100.0% | {_over_depths(dense)} | {' | '.join('-' for _ in depths)} |")
+    rows = [["softmax", "100.0%", _over_depths(dense), *("-" for _ in depths)]]
     for name in dict.fromkeys(way["way"] for way in ways):
         own = {way["depth"]: way for way in ways if way["way"] == name}
         shares = [
@@ -133,8 +132,8 @@ def _table(runs: Sequence[Record], part: str) -> list[str]:
         ]
         edges = _over_depths(apart(own[depth]["edges"].values, ".1%") for depth in sorted(own))
         quality = _over_depths(apart(own[depth]["quality"].values, QUALITY[part][1]) for depth in sorted(own))
-        lines.append(f"| {name} | {edges} | {quality} | {' | '.join(shares)} |")
-    return lines
+        rows.append([name, edges, quality, *shares])
+    return markdown.table(["attention", "edges kept", QUALITY[part][0], *heads], rows)
 
 
 def _over_depths(cells: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.environment import origin
 from ..lib.records import Figures, Record
@@ -25,7 +26,7 @@ TITLES = {
 
 def report(results: dict[str, Any], out: Path) -> None:
     """Print the table and draw how ASAp comes closer, draw by draw."""
-    print("\n".join(_lines(results["runs"])))
+    print(_table(results["runs"]))
     draw(results["runs"], out / "conditioning.png")
 
 
@@ -48,7 +49,7 @@ def draw(runs: Sequence[Record], path: Path) -> None:
 @block
 def conditioning_table() -> str:
     """Cases, p(L), and how far masking and ASAp are from the true conditional."""
-    return "\n".join(_lines(read(RESULT)["runs"]))
+    return _table(read(RESULT)["runs"])
 
 
 @block
@@ -82,15 +83,15 @@ def _known(figures: Figures) -> list[Figures]:
     return [case for case in figures["cases"] if "masking" in case]
 
 
-def _lines(runs: Sequence[Record]) -> list[str]:
-    lines = [
-        "| outputs | inputs | complete | impossible | mean p(L), at least | mean prefixes | KL masking | KL ASAp |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def _table(runs: Sequence[Record]) -> str:
+    columns = [
+        "outputs", "inputs", "complete", "impossible", "mean p(L), at least", "mean prefixes", "KL masking", "KL ASAp",
+    ]  # fmt: skip
+    rows = []
     for name, records in by_run(runs).items():
         every = [record["figures"] for record in records]
         complete = [[case for case in figures["cases"] if case["complete"]] for figures in every]
-        cells = [
+        row = [
             TITLES[name],
             str(len(every[0]["cases"])),
             apart([*map(len, complete)], ".0f"),
@@ -99,8 +100,8 @@ def _lines(runs: Sequence[Record]) -> list[str]:
             apart([fmean(case["expanded"] for case in figures["cases"]) for figures in every], ".0f"),
             *(_distance([_known(figures) for figures in every], way) for way in ("masking", "asap")),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append(row)
+    return markdown.table(columns, rows)
 
 
 def _distance(seeds: Sequence[Sequence[Figures]], way: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
@@ -51,21 +52,20 @@ def table(records: Sequence[Record]) -> str:
         for record in records
         if record["settings"]["way"] == "continue"
     }
-    lines = [
-        "| model | sparse | way | seed | steps | loss | to dense trained on | tokens missed | accuracy | support |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    columns = [
+        "model", "sparse", "way", "seed", "steps", "loss", "to dense trained on",
+        "tokens missed", "accuracy", "support",
+    ]  # fmt: skip
+    rows = []
     for record in records:
         settings, figures = record["settings"], record["figures"]
         dense = baseline.get((settings["model"], settings["seed"]))
         difference = "" if dense is None else f"{figures['loss'] / dense - 1:+.1%}"
         place = "-" if settings["place"] == "none" else settings["place"]
-        lines.append(
-            f"| {settings['model']} | {place} | {settings['way']} | {settings['seed']} | {figures['step']} | "
-            f"{figures['loss']:.3f} | {difference} | {figures['missed']:.1%} | {figures['accuracy']:.1%} | "
-            f"{figures['support']:.0f} |"
-        )
-    return "\n".join(lines)
+        run = [settings["model"], place, settings["way"], str(settings["seed"]), str(figures["step"])]
+        tokens = [f"{figures['missed']:.1%}", f"{figures['accuracy']:.1%}", f"{figures['support']:.0f}"]
+        rows.append([*run, f"{figures['loss']:.3f}", difference, *tokens])
+    return markdown.table(columns, rows)
 
 
 def condensed(figures: Figures) -> Figures:
@@ -149,10 +149,10 @@ def conversion() -> str:
         if way == "anneal" and excess(figures, of_model) <= 0.01
     ]
     within = f"Within 1 % of the dense model trained on, after calibrate and anneal: {'; '.join(reached) or 'none'}."
-    return "\n".join([*_losses(runs), "", *_supports(runs), "", within, "", _origin(records, runs)])
+    return "\n\n".join([_losses(runs), _supports(runs), within, _origin(records, runs)])
 
 
-def _losses(runs: dict[str, Runs]) -> list[str]:
+def _losses(runs: dict[str, Runs]) -> str:
     lines = ["| model | way | steps | attention | head | both |", "|---|---|---|---|---|---|"]
     for model, of_model in runs.items():
         dense, base = (of_model["none", way] for way in ("dense", "continue"))
@@ -162,24 +162,23 @@ def _losses(runs: dict[str, Runs]) -> list[str]:
             found = [of_model[place, way] for place in PARTS]
             cells = [f"{figures['loss']:.3f} ({excess(figures, of_model):+.1%})" for figures in found]
             lines.append(f"| {model} | {way} | {found[0]['step']} | {' | '.join(cells)} |")
-    return lines
+    return "\n".join(lines)
 
 
-def _supports(runs: dict[str, Runs]) -> list[str]:
-    lines = [
-        "| model | sparse | way | tokens possible | gold token impossible | accuracy | sparsemax score | "
-        "loss at u = 0.1 % | at 10 % |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+def _supports(runs: dict[str, Runs]) -> str:
+    columns = [
+        "model", "sparse", "way", "tokens possible", "gold token impossible", "accuracy", "sparsemax score",
+        "loss at u = 0.1 %", "at 10 %",
+    ]  # fmt: skip
+    rows = []
     for model, of_model in runs.items():
         for (place, way), figures in of_model.items():
             if place in ("none", "head"):
-                lines.append(
-                    f"| {model} | {'-' if place == 'none' else place} | {way} | {figures['support']:.0f} | "
-                    f"{figures['missed']:.1%} | {figures['accuracy']:.1%} | {figures['sparsemax_score']:.3f} | "
-                    f"{figures['loss_at']['0.001']:.3f} | {figures['loss_at']['0.1']:.3f} |"
-                )
-    return lines
+                tokens = [f"{figures['support']:.0f}", f"{figures['missed']:.1%}", f"{figures['accuracy']:.1%}"]
+                losses = [f"{figures['loss_at'][share]:.3f}" for share in ("0.001", "0.1")]
+                where = "-" if place == "none" else place
+                rows.append([model, where, way, *tokens, f"{figures['sparsemax_score']:.3f}", *losses])
+    return markdown.table(columns, rows)
 
 
 def _origin(records: Sequence[Record], runs: dict[str, Runs]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
@@ -185,24 +186,23 @@ def head_text(record: Record) -> str:
 def comparison_of_heads(name: str) -> str:
     """The comparison of heads in a summary, as a table of the documentation."""
     records = read(f"{RESULTS}/{name}.json")["runs"]
-    heading = ["head", "attention", *(measure.label for measure in MEASURES)]
-    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    rows = []
     for of_run in by_run(records).values():
         record = of_run[0]
         means = mean_of([{measure.key: each["figures"][measure.key] for measure in MEASURES} for each in of_run], Mean)
         cells = {measure.key: measure.text(means) for measure in MEASURES}
         cells["head_support"] += f" of {record['figures']['rows']['vocabulary']}"
-        lines.append(f"| {head_text(record)} | {record['settings']['attention']} | {' | '.join(cells.values())} |")
+        rows.append([head_text(record), record["settings"]["attention"], *cells.values()])
     shown = next(record for record in records if record["run"] == "entmax15")
     found = shown["figures"]["hypotheses"]
     extent = "the complete set of possible forms has" if found["complete"] else "the search found"
     likeliest = ", ".join(f"*{form}* {p:.1%}" for form, p in list(found["forms"].items())[:4])
-    lines += [
-        "",
+    heads = markdown.table(["head", "attention", *(measure.label for measure in MEASURES)], rows)
+    return (
+        f"{heads}\n\n"
         f"{extent_of(shown)}, {seeds_text(records)}. {origin(records)} For `{found['lemma']} {found['tags']}` "
-        f"{extent} {num_forms(found)} ({shown['settings']['head']} head, {seeds_text([shown])}): {likeliest}.",
-    ]
-    return "\n".join(lines)
+        f"{extent} {num_forms(found)} ({shown['settings']['head']} head, {seeds_text([shown])}): {likeliest}."
+    )
 
 
 @block
@@ -221,24 +221,24 @@ def sigmorphon() -> str:
 def learning_rates() -> str:
     """Exact match of each head by peak learning rate, size of the initial weights and temperature."""
     records = read(f"{RESULTS}/learning_rates.json")["runs"]
-    cells: dict[str, dict[str, list[float]]] = {}
+    matches: dict[tuple[str, str], dict[str, list[float]]] = {}
     for record in records:
         settings = record["settings"]
-        row = f"| {settings['init_std']:g} | {settings['lr']:g} |"
+        row = f"{settings['init_std']:g}", f"{settings['lr']:g}"
         column = settings["head"] + ("" if settings["temperature"] == "auto" else ", temperature 1")
-        cells.setdefault(row, {}).setdefault(column, []).append(record["figures"]["exact_match"])
-    columns = next(iter(cells.values()))
-    lines = [f"| init_std | peak learning rate | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
-    for row, found in cells.items():
-        each = (", ".join(f"{100 * match:.1f}" for match in found[column]) for column in columns)
-        lines.append(f"{row} {' | '.join(each)} |")
+        matches.setdefault(row, {}).setdefault(column, []).append(record["figures"]["exact_match"])
+    columns = next(iter(matches.values()))
+    rates = markdown.table(
+        ["init_std", "peak learning rate", *columns],
+        [
+            [*row, *(", ".join(f"{100 * match:.1f}" for match in found[column]) for column in columns)]
+            for row, found in matches.items()
+        ],
+    )
     settings, rows = records[0]["settings"], records[0]["figures"]["rows"]
     seeds = ", ".join(str(record["settings"]["seed"]) for record in by_run(records)[records[0]["run"]])
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Exact match in % of {rows['dev']} held-out words, with seeds {seeds}; {settings['steps']} steps of "
-            f"{settings['batch_size']} rows, dropout {settings['dropout']}. {origin(records)}",
-        ]
+    return (
+        f"{rates}\n\n"
+        f"Exact match in % of {rows['dev']} held-out words, with seeds {seeds}; {settings['steps']} steps of "
+        f"{settings['batch_size']} rows, dropout {settings['dropout']}. {origin(records)}"
     )

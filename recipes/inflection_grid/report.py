@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import hardware_of, short_commit, versions_of
@@ -125,30 +126,29 @@ def grid(result: str) -> str:
     """The grid as a table of the documentation, with the accuracy of ensembles if there are any."""
     ensembles = {r["settings"]["members"]: r for r in read(result)["runs"] if r["settings"]["members"]}
     last = ["accuracy of the ensemble"] if ensembles else []
-    heading = ["output", "attention", "seeds", *(measure.label for measure in MEASURES), *last]
-    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    rows = []
     for name, records in trained(result).items():
         settings = records[0]["settings"]
         shown = [over_seeds([record["figures"][m.key] for record in records], m.form) for m in MEASURES]
         together = [f"{ensembles[name]['figures']['accuracy']:.1%}" if name in ensembles else ""] if ensembles else []
         cells = [output_name(settings), map_name(settings["attention"]), str(len(records))]
-        lines.append(f"| {' | '.join([*cells, *shown, *together])} |")
-    return "\n".join(lines)
+        rows.append([*cells, *shown, *together])
+    return markdown.table(["output", "attention", "seeds", *(measure.label for measure in MEASURES), *last], rows)
 
 
 def languages(result: str) -> str:
     """Accuracy by language, averaged over seeds, with the origin of the figures."""
     runs = trained(result)
     names = list(next(iter(runs.values()))[0]["figures"]["accuracy_by_language"])
-    lines = [f"| output | attention | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
+    rows = []
     for records in runs.values():
         settings = records[0]["settings"]
         cells = [
             f"{fmean(record['figures']['accuracy_by_language'][language] for record in records):.1%}"
             for language in names
         ]
-        lines.append(f"| {output_name(settings)} | {map_name(settings['attention'])} | {' | '.join(cells)} |")
-    return f"{chr(10).join(lines)}\n\n{origin(result)}"
+        rows.append([output_name(settings), map_name(settings["attention"]), *cells])
+    return f"{markdown.table(['output', 'attention', *names], rows)}\n\n{origin(result)}"
 
 
 def origin(result: str) -> str:
@@ -170,16 +170,17 @@ def origin(result: str) -> str:
 
 def trials(result: str) -> str:
     """The choice of temperatures: accuracy with one map in the place of softmax."""
-    lines = ["| map | in | temperature | accuracy | all possible forms seen |", "|---" * 5 + "|"]
+    columns = ["map", "in", "temperature", "accuracy", "all possible forms seen"]
+    rows = []
     for records in trained(result).values():
         settings, config = records[0]["settings"], records[0]["figures"]["config"] or {}
         place, key = ("head", "head") if settings["head"] else ("attention", "attn")
         given, used = settings[place] or {}, (config.get(key) or {}).get("temperature", 1)
         temperature = f"{used:.3g}" + (' (`"auto"`)' if given.get("temperature") == "auto" else "")
         keys = ("accuracy", "all_forms_seen")
-        shares = " | ".join(over_seeds([record["figures"][key] for record in records], ".1%") for key in keys)
-        lines.append(f"| {map_name(settings[place])} | {place if given else ''} | {temperature} | {shares} |")
-    return f"{chr(10).join(lines)}\n\n{origin(result)}"
+        shares = [over_seeds([record["figures"][key] for record in records], ".1%") for key in keys]
+        rows.append([map_name(settings[place]), place if given else "", temperature, *shares])
+    return f"{markdown.table(columns, rows)}\n\n{origin(result)}"
 
 
 @block

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.environment import origin
 from ..lib.records import Record
@@ -27,45 +28,38 @@ AIM = ("accuracy", "asked", "distinct_1", "distinct_2")
 
 def report(results: dict[str, Any], out: Path) -> None:
     """Print the table and the verdict."""
-    print("\n".join([*_lines(results["runs"]), "", *_verdicts(results["runs"])]))
+    print("\n".join([_table(results["runs"]), "", *_verdicts(results["runs"])]))
 
 
 @block
 def instructions() -> str:
     """Each loss over seeds, and whether it is ahead of cross-entropy."""
     runs = read(RESULT)["runs"]
-    return "\n".join([*_lines(runs), "", *_verdicts(runs), "", origin(runs)])
+    return "\n".join([_table(runs), "", *_verdicts(runs), "", origin(runs)])
 
 
 @block
 def instructions_example() -> str:
     """One prompt, and some answers to it."""
-    lines = ["| loss | greedy | drawn |", "|---|---|---|"]
+    rows = []
     groups = by_run(read(RESULT)["runs"])
     for name, records in groups.items():
         example = records[0]["figures"]["example"]
-        cells = [name, *(_cell(text) for text in (example["greedy"], *example["drawn"][:2]))]
-        lines.append(f"| {cells[0]} | {cells[1]} | {cells[2]}<br>{cells[3]} |")
+        greedy, *drawn = (" ".join(text.split()) for text in (example["greedy"], *example["drawn"][:2]))
+        rows.append([name, greedy, "<br>".join(drawn)])
     prompt = next(iter(groups.values()))[0]["figures"]["example"]["prompt"]
-    return "\n".join([f"`{prompt.splitlines()[0]}`", "", *lines])
+    return f"`{prompt.splitlines()[0]}`\n\n{markdown.table(['loss', 'greedy', 'drawn'], rows)}"
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _lines(runs: Sequence[Record]) -> list[str]:
-    lines = [
-        f"| loss | seeds | {' | '.join(title for title, _ in COLUMNS.values())} |",
-        "|---" * (2 + len(COLUMNS)) + "|",
-    ]
+def _table(runs: Sequence[Record]) -> str:
+    rows = []
     for name, records in by_run(runs).items():
         cells = [
             over_seeds([record["figures"][column] for record in records], form)
             for column, (_, form) in COLUMNS.items()
         ]
-        lines.append(f"| {name} | {len(records)} | {' | '.join(cells)} |")
-    return lines
+        rows.append([name, str(len(records)), *cells])
+    return markdown.table(["loss", "seeds", *(title for title, _ in COLUMNS.values())], rows)
 
 
 def _verdicts(runs: Sequence[Record]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
@@ -122,13 +123,12 @@ def _training(settings: dict[str, Any]) -> str:
 def language_fit() -> str:
     """Fit to held-out text, by run and way to decode."""
     measures = (*MEASURES, Measure("accuracy", "accuracy", ".1%", "higher"))
-    heading = ["head", "attention", "drawn from", "perplexity", *(measure.label for measure in measures)]
-    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    columns = ["head", "attention", "drawn from", "perplexity", *(measure.label for measure in measures)]
+    rows = []
     for drawn in _drawn():
         perplexity = "-" if drawn.figures["perplexity"] is None else f"{drawn.figures['perplexity']:.1f}"
-        cells = [*drawn.cells, perplexity, *(measure.text(drawn.figures) for measure in measures)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([*drawn.cells, perplexity, *(measure.text(drawn.figures) for measure in measures)])
+    return markdown.table(columns, rows)
 
 
 @block
@@ -161,36 +161,36 @@ def language_trials() -> str:
     records = read(OF_TRIALS)["runs"]
     runs = by_run(records)
     heads = list(dict.fromkeys(record["settings"]["head"] for record in records))
-    cells = [f"{head}: {column}" for head in heads for column in ("accuracy", "eps-perplexity")]
-    lines = [_row("changed", *cells), "|---" * (len(cells) + 1) + "|"]
+    columns = ["changed", *(f"{head}: {column}" for head in heads for column in ("accuracy", "eps-perplexity"))]
+    rows = []
     for trial, (changed, _) in TRIALS.items():
-        cells, softmax = [], 0.0
+        row, softmax = [changed], 0.0
         for head in heads:
             dev = [record["figures"]["dev"] for record in runs.get(f"trial-{trial}-{head}", [])]
             perplexity = Mean([each["eps_perplexity"] for each in dev]) if dev else None
             softmax = perplexity if head == "softmax" else softmax
             behind = "" if head == "softmax" or not perplexity else f" ({perplexity / softmax - 1:+.0%})"
-            cells.append(over_seeds([100 * each["accuracy"] for each in dev], ".2f") if dev else "")
-            cells.append(f"{perplexity:.1f}{behind}" if perplexity else "")
-        lines.append(_row(changed, *cells))
-    return "\n".join([*lines, "", f"On dev rows, {seeds_text(records)}. {origin(records)}"])
+            row.append(over_seeds([100 * each["accuracy"] for each in dev], ".2f") if dev else "")
+            row.append(f"{perplexity:.1f}{behind}" if perplexity else "")
+        rows.append(row)
+    return f"{markdown.table(columns, rows)}\n\nOn dev rows, {seeds_text(records)}. {origin(records)}"
 
 
 @block
 def language_errors() -> str:
     """eps-perplexity with errors in the scores, and by how much it is higher than without."""
     errors = list(read(EMBEDDING)["runs"][0]["figures"]["with_errors"])
-    lines = [_row("run", "no error", *(f"deviation {error}" for error in errors)), "|---" * (len(errors) + 2) + "|"]
+    rows = []
     for name, runs in _embedding().items():
         each = [run["figures"] for run in runs]
         before = [figures["decodings"]["sampling"]["eps_perplexity"] for figures in each]
-        cells = [over_seeds(before, ".1f")]
+        row = [name, over_seeds(before, ".1f")]
         for error in errors:
             after = [figures["with_errors"][error] for figures in each]
             risen = fmean(new / old - 1 for new, old in zip(after, before))
-            cells.append(f"{over_seeds(after, '.1f')} ({risen:+.0%})")
-        lines.append(_row(name, *cells))
-    return "\n".join(lines)
+            row.append(f"{over_seeds(after, '.1f')} ({risen:+.0%})")
+        rows.append(row)
+    return markdown.table(["run", "no error", *(f"deviation {error}" for error in errors)], rows)
 
 
 @block
@@ -201,10 +201,10 @@ def language_counts() -> str:
     softmax = {run["settings"]["seed"]: _charged(run) for run in dense}
     bins = [f"{start:,} to {end - 1:,}" for start, end in pairwise(COUNTS)]
     shares = [each["tokens"] for each in dense[0]["figures"]["by_count"]]
-    lines = [_row("times in the training text", *bins, f"{COUNTS[-1]:,} or more", "all")]
-    lines.append("|---" * (len(COUNTS) + 2) + "|")
-    lines.append(_row("share of the tokens", *(f"{share:.1%}" for share in shares), "100%"))
-    lines.append(_row("softmax", *(over_seeds(each, ".3f") for each in zip(*softmax.values()))))
+    rows = [
+        ["share of the tokens", *(f"{share:.1%}" for share in shares), "100%"],
+        ["softmax", *(over_seeds(each, ".3f") for each in zip(*softmax.values()))],
+    ]
     for name, records in runs.items():
         beyond = [
             [own - other for own, other in zip(_charged(run), softmax[run["settings"]["seed"]])] for run in records
@@ -212,8 +212,8 @@ def language_counts() -> str:
         missed = [each["missed"] for each in mean_of([run["figures"]["by_count"] for run in records])]
         missed.append(sum(map(mul, missed, shares)))
         cells = [f"{over_seeds(nats, '.3f')} ({share:.1%})" for nats, share in zip(zip(*beyond), missed)]
-        lines.append(_row(f"{name}, beyond it", *cells))
-    return "\n".join(lines)
+        rows.append([f"{name}, beyond it", *cells])
+    return markdown.table(["times in the training text", *bins, f"{COUNTS[-1]:,} or more", "all"], rows)
 
 
 def _embedding() -> dict[str, list[Record]]:
@@ -230,15 +230,15 @@ def seeds_table(result: str) -> str:
     """Runs under softmax attention, and softmax cut to a nucleus: over seeds, and at a fitted temperature."""
     records = [run for run in _from_scratch(result) if run["settings"]["attention"] == "softmax"]
     seeds = by_run(records)
-    heading = ["run", "temperature", *(label for label, *_ in SEEDS), "fitted: temperature"]
-    heading += [label for label, *_ in FITTED]
-    lines = [_row(*heading), "|---" * len(heading) + "|"]
+    columns = ["run", "temperature", *(label for label, *_ in SEEDS), "fitted: temperature"]
+    columns += [label for label, *_ in FITTED]
+    rows = []
     for name, runs in seeds.items():
         maps, drawn = runs[0]["figures"]["maps"], [run["figures"]["decodings"] for run in runs]
         start = [name, f"{maps['head'].get('temperature', 1.0):.2f}" if maps else "1"]
-        lines.append(_row(*start, *_over_seeds([way["sampling"] for way in drawn], SEEDS), *_fitted(runs)))
+        rows.append([*start, *_over_seeds([way["sampling"] for way in drawn], SEEDS), *_fitted(runs)])
         if CUT in drawn[0]:
-            lines.append(_row(f"{name}, {CUT}", "1", *_over_seeds([way[CUT] for way in drawn], SEEDS), *_fitted([])))
+            rows.append([f"{name}, {CUT}", "1", *_over_seeds([way[CUT] for way in drawn], SEEDS), *_fitted([])])
     settings, count = records[0]["settings"], max(map(len, seeds.values()))
     multiple = settings.get("embedding_lr", 1.0)
     of_embedding = f", {multiple:g} times that for the embedding" if multiple != 1 else ""
@@ -247,13 +247,10 @@ def seeds_table(result: str) -> str:
     over = "One seed"
     if count > 1:
         over = f"Mean ± standard deviation over {count} seeds, one seed where no deviation stands"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{over}; accuracy and tokens missed in per cent; {settings['steps']} steps at the learning rate "
-            f"{settings['lr']:g}{of_embedding}. {origin(records)}",
-        ]
+    return (
+        f"{markdown.table(columns, rows)}\n\n"
+        f"{over}; accuracy and tokens missed in per cent; {settings['steps']} steps at the learning rate "
+        f"{settings['lr']:g}{of_embedding}. {origin(records)}"
     )
 
 
@@ -264,10 +261,6 @@ def _fitted(runs: Sequence[Record]) -> list[str]:
     return [over_seeds([each["temperature"] for each in fitted], ".2f"), *_over_seeds(fitted, FITTED)]
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _over_seeds(rows: Sequence[Figures], columns: Sequence[tuple[str, str, float, str]]) -> list[str]:
     return [over_seeds([row[key] * factor for row in rows], form) for _, key, factor, form in columns]
 
@@ -275,17 +268,17 @@ def _over_seeds(rows: Sequence[Figures], columns: Sequence[tuple[str, str, float
 @block
 def language_repetition() -> str:
     """Repetition in drawn text, beside human text."""
-    lines = ["| head | attention | drawn from | REP | wREP | distinct-1 | distinct-2 | distinct-3 |", "|---" * 8 + "|"]
+    columns = ["head", "attention", "drawn from", "REP", "wREP", "distinct-1", "distinct-2", "distinct-3"]
     human = _human()
 
-    def row(start: list[str], rep: float, wrep: float | None, distinct: dict[str, float]) -> str:
-        shares = [f"{distinct[n]:.3f}" for n in ("1", "2", "3")]
-        return f"| {' | '.join([*start, f'{rep:.1%}', '-' if wrep is None else f'{wrep:.1%}', *shares])} |"
+    def shares(distinct: dict[str, float]) -> list[str]:
+        return [f"{distinct[n]:.3f}" for n in ("1", "2", "3")]
 
-    lines.append(row(["human text", "", ""], human["rep"], None, human["distinct"]))
+    rows = [["human text", "", "", f"{human['rep']:.1%}", "-", *shares(human["distinct"])]]
     for drawn in _drawn():
-        lines.append(row(drawn.cells, drawn.figures["rep"], drawn.figures["wrep"], drawn.distinct))
-    return "\n".join(lines)
+        repeated = [f"{drawn.figures[key]:.1%}" for key in ("rep", "wrep")]
+        rows.append([*drawn.cells, *repeated, *shares(drawn.distinct)])
+    return markdown.table(columns, rows)
 
 
 @block
@@ -309,40 +302,34 @@ def language_best() -> str:
             lambda value: abs(value - different),
         ),
     ]
-    lines = ["| measure | softmax | sparse |", "|---|---|---|"]
+    rows = []
     for label, value_of, form, cost in criteria:
-        cells = []
+        row = [label]
         for dense in (True, False):
-            rows = {drawn.name: value_of(drawn) for drawn in _drawn() if drawn.dense == dense}
-            best = min(rows, key=lambda name: cost(rows[name]))
-            cells.append(f"{best}: {rows[best]:{form}}")
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            values = {drawn.name: value_of(drawn) for drawn in _drawn() if drawn.dense == dense}
+            best = min(values, key=lambda name: cost(values[name]))
+            row.append(f"{best}: {values[best]:{form}}")
+        rows.append(row)
+    return markdown.table(["measure", "softmax", "sparse"], rows)
 
 
 @block
 def language_conversion() -> str:
     """A trained softmax model made sparse: not trained further, with LoRA, and with all weights."""
     converted = by_run(run for run in read(RESULT)["runs"] if run["settings"]["conversion"])
-    lines = [
-        f"| | head | weights trained | {' | '.join(measure.label for measure in MEASURES)} |",
-        "|---" * (3 + len(MEASURES)) + "|",
-    ]
+    columns = ["", "head", "weights trained", *(measure.label for measure in MEASURES)]
+    rows = []
     for runs in converted.values():
         figures, settings = mean_of([run["figures"] for run in runs], Mean), runs[0]["settings"]
         dense = settings["head"] == "softmax"
         way = "softmax, trained on" if dense else CONVERSIONS[settings["conversion"]]
         trained = runs[0]["figures"]["trained"] / runs[0]["figures"]["parameters"]
-        cells = [way, settings["head"], f"{trained:.1%}"]
-        cells += [measure.text(figures["decodings"]["sampling"]) for measure in MEASURES]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{settings['conversion_steps']} steps after {settings['steps']} with softmax; LoRA of rank "
-            f"{settings['lora_rank']} in every linear layer of every block; sparse models with entmax15 attention.",
-        ]
+        cells = [measure.text(figures["decodings"]["sampling"]) for measure in MEASURES]
+        rows.append([way, settings["head"], f"{trained:.1%}", *cells])
+    return (
+        f"{markdown.table(columns, rows)}\n\n"
+        f"{settings['conversion_steps']} steps after {settings['steps']} with softmax; LoRA of rank "
+        f"{settings['lora_rank']} in every linear layer of every block; sparse models with entmax15 attention."
     )
 
 
@@ -358,8 +345,8 @@ def language_samples() -> str:
     shown = {"human text": softmax["human"]}
     shown |= {f"softmax, {name}": softmax[name] for name in ("sampling", "greedy", "top-k 10", "nucleus 0.9")}
     shown |= {name: written["sampling"] for name, written in figures.items() if name != "softmax"}
-    lines = [f"After {_quoted(softmax['beginnings'][0])}", "", "| | |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {name} | {_quoted(each['examples'][0])} |" for name, each in shown.items())])
+    rows = [[name, _quoted(written["examples"][0])] for name, written in shown.items()]
+    return f"After {_quoted(softmax['beginnings'][0])}\n\n{markdown.table(['', ''], rows)}"
 
 
 @block
@@ -419,4 +406,4 @@ def _human() -> Figures:
 
 
 def _quoted(text: str) -> str:
-    return f"“{text.strip().replace(chr(10), ' / ').replace('|', chr(92) + '|').replace('<', '&lt;')}”"
+    return f"“{text.strip().replace(chr(10), ' / ').replace('<', '&lt;')}”"

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
@@ -116,10 +117,7 @@ def length_keys() -> str:
     """Number of keys that the global layer attends to, and its learned settings, with the first seed."""
     runs = read(RESULT)["runs"]
     lengths = _lengths(runs)
-    lines = [
-        f"| task | attention | {' | '.join(f'keys at {length}' for length in lengths)} | learned factor |",
-        "|---" * (len(lengths) + 3) + "|",
-    ]
+    rows = []
     for run in runs:
         figures, settings = run["figures"], run["settings"]
         if settings["seed"] or settings["attention"] == "softmax":
@@ -129,8 +127,9 @@ def length_keys() -> str:
         learned = ", ".join(
             f"{name} {' '.join(f'{v:.2f}' for v in by_layer[-1])}" for name, by_layer in figures["learned"].items()
         )
-        lines.append(f"| {settings['task']} | {settings['attention']} | {' | '.join(cells)} | {learned or '-'} |")
-    return "\n".join(lines)
+        rows.append([settings["task"], settings["attention"], *cells, learned or "-"])
+    columns = ["task", "attention", *(f"keys at {length}" for length in lengths), "learned factor"]
+    return markdown.table(columns, rows)
 
 
 @block
@@ -171,10 +170,7 @@ def _table(measure: str, form: str, best: Callable[[Iterable[float]], float], re
     runs = read(result)["runs"]
     lengths = _lengths(runs)
     trained = {run["settings"]["task"]: run["settings"]["longest"] for run in runs}
-    lines = [
-        f"| task, trained up to | attention | {' | '.join(map(str, lengths))} |",
-        "|---" * (len(lengths) + 2) + "|",
-    ]
+    rows = []
     for task, by_attention in _means(measure, result).items():
         for attention, at in by_attention.items():
             cells = []
@@ -183,5 +179,5 @@ def _table(measure: str, form: str, best: Callable[[Iterable[float]], float], re
                 text = form.format(at[length]) if length in at else ""
                 first = len({form.format(rival) for rival in rivals}) > 1 and text == form.format(best(rivals))
                 cells.append(f"**{text}**" if first else text)
-            lines.append(f"| {task}, {trained[task]} | {attention} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            rows.append([f"{task}, {trained[task]}", attention, *cells])
+    return markdown.table(["task, trained up to", "attention", *map(str, lengths)], rows)

@@ -12,6 +12,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from hf_sparse import SparseConfig
 from hf_sparse.model.model_card import sparsity_section
 
+from . import markdown
 from .environment import short_commit
 from .records import Record
 
@@ -139,15 +140,11 @@ class Card:
         )
 
     def _table(self) -> str:
-        lines = [
-            f"| | {' | '.join(measure.label for measure in self.measures)} |",
-            "|---" * len(self.measures) + "|---|",
-        ]
+        rows = []
         for name, row in self.rows.items():
-            cells = [measure.text(row) for measure in self.measures]
-            marked = [f"**{cell}**" for cell in (name, *cells)] if name == self.own else [name, *cells]
-            lines.append(f"| {' | '.join(marked)} |")
-        return "\n".join(lines)
+            cells = [name, *(measure.text(row) for measure in self.measures)]
+            rows.append([f"**{cell}**" for cell in cells] if name == self.own else cells)
+        return markdown.table(["", *(measure.label for measure in self.measures)], rows)
 
     def _losses(self) -> str:
         if self.own == self.dense or self.dense not in self.rows:

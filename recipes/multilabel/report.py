@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
@@ -91,34 +92,32 @@ def percent(seeds: list[Figures]) -> str:
 def multilabel_synthetic() -> str:
     """Micro F1 of the four pairs at every point of the three settings of Laha et al. 2018, Section 5.1.1."""
     everything = read(f"{RESULTS}/documents.json")["runs"]
-    rows = {name: row for name, row in points(everything).items() if name.split("-")[0] in VARIED}
-    pairs = list(next(iter(rows.values())))
-    lines = [f"| setting | value | {' | '.join(pairs)} |", "|---" * (2 + len(pairs)) + "|"]
-    for name, row in rows.items():
+    found = {name: row for name, row in points(everything).items() if name.split("-")[0] in VARIED}
+    pairs = list(next(iter(found.values())))
+    rows = []
+    for name, row in found.items():
         varied, value = name.split("-")
         best = max(pairs, key=lambda pair: mean(row[pair], "micro_f1"))
         cells = [f"**{percent(row[pair])}**" if pair == best else percent(row[pair]) for pair in pairs]
-        lines.append(f"| {VARIED[varied]} | {value} | {' | '.join(cells)} |")
+        rows.append([VARIED[varied], value, *cells])
     records = [record for record in everything if record["settings"]["model"] == "linear"]
     settings, seeds = records[0]["settings"], {record["settings"]["seed"] for record in records}
-    told = (
+    return (
+        f"{markdown.table(['setting', 'value', *pairs], rows)}\n\n"
         f"Micro F1 in percent on held-out documents, mean and standard deviation of {len(seeds)} seeds; "
         f"{settings['rows']:,} documents, linear models, {settings['steps']} full-batch steps. {origin(records)}"
     )
-    return "\n".join([*lines, "", told])
 
 
 @block
 def multilabel_mulan() -> str:
     """Micro F1, divergence and support on Mulan data, and with a Transformers classifier."""
-    lines = ["| data | pair | micro F1, percent | Jensen-Shannon (nats) | labels of nonzero probability |"]
-    lines.append("|---" * 5 + "|")
-    rows = {name: points(read(f"{RESULTS}/{name}.json")["runs"])["data"] for name in MULAN}
-    rows["documents, BERT-like"] = points(read(f"{RESULTS}/documents.json")["runs"])["classifier"]
-    for name, row in rows.items():
-        for pair, seeds in row.items():
-            lines.append(
-                f"| {name} | {pair} | {percent(seeds)} | {mean(seeds, 'jensen_shannon'):.3f} | "
-                f"{mean(seeds, 'support_size'):.2f} |"
-            )
-    return "\n".join(lines)
+    columns = ["data", "pair", "micro F1, percent", "Jensen-Shannon (nats)", "labels of nonzero probability"]
+    found = {name: points(read(f"{RESULTS}/{name}.json")["runs"])["data"] for name in MULAN}
+    found["documents, BERT-like"] = points(read(f"{RESULTS}/documents.json")["runs"])["classifier"]
+    rows = [
+        [name, pair, percent(seeds), f"{mean(seeds, 'jensen_shannon'):.3f}", f"{mean(seeds, 'support_size'):.2f}"]
+        for name, row in found.items()
+        for pair, seeds in row.items()
+    ]
+    return markdown.table(columns, rows)

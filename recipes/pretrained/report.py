@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card
 from ..lib.environment import origin
@@ -31,13 +32,12 @@ def report(results: dict[str, Any], out: Path) -> None:
 
 def table(records: Sequence[Record]) -> str:
     """What to make sparse, how, and at what cost, in Markdown."""
-    lines = ["| model | on | sparse | how | zeros | dense | swapped | calibrated |", "|---" * 8 + "|"]
+    rows = []
     for record in records:
         settings, part = record["settings"], part_of(record)
         if part.cells is not None:
-            cells = [_name(settings), part.text, *part.cells(settings, record["figures"])]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            rows.append([_name(settings), part.text, *part.cells(settings, record["figures"])])
+    return markdown.table(["model", "on", "sparse", "how", "zeros", "dense", "swapped", "calibrated"], rows)
 
 
 def _name(settings: dict[str, Any]) -> str:
@@ -90,15 +90,14 @@ def pretrained_first() -> str:
     calibrated = f"{figures['calibrated']:.3f} ({figures['increase']:+.1%})"
     trained = f"{found['trained']:.3f} ({found['increase']:+.1%})"
     how = f"`calibrate` to {settings['edges']:.0%}, and {settings['steps']} steps of training these settings alone"
-    return "\n".join(
+    return markdown.table(
+        ["attention of SmolLM2-135M-Instruct", "loss on running text", "attention weights that are zero"],
         [
-            "| attention of SmolLM2-135M-Instruct | loss on running text | attention weights that are zero |",
-            "|---|---|---|",
-            f"| softmax | {figures['dense']:.3f} | 0% |",
-            f"| entmax15 in its place, nothing else | {figures['swapped']:.3f} | not counted |",
-            f"| after `calibrate` | {calibrated} | {1 - figures['edges']:.0%} |",
-            f"| after {how} | {trained} | {1 - found['edges']:.0%} |",
-        ]
+            ["softmax", f"{figures['dense']:.3f}", "0%"],
+            ["entmax15 in its place, nothing else", f"{figures['swapped']:.3f}", "not counted"],
+            ["after `calibrate`", calibrated, f"{1 - figures['edges']:.0%}"],
+            [f"after {how}", trained, f"{1 - found['edges']:.0%}"],
+        ],
     )
 
 
@@ -106,22 +105,16 @@ def pretrained_first() -> str:
 def pretrained_head() -> str:
     """The head at equal mean numbers of classes beside top-p."""
     figures = _figures("smollm2-head")
-    lines = [
-        "| classes | alpha | temperature | entmax | top-p | cut at a probability |",
-        "|---" * 6 + "|",
-    ]
+    rows = []
     for found in figures["sizes"].values():
         ways = (found, found["nucleus"], found["cut"])
-        cells = " | ".join(f"{way['loss']:.3f}, {way['impossible']:.1%} impossible" for way in ways)
-        lines.append(f"| {found['support']:,.0f} | {found['alpha']:g} | {found['temperature']:.3g} | {cells} |")
-    few = figures["few"]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Dense loss {figures['dense']:.3f}; {figures['tokens']:,} tokens. The best cut with {few['classes']:g} "
-            f"classes costs {few['loss'] / figures['dense'] - 1:+.1%}.",
-        ]
+        cells = [f"{way['loss']:.3f}, {way['impossible']:.1%} impossible" for way in ways]
+        rows.append([f"{found['support']:,.0f}", f"{found['alpha']:g}", f"{found['temperature']:.3g}", *cells])
+    few, columns = figures["few"], ["classes", "alpha", "temperature", "entmax", "top-p", "cut at a probability"]
+    return (
+        f"{markdown.table(columns, rows)}\n\n"
+        f"Dense loss {figures['dense']:.3f}; {figures['tokens']:,} tokens. The best cut with {few['classes']:g} "
+        f"classes costs {few['loss'] / figures['dense'] - 1:+.1%}."
     )
 
 
@@ -129,17 +122,17 @@ def pretrained_head() -> str:
 def pretrained_coverage() -> str:
     """Coverage and sizes of the head's supports beside APS, RAPS and LAC."""
     figures = _figures("smollm2-coverage")
-    lines = ["| asked | entmax: found, classes | APS | RAPS | LAC |", "|---" * 5 + "|"]
+    rows = []
     for asked, sets in figures["coverage"].items():
         cells = [
             f"{sets[name]['coverage']:.1%}, {sets[name]['size']:,.0f}" for name in ("entmax", "aps", "raps", "lac")
         ]
-        lines.append(f"| {float(asked):.0%} | {' | '.join(cells)} |")
-    across = (
+        rows.append([f"{float(asked):.0%}", *cells])
+    return (
+        f"{markdown.table(['asked', 'entmax: found, classes', 'APS', 'RAPS', 'LAC'], rows)}\n\n"
         f"Calibrated on the first half of the text for {figures['asked']:.0%}, the supports hold "
         f"{figures['found']:.1%} of the tokens of the second half with {figures['support']:,.0f} classes."
     )
-    return "\n".join([*lines, "", across])
 
 
 @block
@@ -147,61 +140,59 @@ def pretrained_proofs() -> str:
     """Transcripts that are proved to be the likeliest."""
     figures = _figures("whisper-head")
     ways = list(figures["coverage"]["proofs"])
-    heads = "| calibrated for | tokens possible | classes |"
-    lines = [heads + "".join(f" {way} |" for way in ways), "|---" * (3 + len(ways)) + "|"]
+    rows = []
     for goal in ("coverage", "classes"):
         found = figures[goal]
         proofs = [f"{found['proofs'][way]['proved']:.0%}, {found['proofs'][way]['cpu_seconds']:.1f} s" for way in ways]
-        cells = [goal, f"{found['found']:.1%}", f"{found['support']:,.0f}", *proofs]
-        lines.append(f"| {' | '.join(cells)} |")
-    note = (
+        rows.append([goal, f"{found['found']:.1%}", f"{found['support']:,.0f}", *proofs])
+    return (
+        f"{markdown.table(['calibrated for', 'tokens possible', 'classes', *ways], rows)}\n\n"
         f"{figures['proof_utterances']} utterances; share proved, and CPU seconds for one, greedy's with its search."
     )
-    return "\n".join([*lines, "", note])
 
 
 @block
 def pretrained_cache() -> str:
     """What steps of decoding over a long cache read, and how long they take."""
-    lines = [
-        "| tokens in the cache | dtype | read | as it is | proved | time | probabilities differ by | other tokens |",
-        "|---" * 8 + "|",
-    ]
+    columns = [
+        "tokens in the cache", "dtype", "read", "as it is", "proved", "time",
+        "probabilities differ by", "other tokens",
+    ]  # fmt: skip
+    rows = []
     for record in read(RESULT)["runs"]:
         for context, found in record["figures"].get("contexts", {}).items():
             spent = found["milliseconds"]
             ways = " / ".join(f"{spent[way] / spent['dense']:.2f}" for way in ("screened", "sparse"))
-            shares = f"{found['share']:.1%} | {found['exact_share']:.1%} | {found['proved']:.0%}"
-            cells = f"{int(context):,} | {record['settings']['dtype']} | {shares}"
-            lines.append(f"| {cells} | {ways} | {found['furthest']:.1e} | {found['differing']} of {found['tokens']} |")
-    note = (
+            shares = [f"{found['share']:.1%}", f"{found['exact_share']:.1%}", f"{found['proved']:.0%}"]
+            apart = [f"{found['furthest']:.1e}", f"{found['differing']} of {found['tokens']}"]
+            rows.append([f"{int(context):,}", record["settings"]["dtype"], *shares, ways, *apart])
+    return (
+        f"{markdown.table(columns, rows)}\n\n"
         "*Read*: bytes of keys and values as a share of all of them in half precision; *as it is*: what was not "
         "in 8 bits. *Time*: CPU time a token beside the dense model's, screened / all keys read. *Differ*, *other "
         "tokens*: beside the same model with all keys read, at most, and of the likeliest tokens. In bfloat16 that "
         "one rounds its scores, which the screened steps do not."
     )
-    return "\n".join([*lines, "", note])
 
 
 @block
 def pretrained_screened_head() -> str:
     """Steps of a head that is screened beside the whole product."""
     figures = _figures("smollm2-head-screened")
-    lines = [
-        "| head | steps | other tokens | probabilities differ by | classes | time of the product |",
-        "|---" * 6 + "|",
-    ]
+    rows = []
     for name, found in figures["maps"].items():
-        cells = (name, f"{figures['steps']:,}", found["differing"], f"{found['furthest']:.1e}")
-        lines.append(f"| {' | '.join(map(str, cells))} | {found['support']:,.0f} | {found['time']:.2f} |")
-    return "\n".join(lines)
+        apart = [str(found["differing"]), f"{found['furthest']:.1e}"]
+        rows.append([name, f"{figures['steps']:,}", *apart, f"{found['support']:,.0f}", f"{found['time']:.2f}"])
+    columns = ["head", "steps", "other tokens", "probabilities differ by", "classes", "time of the product"]
+    return markdown.table(columns, rows)
 
 
 @block
 def pretrained_targets() -> str:
     """What was aimed at, and whether it was met."""
-    lines = ["| aim | found | |", "|---|---|---|"]
-    for part, records in by_part(read(RESULT)["runs"]):
-        for aim, found, met in part.verdicts(records):
-            lines.append(f"| {aim} | {found} | {'met' if met else 'missed'} |")
-    return "\n".join(lines)
+    rows = [
+        [aim, found, "met" if met else "missed"]
+        for part, records in by_part(read(RESULT)["runs"])
+        for aim, found, met in part.verdicts(records)
+    ]
+    return markdown.table(["aim", "found", ""], rows)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from hf_sparse.generation.labels import percent
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.environment import origin
 from ..lib.records import Record
@@ -34,7 +35,7 @@ COST, SHARE = 0.01, 0.01  # of eps-perplexity and bytes: the aim
 
 def report(results: dict[str, Any], out: Path) -> None:
     """Print the table and the verdict, and draw what the bytes bought."""
-    print("\n".join([*_lines(results["runs"]), "", *_verdicts(results["runs"])]))
+    print("\n".join([_table(results["runs"]), "", *_verdicts(results["runs"])]))
     draw(results["runs"], out / "support_distillation.png")
 
 
@@ -76,7 +77,7 @@ def draw(runs: Sequence[Record], path: Path) -> None:
 @block
 def support_distillation() -> str:
     """The students, what they learned from, and the bytes of it."""
-    return "\n".join(_lines(read(RESULT)["runs"]))
+    return _table(read(RESULT)["runs"])
 
 
 @block
@@ -95,30 +96,29 @@ def support_distillation_origin() -> str:
 def support_distillation_smollm2() -> str:
     """The same for a pretrained teacher, and its verdicts."""
     runs = read(SMOLLM2)["runs"]
-    return "\n".join([*_lines(runs), "", *_verdicts(runs), "", origin(runs)])
+    return "\n".join([_table(runs), "", *_verdicts(runs), "", origin(runs)])
 
 
 def _mean(records: Sequence[Record], name: str) -> float:
     return fmean(record["figures"][name] for record in records)
 
 
-def _lines(runs: Sequence[Record]) -> list[str]:
-    lines = [
-        "| learned from | head | seeds | eps-perplexity | against full | accuracy | right token impossible | "
-        "bytes a token | teacher in memory |",
-        "|---" * 9 + "|",
-    ]
+def _table(runs: Sequence[Record]) -> str:
+    columns = [
+        "learned from", "head", "seeds", "eps-perplexity", "against full", "accuracy", "right token impossible",
+        "bytes a token", "teacher in memory",
+    ]  # fmt: skip
+    rows = []
     groups = by_run(runs)
     for records in groups.values():
         settings = records[0]["settings"]
         store, head = settings["store"], settings["head"] if settings["store"] else "softmax"
-        loss = _mean(records, "eps_loss")
-        lines.append(
-            f"| {_title(settings)} | {head} | {len(records)} | {math.exp(loss):.1f} | "
-            f"{_against(records, groups)} | {_mean(records, 'accuracy'):.1%} | {_mean(records, 'missed'):.1%} | "
-            f"{_stored(records, groups)} | {'yes' if store == 'full' else '-' if store in ('', 'labels') else 'no'} |"
-        )
-    return lines
+        perplexity = [f"{math.exp(_mean(records, 'eps_loss')):.1f}", _against(records, groups)]
+        tokens = [f"{_mean(records, key):.1%}" for key in ("accuracy", "missed")]
+        in_memory = "yes" if store == "full" else "-" if store in ("", "labels") else "no"
+        student = [_title(settings), head, str(len(records))]
+        rows.append([*student, *perplexity, *tokens, _stored(records, groups), in_memory])
+    return markdown.table(columns, rows)
 
 
 def _title(settings: dict[str, Any]) -> str:

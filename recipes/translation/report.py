@@ -11,6 +11,7 @@ import torch
 
 import hf_sparse
 
+from ..lib import markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import origin
@@ -151,9 +152,9 @@ def systems(path: str) -> dict[str, list[Record]]:
     return by_run(record for record in read(path)["runs"] if is_system(record))
 
 
-def table(records: dict[str, list[Record]]) -> list[str]:
-    """Lines of a table of the documentation, one line per system: means over its seeds, with their spread."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+def table(records: dict[str, list[Record]]) -> str:
+    """A table of the documentation, one line per system: means over its seeds, with their spread."""
+    rows = []
     for seeds in records.values():
         row = seeds[0]["figures"]
         fertility = row["fertility"] if isinstance(row["fertility"], str | None) else f"{row['fertility']:g}"
@@ -172,8 +173,8 @@ def table(records: dict[str, list[Record]]) -> list[str]:
             )
         ]
         share = f"{fmean(record['figures']['attended_share'] for record in seeds):.0%}"
-        lines.append(f"| {' | '.join([attention, fertility or '', search, *figures, share])} |")
-    return lines
+        rows.append([attention, fertility or "", search, *figures, share])
+    return markdown.table(COLUMNS, rows)
 
 
 def _search(penalties: Sequence[dict[str, float] | None]) -> str:
@@ -200,26 +201,20 @@ def translation() -> str:
     settings, versions, figures = (first[key] for key in ("settings", "versions", "figures"))
     rows = figures["rows"]
     example = next(record["figures"] for record in result["runs"] if record["run"] == "example")
-    lines = [
-        *table(records),
-        "",
+    sentences = {"source": example["source"], "reference": example["reference"], **example["translations"]}
+    parts = [
+        table(records),
         f"{rows['train']:,} pairs, {rows['vocabulary']:,} subwords, {figures['parameters']:,} "
         f"parameters; {settings['base_steps']:,} steps with softmax that all systems share, then {settings['steps']} "
         f"of each system's own, of {settings['batch_size']} pairs; {rows['test']:,} test sentences, "
         f"{settings['beams']} beams; {_seeds(records)}. BLEU and chrF by sacrebleu {versions['sacrebleu']}; REP "
         "and DROP on lower-cased words; the weights of the penalty are those of highest BLEU on "
         f"{rows['dev']} development sentences. {origin(result['runs'])}",
-        "",
         "The test sentence with translations short enough to draw in which softmax repeats most beyond constrained "
         "sparsemax:",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| source | {example['source']} |",
-        f"| reference | {example['reference']} |",
-        *(f"| {name} | {text} |" for name, text in example["translations"].items()),
+        markdown.table(["", ""], sentences.items()),
     ]
-    return "\n".join(lines)
+    return "\n\n".join(parts)
 
 
 def _by_themselves(path: str) -> str:
@@ -234,15 +229,13 @@ def _by_themselves(path: str) -> str:
         for key, form in (("final_loss", ".2f"), ("training_cpu_seconds", ".0f"))
     )
     products = ", products in bfloat16" if settings.get("bf16") else ""
-    lines = [
-        *table(records),
-        "",
+    return (
+        f"{table(records)}\n\n"
         f"Each from the same untrained weights, {settings['steps']:,} steps of {settings['batch_size']} pairs"
         f"{products}, sparsemax and csparsemax at temperature {settings['temperature']:g}; {rows['test']:,} test "
         f"sentences, {settings['beams']} beams; {_seeds(records)}; all else as above. Training loss over the last "
-        f"steps: {losses}. CPU seconds of training: {seconds}. {origin(read(path)['runs'])}",
-    ]
-    return "\n".join(lines)
+        f"steps: {losses}. CPU seconds of training: {seconds}. {origin(read(path)['runs'])}"
+    )
 
 
 @block

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..lib import environment
+from ..lib import environment, markdown
 from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import hardware_of, short_commit, versions_of
@@ -147,9 +147,9 @@ def comparison(
     """Selected runs as a table of the documentation, with the speed relative to softmax of the same direction."""
     runs = by_run(selected(*patterns, result=result))
     several = any(len(records) > 1 for records in runs.values())
-    heading = ["run", "output", "attention", *(["seeds"] if several else [])]
-    heading += [*(measure.label for measure in measures), *(["training speed"] if speed else [])]
-    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
+    columns = ["run", "output", "attention", *(["seeds"] if several else [])]
+    columns += [*(measure.label for measure in measures), *(["training speed"] if speed else [])]
+    rows = []
     for name, records in runs.items():
         figures, settings = [record["figures"] for record in records], records[0]["settings"]
         cells = [name, map_text(settings["head"]), map_text(settings["attention"])]
@@ -159,8 +159,8 @@ def comparison(
             softmax = selected("en-de-softmax" if settings["reverse"] else "softmax", result=result)
             known = [mean_of(each)["tokens_per_cpu_second"] for each in (figures, [r["figures"] for r in softmax])]
             cells += ["-" if None in known else f"{known[0] / known[1]:.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown.table(columns, rows)
 
 
 def origin(result: str = RESULT) -> str:
@@ -225,55 +225,55 @@ def sweep_first() -> str:
 def sweep_half() -> str:
     """Runs of half of the steps, beside softmax with half and with all of them."""
     measures = [measure for measure in (*MEASURES, *LONGER) if measure.key in HALF_MEASURES]
-    lines = [f"| run | head | steps | seeds | {' | '.join(measure.label for measure in measures)} |"]
-    lines.append("|---" * (4 + len(measures)) + "|")
+    rows = []
     for records in (selected("softmax", result=CONVERGED), *by_run(selected("*", result=HALF)).values()):
         figures, settings = [record["figures"] for record in records], records[0]["settings"]
         head = with_temperature((figures[0]["config"] or {}).get("head"))
-        cells = [records[0]["run"], head, f"{settings['steps']:,}", str(len(records))]
-        cells += [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", environment.origin(selected("*", result=HALF))])
+        cells = [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
+        rows.append([records[0]["run"], head, f"{settings['steps']:,}", str(len(records)), *cells])
+    columns = ["run", "head", "steps", "seeds", *(measure.label for measure in measures)]
+    return f"{markdown.table(columns, rows)}\n\n{environment.origin(selected('*', result=HALF))}"
 
 
 @block
 def sweep_beams() -> str:
     """What the number of beams does to the likeliest translation found by each of the longer runs."""
     records = selected("*", result=BEAMS)
-    lines = ["| run | beams | seeds | BLEU | length | empty string found |", "|---|---|---|---|---|---|"]
+    rows = []
     for name, of_run in by_run(records).items():
         for beams in sorted({record["settings"]["beams"] for record in of_run}):
             seeds = [record["figures"] for record in of_run if record["settings"]["beams"] == beams]
             forms = {"bleu": ".2f", "length": ".3f", "empty_found": ".1%"}
             cells = [over_seeds([each[key] for each in seeds], form) for key, form in forms.items()]
-            lines.append(f"| {name} | {beams} | {len(seeds)} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", environment.origin(records)])
+            rows.append([name, str(beams), str(len(seeds)), *cells])
+    columns = ["run", "beams", "seeds", "BLEU", "length", "empty string found"]
+    return f"{markdown.table(columns, rows)}\n\n{environment.origin(records)}"
 
 
 @block
 def sweep_learned() -> str:
     """Alphas that the heads of attention learned, by kind of attention and layer."""
-    lines = ["| seed | attention | layer | alphas of its heads |", "|---|---|---|---|"]
-    for record in selected("attention-learned", result=CONVERGED):
-        for kind, layers in record["figures"]["alphas"].items():
-            for layer, heads in enumerate(layers, 1):
-                shown = ", ".join(f"{alpha:.2f}" for alpha in heads)
-                lines.append(f"| {record['settings']['seed']} | {kind} | {layer} | {shown} |")
-    return "\n".join(lines)
+    rows = [
+        [str(record["settings"]["seed"]), kind, str(layer), ", ".join(f"{alpha:.2f}" for alpha in heads)]
+        for record in selected("attention-learned", result=CONVERGED)
+        for kind, layers in record["figures"]["alphas"].items()
+        for layer, heads in enumerate(layers, 1)
+    ]
+    return markdown.table(["seed", "attention", "layer", "alphas of its heads"], rows)
 
 
 @block
 def sweep_dropout() -> str:
     """The dropout of the longer runs, chosen on development rows."""
-    lines = ["| run | dropout | right next tokens, development rows | BLEU, test rows |", "|---|---|---|---|"]
+    rows = []
     records = [record for path in (CONVERGED, DROPOUT) for record in selected("*", result=path)]
     names = {record["run"] for record in selected("*", result=DROPOUT)}
     for record in records:
         settings, figures = record["settings"], record["figures"]
         if record["run"] in names and settings["seed"] == 0:
             accuracy = figures["curve"][-1]["accuracy"]
-            lines.append(f"| {record['run']} | {settings['dropout']:g} | {accuracy:.1%} | {figures['bleu']:.2f} |")
-    return "\n".join(lines)
+            rows.append([record["run"], f"{settings['dropout']:g}", f"{accuracy:.1%}", f"{figures['bleu']:.2f}"])
+    return markdown.table(["run", "dropout", "right next tokens, development rows", "BLEU, test rows"], rows)
 
 
 @block
@@ -305,19 +305,15 @@ def _on_dev_rows(
 ) -> str:
     """A table of runs that were judged on development rows: what they are, and some measures of them."""
     shown = [measure for measure in MEASURES if measure.key in keys]
-    columns = [*heading, *(measure.label for measure in shown)]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    rows = []
     for of_run in by_run(records).values():
         figures = mean_of([{key: record["figures"][key] for key in keys} for record in of_run], Mean)
-        lines.append(f"| {' | '.join([*described(of_run[0]), *(measure.text(figures) for measure in shown)])} |")
+        rows.append([*described(of_run[0]), *(measure.text(figures) for measure in shown)])
     settings, sizes = records[0]["settings"], records[0]["figures"]["rows"]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{DATA[settings['data']]}: {settings['steps']:,} steps of {settings['batch_size']} pairs, "
-            f"{seeds_text(records)}; {sizes['test']:,} dev sentences, greedy search. {environment.origin(records)}",
-        ]
+    return (
+        f"{markdown.table([*heading, *(measure.label for measure in shown)], rows)}\n\n"
+        f"{DATA[settings['data']]}: {settings['steps']:,} steps of {settings['batch_size']} pairs, "
+        f"{seeds_text(records)}; {sizes['test']:,} dev sentences, greedy search. {environment.origin(records)}"
     )
 
 
@@ -340,33 +336,25 @@ def sweep_relu_longer() -> str:
 
 
 def _relu_table(selection: Sequence[Record]) -> str:
-    lines = [
-        "| run | tau | right next tokens at a quarter | at a half | at the end | BLEU | sum of the weights |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    columns = ["run", "tau", "right next tokens at a quarter", "at a half", "at the end", "BLEU", "sum of the weights"]
+    rows = []
     for name, records in by_run(selection).items():
         seeds = [record["figures"] for record in records]
         figures, bleu = mean_of(seeds), over_seeds([each["bleu"] for each in seeds], ".2f")
         sums, accuracies = figures["head_sum"], [f"{point['accuracy']:.1%}" for point in figures["curve"][1:]]
-        lines.append(
-            f"| {name} | {figures['config']['head']['tau']:.3g} | {' | '.join(accuracies)} | {bleu} | "
-            f"{sums['mean']:.2f} ± {sums['std']:.2f} |"
-        )
-    return "\n".join(lines)
+        tau = f"{figures['config']['head']['tau']:.3g}"
+        rows.append([name, tau, *accuracies, bleu, f"{sums['mean']:.2f} ± {sums['std']:.2f}"])
+    return markdown.table(columns, rows)
 
 
 @block
 def sweep_training() -> str:
     """Threshold of 1.5-entmax and norm of the logits, before and after training; means over seeds."""
-    lines = [
-        "| run | threshold, untrained | at the end | norm of the logits, untrained | at the end |",
-        "|---|---|---|---|---|",
-    ]
+    columns = ["run", "threshold, untrained", "at the end", "norm of the logits, untrained", "at the end"]
+    rows = []
     names = ("softmax", "entmax15", "sparsemax", "output-entmax15", "output-sparsemax", "output-alpha_relu")
     for name, records in by_run(selected(*names)).items():
         first, *_, last = mean_of([record["figures"]["curve"] for record in records])
-        lines.append(
-            f"| {name} | {first['threshold']:.2f} | {last['threshold']:.2f} | {first['logit_norm']:.0f} | "
-            f"{last['logit_norm']:.0f} |"
-        )
-    return "\n".join(lines)
+        thresholds, norms = ([point[key] for point in (first, last)] for key in ("threshold", "logit_norm"))
+        rows.append([name, *(f"{each:.2f}" for each in thresholds), *(f"{each:.0f}" for each in norms)])
+    return markdown.table(columns, rows)

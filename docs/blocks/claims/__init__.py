@@ -14,6 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from recipes.lib import markdown
 from recipes.lib.blocks import BLOCKS, ROOT
 
 from ._outcome import NotRun, Outcome
@@ -46,15 +47,15 @@ class Claim:
         module, _, name = self.here.partition(".")
         return getattr(import_module(f".{module}", __name__), name)
 
-    def row(self) -> str:
-        """The claim as a row of the table."""
+    def row(self) -> list[str]:
+        """The claim as a row of the table, in cells."""
         figures, holds, remark = "", None, self.remark
         if self.here:
             try:
                 figures, holds = self.measure()(**self.given)
             except NotRun as error:
                 remark = f"no run `{error}` so far"
-        return f"| {self.claim} | {self.place} | {self.there} | {figures} | {VERDICTS[holds]} | {remark} |"
+        return [self.claim, self.place, self.there, figures, VERDICTS[holds], remark]
 
 
 def papers() -> dict[str, list[Claim]]:
@@ -65,8 +66,7 @@ def papers() -> dict[str, list[Claim]]:
 
 def table(claims: list[Claim]) -> str:
     """The claims of one paper."""
-    heading = "| claim | place | there | here | | remark |\n|---|---|---|---|---|---|"
-    return "\n".join([heading, *(claim.row() for claim in claims)])
+    return markdown.table(["claim", "place", "there", "here", "", "remark"], [claim.row() for claim in claims])
 
 
 for paper, claims in papers().items():
