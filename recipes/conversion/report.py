@@ -153,16 +153,16 @@ def conversion() -> str:
 
 
 def _losses(runs: dict[str, Runs]) -> str:
-    lines = ["| model | way | steps | attention | head | both |", "|---|---|---|---|---|---|"]
+    rows = []
     for model, of_model in runs.items():
         dense, base = (of_model["none", way] for way in ("dense", "continue"))
-        lines.append(f"| {model} | dense | {dense['step']} | {dense['loss']:.3f} | | |")
-        lines.append(f"| {model} | dense, trained on | {base['step']} | **{base['loss']:.3f}** | | |")
+        rows.append([model, "dense", str(dense["step"]), f"{dense['loss']:.3f}", "", ""])
+        rows.append([model, "dense, trained on", str(base["step"]), f"**{base['loss']:.3f}**", "", ""])
         for way in CONVERSIONS:
             found = [of_model[place, way] for place in PARTS]
             cells = [f"{figures['loss']:.3f} ({excess(figures, of_model):+.1%})" for figures in found]
-            lines.append(f"| {model} | {way} | {found[0]['step']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            rows.append([model, way, str(found[0]["step"]), *cells])
+    return markdown.table(["model", "way", "steps", "attention", "head", "both"], rows)
 
 
 def _supports(runs: dict[str, Runs]) -> str:
