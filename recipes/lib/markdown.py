@@ -24,18 +24,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     | softmax | 0% |
     | entmax15 | 97% |
     """
-    # An empty heading is one space, an empty cell two: as the committed pages have them.
-    heading = "".join(f" {_escaped(column)} |" if column else " |" for column in columns)
-    lines = [f"|{heading}", "|---" * len(columns) + "|"]
+    lines = [_row(columns), "|---" * len(columns) + "|"]
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(
                 f"a row must have a cell for each of the {len(columns)} columns {list(columns)}, "
                 f"was {list(row)}, which has {len(row)}"
             )
-        lines.append(f"| {' | '.join(map(_escaped, row))} |")
+        lines.append(_row(row))
     return "\n".join(lines)
 
 
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+def _row(cells: Sequence[str]) -> str:
+    escaped = (cell.replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"

@@ -21,7 +21,7 @@ def test_a_table_without_rows_is_its_heading_and_a_rule():
 
 def test_headings_and_cells_may_be_empty():
     assert markdown.table(["", "a", "", ""], [["", "1", "", ""]]).splitlines() == [
-        "| | a | | |",
+        "|  | a |  |  |",
         "|---|---|---|---|",
         "|  | 1 |  |  |",
     ]
