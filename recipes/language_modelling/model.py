@@ -33,6 +33,8 @@ HEADS: dict[str, Any] = {
     "sparsemax": "sparsemax",
     "entmax15": "entmax15",
     "entmax13": {"name": "entmax", "alpha": 1.3},
+    "entmax12": {"name": "entmax", "alpha": 1.2},
+    "entmax11": {"name": "entmax", "alpha": 1.1},
     "alpha_relu": "alpha_relu",
 }
 # Heads with an alpha and a temperature to choose.
