@@ -303,15 +303,16 @@ def sweep_temperatures() -> str:
 def _on_dev_rows(
     records: Sequence[Record], heading: Sequence[str], described: Callable[[Record], list[str]], keys: Sequence[str]
 ) -> str:
-    """A table of runs that were judged on development rows: what they are, and some measures of them."""
+    """A table of runs that were judged on development rows: what they are, their seeds, and some measures of them."""
     shown = [measure for measure in MEASURES if measure.key in keys]
     rows = []
     for of_run in by_run(records).values():
         figures = mean_of([{key: record["figures"][key] for key in keys} for record in of_run], Mean)
-        rows.append([*described(of_run[0]), *(measure.text(figures) for measure in shown)])
+        rows.append([*described(of_run[0]), str(len(of_run)), *(measure.text(figures) for measure in shown)])
     settings, sizes = records[0]["settings"], records[0]["figures"]["rows"]
+    columns = [*heading, "seeds", *(measure.label for measure in shown)]
     return (
-        f"{markdown.table([*heading, *(measure.label for measure in shown)], rows)}\n\n"
+        f"{markdown.table(columns, rows)}\n\n"
         f"{DATA[settings['data']]}: {settings['steps']:,} steps of {settings['batch_size']} pairs, "
         f"{seeds_text(records)}; {sizes['test']:,} dev sentences, greedy search. {environment.origin(records)}"
     )
