@@ -150,6 +150,7 @@ class SparseTrainer(BucketedTrainer):
         """
         args: SparseTrainingArguments = self.args
         self._check_model(model, args)
+        self._has_advised = False  # on the temperature of its head
         # Trainer itself goes by the name of the class.
         shifts = self._loss_shifts_labels = shifts_labels(model)
         self._distillation: Distillation | None = None
@@ -291,11 +292,12 @@ class SparseTrainer(BucketedTrainer):
         self._sparsity.add("head_support", total, rows)
         self._sparsity.add("head_zero_rate", rows * vocab_size - total, rows * vocab_size)
         self._sparsity.add("head_missed_rate", missed, rows)
-        if self.state.global_step == 0 and self.model.training:
+        if self.state.global_step == 0 and self.model.training and not self._has_advised:
             map_config = cast(MapConfig, sparse_config(self.model).head)
             advice = cold_start(map_config, missed / max(rows, 1), vocab_size)
-            if advice is not None:
+            if advice is not None and self.is_world_process_zero():
                 logger.warning("at the first step %s", advice)
+                self._has_advised = True  # the first step may have several batches
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """``Trainer``'s own, which may call ``generate``, on data with supports too."""

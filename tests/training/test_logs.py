@@ -115,6 +115,12 @@ def test_the_first_step_warns_where_most_targets_are_missed(tmp_path, caplog):
     assert f'"temperature": "auto" ({23**0.25:.3g} here, it has 0.05)' in warned[0]
 
 
+def test_the_first_step_warns_once_of_several_batches(tmp_path, caplog):
+    batches = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    warned, _ = first_warnings(caplog, tmp_path, {"name": "entmax15", "temperature": 0.05}, **batches)
+    assert len(warned) == 1
+
+
 @pytest.mark.parametrize(
     "head",
     [{"name": "entmax15", "temperature": 9.0}, {"name": "sparsemax", "temperature": 5.0}, "softmax"],
