@@ -110,8 +110,9 @@ def calibrated(model: Any, corpus: Corpus) -> Figures:
     """The fit of an entmax head at a temperature chosen after training: that of the coverage best for the dev rows.
 
     Returns:
-        ``coverage`` and ``temperature``, and what ``measure`` gives for sampling; nothing for other heads,
-        conversions, and fewer dev tokens than the highest coverage takes. The model keeps the temperature.
+        ``coverage`` and ``temperature``, and what ``measure`` gives for sampling. Nothing for other heads, conversions,
+        and fewer dev tokens than the highest coverage takes, and where no coverage does better than the temperature of
+        training, as near to alpha 1. The model does not keep its temperature.
     """
     settings, dev = corpus.settings, corpus.dev_rows
     if settings.head not in ENTMAX or settings.conversion or dev[:, 1:].numel() < 1 / (1 - COVERAGES[-1]):
@@ -122,8 +123,10 @@ def calibrated(model: Any, corpus: Corpus) -> Figures:
         hf_sparse.calibrate(model, batches, coverage=coverage, fit_attention=False, fit_alpha=False, progress=False)
         return fit_to(model, dev, settings.uniform)["eps_perplexity"]
 
+    trained = fit_to(model, dev, settings.uniform)["eps_perplexity"]
     coverage = min(COVERAGES, key=eps_perplexity)
-    eps_perplexity(coverage)  # the model was left at the last
+    if eps_perplexity(coverage) >= trained:  # the model was left at the last coverage
+        return {}
     temperature = hf_sparse.sparse_config(model).head.temperature
     return {
         "coverage": coverage,
