@@ -110,9 +110,9 @@ def calibrated(model: Any, corpus: Corpus) -> Figures:
     """The fit of an entmax head at a temperature chosen after training: that of the coverage best for the dev rows.
 
     Returns:
-        ``coverage`` and ``temperature``, and what ``measure`` gives for sampling. Nothing for other heads, conversions,
-        and fewer dev tokens than the highest coverage takes, and where no coverage does better than the temperature of
-        training, as near to alpha 1. The model does not keep its temperature.
+        ``coverage`` and ``temperature``, and what ``measure`` gives for sampling. Nothing for other heads,
+        conversions, and fewer dev tokens than the highest coverage takes, and where no coverage does better than the
+        temperature of training, as near to alpha 1. The model does not keep its temperature.
     """
     settings, dev = corpus.settings, corpus.dev_rows
     if settings.head not in ENTMAX or settings.conversion or dev[:, 1:].numel() < 1 / (1 - COVERAGES[-1]):
