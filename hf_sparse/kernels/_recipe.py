@@ -68,16 +68,16 @@ def compile_library(compiler: list[str], capability: str, path: Path) -> None:
     """
     with tempfile.TemporaryDirectory(dir=path.parent) as apart:
 
-        def run(*arguments: str) -> None:
+        def run(step: str, *arguments: str) -> None:
             words = [*compiler, *flags(capability), *arguments]
             ran = subprocess.run(words, cwd=apart, capture_output=True, text=True, errors="replace", check=False)
             if ran.returncode != 0:
-                raise CompilerFailed(f"{compiler[0]} failed on the C++ kernel: {ran.stderr.strip()[-500:]}")
+                raise CompilerFailed(f"{compiler[0]} failed on {step}: {ran.stderr.strip()[-500:]}")
 
         objects = [f"{source.stem}.o" for source in SOURCES]
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(lambda source, made: run("-c", str(source), "-o", made), SOURCES, objects))
-        run("-shared", *objects, "-o", str(path.absolute()))
+            list(threads.map(lambda source, made: run(source.name, "-c", str(source), "-o", made), SOURCES, objects))
+        run("the library", "-shared", *objects, "-o", str(path.absolute()))
 
 
 def prebuild(compiler: list[str], folder: Path) -> list[Path]:

@@ -255,8 +255,8 @@ def seeds_table(result: str) -> str:
 
 
 def _fitted(runs: Sequence[Record]) -> list[str]:
-    fitted = [each for run in runs if (each := run["figures"]["calibrated"])]
-    if not fitted:
+    fitted = [run["figures"]["calibrated"] for run in runs]
+    if not fitted or not all(fitted):  # one that was not is no seed of a mean
         return ["", *("" for _ in FITTED)]
     return [over_seeds([each["temperature"] for each in fitted], ".2f"), *_over_seeds(fitted, FITTED)]
 

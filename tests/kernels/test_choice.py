@@ -101,7 +101,7 @@ except RuntimeError as error:
             {"PATH": "/nowhere"},
             "KernelUnavailable no C++ compiler was found: install g++ or clang++, or name one",
         ),
-        ({"CXX": "false"}, "KernelUnavailable false failed on the C++ kernel"),
+        ({"CXX": "false"}, "KernelUnavailable false failed on attention.cpp"),
         ({"CXX": 'g++ "'}, "KernelUnavailable CXX must be a command"),
         (
             {"XDG_CACHE_HOME": "/dev/null"},

@@ -215,8 +215,7 @@ template <int K, bool ROUGH = false> inline Slopes slopes_of(const float* x, con
     return found;
 }
 
-// Lower bounds of the thresholds, as in dense_rows.hpp, from the keys above the bounds so far. Each costs about a sixth of a
-// look at powers.
+// Lower bounds of the thresholds, as in dense_rows.hpp, from the keys above the bounds so far: a look without powers.
 void raise_bounds(const Tile& tile, const Scratch& scratch, Numbers& tau) {
     Numbers number{}, total{};
     for (const int32_t block : scratch.live) {
