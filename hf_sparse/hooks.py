@@ -14,12 +14,13 @@ from .attention.mask import pattern_mask
 from .hub import attach_as_saved, check_loaded
 from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
+from .model.find import check_parts
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
 from .model.patch import Patch, Registration, forget_imports, install_all
 from .model.peft_guard import OF_PEFT, drop_adapter_settings
 from .model.saved_config import block_of, check_adapter, to_marked_dict
 from .model.seal import read_sealed, write_sealed
-from .model.state import check_parts, state_of
+from .model.state import state_of
 from .model.trainer_guard import OF_TRAINER
 from .model.trl_guard import OF_TRL
 from .model.vocoder import OF_SPEECH

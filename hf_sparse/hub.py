@@ -18,6 +18,7 @@ from .config import SparseConfig
 from .fertility.source import SOURCE_FILES, load_source, saved_source
 from .files import check_path, complete_files
 from .model.attach import attach
+from .model.find import is_sparse, sparse_config, sparse_state
 from .model.model_card import update_card
 from .model.saved_config import (
     ADAPTER_SETTINGS,
@@ -32,7 +33,7 @@ from .model.saved_config import (
 )
 from .model.sparse_model import SparseModel
 from .model.sparsify import kind_problems, layer_problems
-from .model.state import SparseState, is_sparse, sparse_config, sparse_state
+from .model.state import SparseState
 
 __all__ = ["from_pretrained", "save_pretrained"]
 

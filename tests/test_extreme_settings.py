@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from hf_sparse.config import MapConfig
+from hf_sparse.config.settings import BY_LENGTH, ON_SCORES
 from hf_sparse.functional import MAPS
 from hf_sparse.losses import fenchel_young_loss, linear_alpha_relu_loss, linear_entmax_loss
-from hf_sparse.settings import BY_LENGTH, ON_SCORES
 
 NUMBERS = [
     (name, key, setting)

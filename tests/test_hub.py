@@ -35,8 +35,8 @@ from hf_sparse import (
     sparsify,
     unsparsify,
 )
+from hf_sparse.model.find import sparse_state
 from hf_sparse.model.sparse_model import SparseModel
-from hf_sparse.model.state import sparse_state
 from tests.local_hub import LocalHub
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import (

@@ -21,7 +21,7 @@ from hf_sparse import (
 )
 from hf_sparse.attention import attention_sites, observe
 from hf_sparse.attention.site import trial
-from hf_sparse.model.state import dense_head
+from hf_sparse.model.dense_blocks import dense_head
 from tests.tiny_models import tiny_model, tokens
 
 BOTH = {"attn": "entmax15", "head": "entmax15"}

@@ -14,11 +14,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers import initialization
 
 from ..config import MapConfig
+from ..config.settings import CoverageVectors
 from ..functional import softmax
 from ..functional.arguments import check_type
 from ..functional.head_weight import is_coded
 from ..per_thread import PerThread
-from ..settings import CoverageVectors
 from .observer import AttentionObserver
 from .support_count import SupportCount
 

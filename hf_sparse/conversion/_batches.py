@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from ..functional.arguments import check_count
 from ..functional.head_weight import num_classes
 from ..functional.rows import upcast
+from ..model.dense_blocks import dense_head
 from ..model.dry_run import input_device
 from ..model.head_loss import CROSS_ENTROPY
-from ..model.state import dense_head
 from ._padding import counted, frame_mask
 
 Batch = dict[str, Any]

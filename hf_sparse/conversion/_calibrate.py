@@ -22,7 +22,7 @@ from ..functional.arguments import check_flag, check_number
 from ..model.attach import change_settings
 from ..model.audit import audit
 from ..model.dry_run import as_it_runs, eager_evaluation
-from ..model.state import check_whole, is_sparse, sparse_config, sparse_state
+from ..model.find import check_whole, is_sparse, sparse_config, sparse_state
 from ._batches import Answer, Batch, answer, has_labels, on_device, read_batches, split
 from ._closeness import check_measure
 from ._fit import ALPHAS, cheapest, levels_of, share_of_edges

@@ -16,9 +16,9 @@ from ..config import MapConfig, SparseConfig
 from ..functional.arguments import check_number
 from ..model.attach import kept_configs
 from ..model.dry_run import as_it_runs, eager_evaluation
+from ..model.find import sparse_config
 from ..model.sparse_model import SparseModel
 from ..model.sparsify import sparsify, unsparsify
-from ..model.state import sparse_config
 from ._batches import Answer, Batch, answer, on_device, read_batches, split
 from ._closeness import check_measure
 from ._fit import fit_temperatures

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..config import MapConfig
-from ..settings import Fixed
+from ..config.settings import Fixed
 from ._rules import MapsByPath
 from ._scores import HeadMeans, SiteScores
 from ._temperature import best_temperatures

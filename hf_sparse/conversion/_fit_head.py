@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..config import MapConfig
+from ..config.settings import COLDEST, HOTTEST
 from ..functional import entmax_threshold
 from ..metrics import support_size
 from ..model.distribution import distribution
-from ..settings import COLDEST, HOTTEST
 from ._closeness import UNIFORM, eps_kl, mixed_perplexity
 from ._fit import alpha_of
 from ._temperature import best_temperatures

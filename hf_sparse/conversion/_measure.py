@@ -14,7 +14,7 @@ from ..attention.site import trial
 from ..config import MapConfig, SparseConfig
 from ..metrics import support_size
 from ..model.distribution import distribution
-from ..model.state import sparse_config
+from ..model.find import sparse_config
 from ._batches import Answer, Batch, answer
 from ._closeness import DIVERGENCES, between, lost_variance, mixed_perplexity
 from ._rules import MapsByPath

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from torch import nn
 
 from ..attention import attention_sites
-from ..config import KINDS, AttentionRule, MapConfig
+from ..config import AttentionRule, MapConfig
+from ..config.sparse_config import KINDS
 
 MapsByPath = Mapping[str, MapConfig | None]
 

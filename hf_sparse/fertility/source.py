@@ -13,8 +13,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from ..config import SparseConfig
+from ..config.settings import Fixed, SettingValue
 from ..functional.bounds import SOURCE_WORDS
-from ..settings import Fixed, SettingValue
 from .guided import GuidedFertility
 from .predictor import FertilityPredictor
 

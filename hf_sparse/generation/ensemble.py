@@ -27,9 +27,10 @@ from ..functional.head_weight import num_classes
 from ..functional.rows import accumulation_dtype
 from ..model.decoding import check_verified
 from ..model.dry_run import as_it_runs
+from ..model.find import is_sparse, sparse_config
 from ..model.kept_support import KeptSupport
 from ..model.screened_generation import SCREENED
-from ..model.state import SparseState, is_sparse, set_state, sparse_config
+from ..model.state import SparseState, set_state
 from ._ensemble_checks import check_members, check_tokenizers
 from ._ensemble_parts import JoinedEncoders, join_caches, split_caches, split_states
 from .inputs import start_token

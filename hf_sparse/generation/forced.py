@@ -17,7 +17,8 @@ from ..cache_name import CACHE, OLD_NAME
 from ..functional.arguments import check_tensor
 from ..model.distribution import distribution
 from ..model.dry_run import quiet_evaluation
-from ..model.state import is_sparse, prompt_adapter, raw_scores, transformers_model
+from ..model.find import is_sparse, prompt_adapter, transformers_model
+from ..model.readings import raw_scores
 from .inputs import (
     check_generates,
     check_logits,

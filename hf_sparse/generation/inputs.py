@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput
 
 from ..config import MapConfig
 from ..functional.arguments import check_text
-from ..model.state import sparse_config, transformers_model
+from ..model.find import sparse_config, transformers_model
 
 
 def head_map(model: PreTrainedModel) -> MapConfig:

@@ -15,7 +15,7 @@ from ..config import MapConfig
 from ..functional.arguments import check_count, check_number
 from ..model.distribution import distribution
 from ..model.dry_run import in_mode
-from ..model.state import is_sparse, sparse_config
+from ..model.find import is_sparse, sparse_config
 from .forced import beginning, check_prompt, forced_output
 from .inputs import check_generates, end_tokens, num_sentences
 

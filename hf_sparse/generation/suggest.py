@@ -15,7 +15,7 @@ from ..cache_name import CACHE
 from ..fertility.source import source_bounds
 from ..functional.arguments import check_count
 from ..model.dry_run import quiet_evaluation
-from ..model.state import probabilities
+from ..model.readings import probabilities
 from .forced import beginning
 from .inputs import check_logits, check_one_sentence, encode, end_tokens, head_map
 

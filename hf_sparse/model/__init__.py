@@ -1,10 +1,11 @@
 """The sparse model: made from a dense one, run, diagnosed, and made dense again."""
 
 from .doctor import Diagnosis, doctor
+from .find import is_sparse, sparse_config
 from .head_impl import set_head_impl
 from .learn import learn_settings
+from .readings import log_probabilities, probabilities, raw_scores
 from .sparsify import sparsify, unsparsify
-from .state import is_sparse, log_probabilities, probabilities, raw_scores, sparse_config
 
 __all__ = [
     "Diagnosis",

@@ -20,11 +20,12 @@ from ..attention.swap_class import change_class
 from ..config import SparseConfig
 from ..fertility.source import SourceFertility, drop_source, keep_source
 from .continuous import forget_batches
+from .find import check_whole, sparse_state, transformers_model
 from .head_loss import with_other_heads
 from .late_attention import check_late_attention
 from .saved_config import mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
-from .state import PartAttention, SparseState, check_whole, set_state, sparse_state, state_of, transformers_model
+from .state import PartAttention, SparseState, set_state, state_of
 from .visible_loss import restore_losses, show_losses
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..attention.sequential import check_fertility
 from ..fertility.source import source_bounds
-from .state import sparse_config, sparse_state
+from .find import sparse_config, sparse_state
 
 _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")  # where sequences begin in a row, for flash attention
 

@@ -13,9 +13,9 @@ from ..attention import AttentionSite, attention_sites
 from ..attention.find import named_attention
 from ..cache_name import CACHE
 from .dry_run import DryRun, dry_run, input_device
+from .find import sparse_config
 from .lazy_logits import LinearLogits
 from .sparse_model import has_logits
-from .state import sparse_config
 
 _ATTENTION = re.compile(r"(.*_)?(attn|att|attention)", re.IGNORECASE)
 

@@ -13,7 +13,7 @@ from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, 
 from transformers.utils import ModelOutput
 
 from ..functional.log_zero import LOG_ZERO
-from .state import sparse_state
+from .find import sparse_state
 
 _RECORD = "_hf_sparse_beam_search"
 _has_floor: ContextVar[bool] = ContextVar(

@@ -20,9 +20,9 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from ..attention.interface import NAME
 from ..attention.site import attention_sites
 from ..functional.log_zero import LOG_ZERO
+from .find import sparse_state
 from .kept_support import keep_zeros
 from .patch import Patch
-from .state import sparse_state
 
 _PACKAGE = "transformers.generation.continuous_batching"
 _MANAGER = "_cached_continuous_batching_manager"

@@ -11,9 +11,10 @@ from transformers import GenerationConfig, PreTrainedModel
 from ..fertility.source import source_bounds
 from .beam_record import _postprocess_outputs, _stack_split_outputs
 from .continuous import init_continuous_batching
+from .dense_blocks import dense_head
+from .find import sparse_state
 from .kept_support import KeptSupport, may_count_calls
 from .screened_generation import SCREENED, asked_for_screened, check_screened, screen_cache, screened_caches
-from .state import dense_head, sparse_state
 from .word_times import _extract_token_timestamps, generate_with_fallback
 
 

@@ -23,9 +23,9 @@ from .cold_start import cold_start
 from .distribution import distribution
 from .dry_run import DryRun, as_it_runs, dry_run, quiet_evaluation
 from .example import NoExampleError, example_inputs
+from .find import sparse_state
 from .sparse_model import SparseModel
 from .sparsify import sparsify, unsparsify
-from .state import sparse_state
 
 # The keyword arguments of a forward call.
 Inputs = Mapping[str, Any]

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from ..attention import SupportCount, observe
 from ..attention.inline import attention_call, is_softmax
+from .find import check_named_outputs, prompt_adapter, transformers_model
 from .partitioned import whole
-from .state import check_named_outputs, prompt_adapter, transformers_model
 
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 _Running = list[tuple[str, nn.Module]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from ..kernels import require_cpp
+from .find import sparse_state, transformers_model
 from .screening import CANNOT_SCREEN, HEAD_IMPLS, head_problem
-from .state import sparse_state, transformers_model
 
 
 def set_head_impl(model: nn.Module, impl: str) -> None:

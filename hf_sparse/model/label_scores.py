@@ -23,9 +23,10 @@ from transformers.utils import ModelOutput
 from ..config import MapConfig
 from ..functional.rows import upcast
 from .distribution import log_distribution
+from .find import sparse_state
 from .head_loss import HeadLoss
 from .lazy_logits import LOGITS_AT_A_TIME, LinearLogits
-from .state import SparseState, sparse_state
+from .state import SparseState
 
 _IGNORED = -100
 

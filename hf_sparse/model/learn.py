@@ -9,12 +9,13 @@ from torch import nn
 
 from ..attention.site import add_learned, attention_sites
 from ..config import AttentionRule, MapConfig
+from ..config.settings import ON_SCORES, Learned
 from ..functional import MAPS
-from ..settings import ON_SCORES, Learned
 from .attach import change_settings
+from .dense_blocks import dense_attention
 from .example import first_run
+from .find import check_whole, sparse_config, transformers_model
 from .sparsify import check_learned, with_learning_heads
-from .state import check_whole, dense_attention, sparse_config, transformers_model
 
 Model = TypeVar("Model", bound=nn.Module)
 

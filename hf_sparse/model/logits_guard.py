@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..functional.log_zero import on_floor
+from .find import sparse_models, sparse_state
 from .patch import Patch
-from .state import log_probabilities, raw_scores, sparse_models, sparse_state
+from .readings import log_probabilities, raw_scores
 
 _LM_EVAL = "lm_eval.models.huggingface"
 _SENTENCES = "sentence_transformers.base.modules.transformer"

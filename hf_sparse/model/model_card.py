@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import ModelCard
 
 from ..config import AttentionRule, MapConfig, SparseConfig
-from ..settings import CoverageVectors
+from ..config.settings import CoverageVectors
 
 SECTION = re.compile(r"<!-- begin hf_sparse -->.*?<!-- end hf_sparse -->", re.DOTALL)
 HERE = "path of this folder, or id of this repository"

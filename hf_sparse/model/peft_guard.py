@@ -13,10 +13,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..fertility.source import SOURCE_FILES, save_source
+from .find import sparse_config, transformers_model
 from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, AdapterSettings, check_adapter, check_layers
 from .seal import read_sealed_adapter, seal_adapter
-from .state import sparse_config, state_of, transformers_model
+from .state import state_of
 
 _SHADOW = (
     "PEFT's Shadow copies layers of this {} into a network of its own, whose attention and loss would not follow "

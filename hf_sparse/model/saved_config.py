@@ -20,8 +20,10 @@ from transformers.utils import cached_file
 
 from ..attention.interface import NAME
 from ..attention.site import AttentionSite, attention_sites
-from ..config import KINDS, AttentionRule, SparseConfig
-from .state import described, sparse_config, state_of
+from ..config import AttentionRule, SparseConfig
+from ..config.sparse_config import KINDS
+from .find import described, sparse_config
+from .state import state_of
 
 BLOCK = "hf_sparse"
 PARTS = "hf_sparse_parts"

@@ -25,6 +25,7 @@ from ..tracing import in_graph
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
 from .distribution import log_distribution
+from .find import needs_forward, sparse_state
 from .forward_guard import leads_to
 from .head_loss import HeadLoss, check_asked
 from .label_scores import in_place_of_fused_head
@@ -32,7 +33,7 @@ from .lazy_logits import LinearLogits
 from .model_card import update_card
 from .peft_guard import save_adapter_settings
 from .saved_config import check_layers
-from .state import DENSE_AGAIN, SparseState, needs_forward, sparse_state
+from .state import DENSE_AGAIN, SparseState
 from .visible_loss import visible_methods, with_visible_loss
 
 _ANOTHER_FORWARD = (

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 from ..attention.find import find_sites
 from ..attention.inline import inline_refusal
 from ..attention.sequential import sequential_refusal
-from ..config import KINDS, SparseConfig
+from ..config import SparseConfig
+from ..config.sparse_config import KINDS
 from ..fertility.source import source_for
 from ..functional.head_weight import HEAD_WITHOUT_ROWS, is_quantized
 from ..losses import fused_maps
@@ -25,11 +26,11 @@ from .audit import audit
 from .auto_settings import balanced_head, tau_of_head
 from .dry_run import DryRun, input_device
 from .example import NoExampleError, first_run
+from .find import check_named_outputs, is_sparse, sparse_config, sparse_state, transformers_model
 from .forward_guard import bind_again, check_forward, mixed_precision_off
 from .partitioned import whole
 from .peft_guard import check_no_shadow
 from .sparse_model import SparseModel
-from .state import check_named_outputs, is_sparse, sparse_config, sparse_state, transformers_model
 
 Model = TypeVar("Model", bound=nn.Module)
 

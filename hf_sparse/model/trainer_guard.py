@@ -11,11 +11,12 @@ from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from ..config import SparseConfig
+from .find import check_parts, described, sparse_models, sparse_state
 from .logits_guard import prediction_step
 from .model_card import update_card
 from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, BLOCK, AdapterSettings
-from .state import check_parts, described, inside_peft, sparse_models, sparse_state, state_of
+from .state import inside_peft, state_of
 
 
 def _evaluation_loop(original: Callable[..., Any], self: Any, *args: object, **kwargs: object) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .state import sparse_state
+from .find import sparse_state
 
 
 class WeightlessFrames(TorchFunctionMode):

@@ -11,10 +11,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from ..config import MapConfig, SparseConfig
+from ..config.settings import SettingValue
 from ..functional.arguments import check_count
 from ..model.attach import change_settings
-from ..model.state import sparse_config, sparse_state
-from ..settings import SettingValue
+from ..model.find import sparse_config, sparse_state
 
 # From the share of the annealing steps done, in [0, 1), to the share of the way gone; at 1 all of it is.
 SCHEDULES: dict[str, Callable[[float, int], float]] = {

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
-from ..model.state import sparse_config
+from ..model.find import sparse_config
 from .labels import check_labels, counted, scored
 from .supports import Supports, check_positions, without_supports
 from .teacher import as_own_teacher, check_head, check_own_teacher, check_teacher, check_vocabulary

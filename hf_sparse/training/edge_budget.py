@@ -16,8 +16,8 @@ from ..attention import attention_sites
 from ..attention.soft_edges import SoftEdges, soft_edges
 from ..losses import softmax_loss
 from ..model.dry_run import quiet_pass
+from ..model.find import sparse_config, transformers_model
 from ..model.sparse_model import loss_is_sum
-from ..model.state import sparse_config, transformers_model
 from .labels import counted, scored
 from .supports import check_positions
 from .teacher import as_own_teacher, check_head, check_own_teacher, check_teacher, check_vocabulary

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from ..model.example import NoExampleError, first_run
+from ..model.find import transformers_model
 from ..model.lazy_logits import LinearLogits
-from ..model.state import transformers_model
 
 Logits = TypeVar("Logits", Tensor, LinearLogits)
 

@@ -17,8 +17,9 @@ from ..functional.arguments import check_count, items_divisor
 from ..functional.head_weight import num_classes
 from ..model.distribution import distribution
 from ..model.dry_run import quiet_evaluation
+from ..model.find import is_sparse, sparse_config, transformers_model
 from ..model.lazy_logits import LinearLogits
-from ..model.state import is_sparse, raw_scores, sparse_config, transformers_model
+from ..model.readings import raw_scores
 from .drawn_support import drawn_support
 from .labels import shifts_labels
 

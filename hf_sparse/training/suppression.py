@@ -7,7 +7,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..losses import suppression_loss
-from ..model.state import probabilities, sparse_config, transformers_model
+from ..model.find import sparse_config, transformers_model
+from ..model.readings import probabilities
 from .labels import check_labels, counted_labels, scored
 from .supports import check_positions
 

@@ -9,9 +9,10 @@ import torch
 from transformers import PreTrainedModel
 
 from ..functional.head_weight import num_classes
+from ..model.dense_blocks import dense_attention, dense_head
 from ..model.dry_run import quiet_evaluation
 from ..model.example import NoExampleError, first_run
-from ..model.state import dense_attention, dense_head, is_sparse, transformers_model
+from ..model.find import is_sparse, transformers_model
 
 
 def check_teacher(teacher: PreTrainedModel) -> None:

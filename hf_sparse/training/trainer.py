@@ -16,9 +16,10 @@ from ..attention import observe
 from ..attention.site import learned_parameters
 from ..config import MapConfig
 from ..model.cold_start import cold_start
+from ..model.find import is_sparse, sparse_config, sparse_state
 from ..model.lazy_logits import computed_rows
 from ..model.model_card import FIGURES
-from ..model.state import is_sparse, probabilities, sparse_config, sparse_state
+from ..model.readings import probabilities
 from .arguments import SparseTrainingArguments, check_arguments
 from .buckets import BucketedTrainer
 from .distillation import Distillation

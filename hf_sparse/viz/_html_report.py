@@ -15,7 +15,7 @@ from ..generation import certify, enumerate_support, hypothesis_tree, step_suppo
 from ..generation.forced import beginning
 from ..generation.inputs import encode, head_map
 from ..generation.labels import token_labels
-from ..model.state import sparse_config
+from ..model.find import sparse_config
 from ._attention_maps import attention_maps
 from ._file import check_folder
 from ._page import attention_section, deletions_section, hypotheses_section, page, steps_section

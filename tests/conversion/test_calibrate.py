@@ -20,7 +20,7 @@ from hf_sparse import (
 )
 from hf_sparse.attention import attention_sites
 from hf_sparse.conversion import _measure
-from hf_sparse.model.state import sparse_state
+from hf_sparse.model.find import sparse_state
 from tests.conversion.data import loader
 from tests.model.test_centered_head import with_offset
 from tests.model.test_head import scored as by_hand

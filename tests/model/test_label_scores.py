@@ -9,7 +9,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from hf_sparse import sparsify
 from hf_sparse.losses import entmax15_loss
-from hf_sparse.model.state import sparse_state
+from hf_sparse.model.find import sparse_state
 from tests.tiny_models import DECODER, TOKENS, labelled, tiny_model
 
 

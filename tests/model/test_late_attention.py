@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from hf_sparse import from_pretrained, sparsify
-from hf_sparse.model.state import sparse_state
+from hf_sparse.model.find import sparse_state
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import tiny_model, tokens
 

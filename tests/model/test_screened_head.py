@@ -23,7 +23,7 @@ from hf_sparse.functional.cut import has_cut, score_cut
 from hf_sparse.functional.log_zero import on_floor
 from hf_sparse.kernels import KernelUnavailable
 from hf_sparse.model import head_impl, kept_support, screening
-from hf_sparse.model.state import sparse_state
+from hf_sparse.model.find import sparse_state
 from tests.tiny_models import tiny_model, tokens
 from tests.tolerances import WEIGHT
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from hf_sparse import sparsify, unsparsify
 from hf_sparse.functional import entmax15
 from hf_sparse.model import sparse_model
-from hf_sparse.model.state import sparse_state, state_of
+from hf_sparse.model.find import sparse_state
+from hf_sparse.model.state import state_of
 from tests.sweep.checks import ABSENT, CheckFailed
 from tests.sweep.deliveries import Arguments, as_passed
 

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, LlamaForCausalLM
 
 from hf_sparse import AnnealingCallback, SparseTrainer, is_sparse, sparse_config, sparsify, unsparsify
-from hf_sparse.model.state import dense_attention
+from hf_sparse.model.dense_blocks import dense_attention
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import labelled, tiny_model, tokens
 from tests.training.runs import arguments, largest_change, rows_of_uneven_length

@@ -12,8 +12,8 @@ from hf_sparse import (
     sparsify,
 )
 from hf_sparse.model import lazy_logits
+from hf_sparse.model.find import sparse_state
 from hf_sparse.model.lazy_logits import LinearLogits
-from hf_sparse.model.state import sparse_state
 from tests.tiny_models import tiny_model
 from tests.training.runs import ROWS, arguments, rows_of_uneven_length, trained
 

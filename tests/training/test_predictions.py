@@ -17,7 +17,7 @@ from hf_sparse import (
     raw_scores,
     sparsify,
 )
-from hf_sparse.model.state import sparse_state
+from hf_sparse.model.find import sparse_state
 from tests.tiny_models import tiny_model
 from tests.training.runs import ROWS, arguments, rows_of_uneven_length
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from ...config import MapConfig
+from ...config.settings import BY_LENGTH
 from ...functional.rows import accumulation_dtype, is_readable, lowest_visible
 from ...functional.score_transforms import length_factor
-from ...settings import BY_LENGTH
 from .._call import AttentionCall, is_added
 from ..site import settings_by_head
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ...config import MapConfig
+from ...config.settings import ON_SCORES
 from ...functional import UpperBounds
 from ...functional.rows import accumulation_dtype
-from ...settings import ON_SCORES
 from .._call import AttentionCall
 from ..site import SITE, AttentionSite, settings_by_head
 from ._constrained import constrained_attention

@@ -8,7 +8,7 @@ from typing import cast
 from torch import nn
 
 from ...config import MapConfig
-from ...settings import PerHead
+from ...config.settings import PerHead
 from ..site import AttentionSite
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...attention import attention_sites
-from ...model.state import prompt_adapter, sparse_config, transformers_model
-from ...settings import BY_LENGTH
+from ...config.settings import BY_LENGTH
+from ...model.find import prompt_adapter, sparse_config, transformers_model
 from ._record import SiteCall
 
 _INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from ...functional.arguments import check_count
-from ...model.state import is_sparse, sparse_config
+from ...model.find import is_sparse, sparse_config
 from ..inputs import check_one_sentence
 from .exact_search import exact_search
 from .result import SearchResult

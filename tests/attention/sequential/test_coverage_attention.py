@@ -8,8 +8,8 @@ from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.sequential._coverage import covered_attention
 from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
+from hf_sparse.config.settings import CoverageVectors
 from hf_sparse.functional import get_map
-from hf_sparse.settings import CoverageVectors
 from tests.reference import clipped_by_bisection
 from tests.tolerances import WEIGHT
 

@@ -11,7 +11,7 @@ from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE
 from hf_sparse.cache_name import CACHE
 from hf_sparse.config import MapConfig, SparseConfig
-from hf_sparse.settings import CoverageVectors
+from hf_sparse.config.settings import CoverageVectors
 from tests.attention.sequential.models import BOUNDED, SOURCE, TARGET, VECTOR, bounded, covered, forced
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import PAD, tiny_model, tokens

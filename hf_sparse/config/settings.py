@@ -16,8 +16,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from .functional import Setting
-from .functional.rows import upcast
+from ..functional import Setting
+from ..functional.rows import upcast
 
 Plain: TypeAlias = "float | str | bool | list[float] | dict[str, list[float]]"
 

@@ -1,0 +1,103 @@
+"""How the logits of a sparse model are read: as probabilities, as raw scores, as log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from torch import Tensor, nn
+
+from ..functional.log_zero import sum_to_one
+from ..functional.rows import check_scores, upcast
+from .distribution import distribution
+from .find import sparse_state
+
+
+def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
+    """The next-token distribution that ``generate`` reads, from a sparse model's logits.
+
+    Args:
+        model: a sparse model.
+        logits: ``output.logits`` (..., V), log-probabilities or raw scores. Rows whose exponentials sum to one are
+            taken for log-probabilities.
+
+    Returns:
+        Probabilities (..., V) that sum to one, float32 (float64 for float64 logits): softmax where the head is dense,
+        alpha-ReLU weights divided by their sum.
+
+    Raises:
+        ValueError: the model is not sparse.
+        TypeError: not a Transformers model, or logits that are no floating-point tensor.
+    """
+    state = sparse_state(model)
+    check_scores(logits, -1)
+    if bool(sum_to_one(logits).all()):
+        return upcast(logits).softmax(-1)
+    return distribution(state.head, logits)
+
+
+@contextmanager
+def raw_scores(model: nn.Module) -> Iterator[None]:
+    """Run the block with raw scores in ``output.logits`` of a sparse head, also in calls without labels.
+
+    For losses and measures that take scores: softmax of them is not the distribution of the model. With a dense head
+    nothing changes. ``generate`` is refused inside. Other threads that call the model meanwhile are not affected.
+
+    Args:
+        model: a sparse model, perhaps wrapped by PEFT.
+
+    Raises:
+        ValueError: the model is not sparse.
+        TypeError: not a Transformers model.
+
+    >>> import torch
+    >>> from hf_sparse import sparsify
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    >>> model = sparsify(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), head="sparsemax")
+    >>> ids = torch.tensor([[1, 2, 3]])
+    >>> with raw_scores(model):
+    ...     scores = model(ids).logits
+    >>> bool(torch.allclose(probabilities(model, scores), model(ids).logits.exp(), atol=1e-6))
+    True
+    """
+    with _read_as(model, log_probs=False):
+        yield
+
+
+@contextmanager
+def log_probabilities(model: nn.Module) -> Iterator[None]:
+    """Run the block with log-probabilities in ``output.logits`` of a sparse head, also in calls with labels.
+
+    For code that passes labels and reads the logits beside the loss. With a dense head nothing changes. As in
+    ``raw_scores`` other threads are not affected.
+
+    Args:
+        model: a sparse model, perhaps wrapped by PEFT.
+
+    Raises:
+        ValueError: the model is not sparse.
+        TypeError: not a Transformers model.
+
+    >>> import torch
+    >>> from hf_sparse import sparsify
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    >>> model = sparsify(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), head="sparsemax")
+    >>> ids = torch.tensor([[1, 2, 3]])
+    >>> with log_probabilities(model):
+    ...     logits = model(ids, labels=ids).logits
+    >>> bool(torch.equal(logits, model(ids).logits))
+    True
+    """
+    with _read_as(model, log_probs=True):
+        yield
+
+
+@contextmanager
+def _read_as(model: nn.Module, *, log_probs: bool) -> Iterator[None]:
+    state = sparse_state(model)
+    with ExitStack() as readings:
+        for each in (state, *state.parts):
+            readings.enter_context(each.readings.set(log_probs))
+        yield
