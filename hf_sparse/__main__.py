@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,7 +14,15 @@ from typing import Any
 
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
-from transformers.utils import cached_file
+from transformers.utils import (
+    CHAT_TEMPLATE_FILE,
+    FEATURE_EXTRACTOR_NAME,
+    IMAGE_PROCESSOR_NAME,
+    PROCESSOR_NAME,
+    VIDEO_PROCESSOR_NAME,
+    cached_file,
+)
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from .attention import attention_sites
 from .conversion import calibrate, compare
@@ -26,6 +35,8 @@ from .model.saved_config import block_of
 from .program import program_of
 
 _MAP = 'a map\'s name, or JSON: \'{"name": "entmax", "alpha": 1.33}\''
+# The files of processors, of images and of sound too; copied as they are.
+_PROCESSOR = {PROCESSOR_NAME, IMAGE_PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME, VIDEO_PROCESSOR_NAME, CHAT_TEMPLATE_FILE}
 DEMO_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
@@ -122,7 +133,7 @@ def _sparse(options: argparse.Namespace) -> PreTrainedModel:
 
 def _load(path: str) -> Any:
     _say(f"reading {path}")
-    if _is_saved(path, ["adapter_config.json"]):
+    if _is_saved(path, [ADAPTER_CONFIG_NAME]):
         return from_pretrained(path)
     try:
         config = AutoConfig.from_pretrained(path)
@@ -145,32 +156,45 @@ def _own_tokenizer(path: str) -> Any:
     """The tokenizer saved with a model.
 
     Raises:
-        ValueError: there is none: Transformers makes one that knows no words, or misses a file.
+        ValueError: there is none.
     """
-    names, problem = {"tokenizer_config.json", "tokenizer.json"}, None
+    tokenizer = _saved_tokenizer(path)
+    if tokenizer is None:
+        raise ValueError(f"{path} has no tokenizer; save the model's there: tokenizer.save_pretrained({path!r})")
+    return tokenizer
+
+
+def _saved_tokenizer(path: str) -> Any:
+    """The tokenizer saved with a model, or None: Transformers makes one that knows no words, or misses a file."""
+    names = {"tokenizer_config.json", "tokenizer.json"}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        if _is_saved(path, names | set(tokenizer.vocab_files_names.values())):
-            return tokenizer
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError):
         if _is_saved(path, names):
             raise
-        problem = error
-    raise ValueError(
-        f"{path} has no tokenizer; save the model's there: tokenizer.save_pretrained({path!r})"
-    ) from problem
+        return None
+    return tokenizer if _is_saved(path, names | set(tokenizer.vocab_files_names.values())) else None
 
 
 def _is_saved(path: str, names: Iterable[str]) -> bool:
-    return any(cached_file(path, name, _raise_exceptions_for_missing_entries=False) for name in names)
+    return any(_found(path, name) for name in names)
+
+
+def _found(path: str, name: str) -> str | None:
+    found: str | None = cached_file(path, name, _raise_exceptions_for_missing_entries=False)
+    return found
 
 
 def _save(model: PreTrainedModel, options: argparse.Namespace) -> None:
-    has_tokenizer = _is_saved(options.model, ["tokenizer_config.json"])
-    tokenizer = AutoTokenizer.from_pretrained(options.model) if has_tokenizer else None
+    """Save a model, with the tokenizer and the processor that were saved with the dense one."""
+    tokenizer = _saved_tokenizer(options.model)
+    of_processor = [found for name in _PROCESSOR if (found := _found(options.model, name)) is not None]
     save_pretrained(model, options.out)
     if tokenizer is not None:
         tokenizer.save_pretrained(options.out)
+    for file in of_processor:
+        if Path(file).resolve().parent != Path(options.out).resolve():
+            shutil.copy(file, options.out)
     _say(f"wrote {options.out}")
 
 

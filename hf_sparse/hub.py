@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import CONFIG_NAME
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from .attention.find import find_sites, through_interface
 from .attention.interface import NAME
@@ -54,13 +56,13 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
 
     Raises:
         ValueError: the checkpoint is not sparse, its settings cannot be read, or its class is not known;
-            ``output_attentions=True``, which belongs into a call of the model.
+            ``output_attentions=True``, which is an argument of a call of the model.
         TypeError: ``auto_class`` is not a class.
     """
     check_path(path)
     if kwargs.get("output_attentions"):
         raise ValueError("output_attentions=True goes with a call of the model: model(..., output_attentions=True)")
-    if found_file(path, "adapter_config.json", kwargs) is not None:
+    if found_file(path, ADAPTER_CONFIG_NAME, kwargs) is not None:
         return _adapter_from_pretrained(path, auto_class, **kwargs)
     config = _configuration(path, auto_class, kwargs)
     block = block_of(config)
@@ -89,7 +91,8 @@ def save_pretrained(
         **kwargs: as for the model's own ``save_pretrained``.
 
     Raises:
-        ValueError: the model is not sparse, or ``path`` is a file.
+        ValueError: the model is not sparse, ``path`` is a file, or it holds an adapter and the model is whole: who
+            loads that folder would put the adapter into the model.
     """
     config = sparse_config(model)
     check_path(path)
@@ -108,6 +111,11 @@ def save_pretrained(
         with _figures_in_cards(sparse_state(model), figures):
             model.save_pretrained(folder, **kwargs)
         update_card(folder, config, figures)
+        if (folder / CONFIG_NAME).exists() and (target / ADAPTER_CONFIG_NAME).exists():
+            raise ValueError(
+                f"{path} holds an adapter, which would be put into this model when it is loaded from there: save the "
+                f"model in another folder, or remove {ADAPTER_CONFIG_NAME} first"
+            )
 
 
 @contextmanager
@@ -135,7 +143,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     if not base_path:
         raise ValueError(
             f"the adapter {path} does not say where its base is, which had no name when it was put in: save the base "
-            'with save_pretrained, and write its path as "base_model_name_or_path" into adapter_config.json'
+            f'with save_pretrained, and write its path as "base_model_name_or_path" into {ADAPTER_CONFIG_NAME}'
         )
     options = {name: kwargs.pop(name) for name in ("is_trainable", "adapter_name") if name in kwargs}
     of_base = {key: value for key, value in kwargs.items() if key not in ("revision", "subfolder")}
@@ -147,7 +155,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
         for problem in _saved_problems(base, config):
             raise ValueError(f"the adapter {path} is not for {base_path}: {problem}")
         attach(base, config, load_source(config, *(found_file(path, name, kwargs) for name in SOURCE_FILES)))
-    elif sparse_config(base) != config:
+    elif sparse_config(base).maps != config.maps:
         raise ValueError(
             f"the adapter {path} was trained on a base with {config.to_dict()}, but {base_path} has "
             f"{sparse_config(base).to_dict()}"
@@ -163,6 +171,11 @@ def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwar
         As ``_loaded``.
     """
     config = _configuration(path, auto_class, kwargs)
+    if block_of(config) is None and (Path(path) / ADAPTER_CONFIG_NAME).exists():
+        raise ValueError(
+            f"{path} holds a dense model beside an adapter that was trained under sparse maps, and Transformers puts "
+            "the one into the other: move the adapter into a folder of its own"
+        )
     if settings.config.attn and block_of(config) is not None:
         kwargs.setdefault("attn_implementation", NAME)
     if auto_class is None and settings.architecture is not None:

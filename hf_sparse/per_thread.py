@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from threading import local
 from typing import Any, Generic, TypeVar
 
 from torch import nn
 
 T = TypeVar("T")
+_numbers = count()
 
 
 class _Own(local):
-    """Values of one thread; each thread has its own."""
+    """Values of one thread, by the numbers of their blocks; each thread has its own."""
 
     def __init__(self) -> None:
-        self.values: tuple[Any, ...] = ()
+        self.values: dict[int, Any] = {}
 
 
 class PerThread(Generic[T]):
     """Values that running blocks have set. Copies, and models that are loaded, have none.
+
+    Blocks may end in any order, as those of generators do, and in another thread.
 
     >>> from threading import Thread
     >>> from torch import nn
@@ -39,7 +43,7 @@ class PerThread(Generic[T]):
 
     def __init__(self) -> None:
         self._own = _Own()
-        self._of_all: dict[object, T] = {}
+        self._of_all: dict[int, T] = {}
 
     def __reduce__(self) -> tuple[type[PerThread[T]], tuple[()]]:
         return PerThread, ()
@@ -47,21 +51,19 @@ class PerThread(Generic[T]):
     @contextmanager
     def set(self, value: T) -> Iterator[None]:
         """Set a value for the block."""
-        before, key = self._own.values, object()
-        self._own.values = (*before, value)
-        self._of_all[key] = value
+        own, number = self._own.values, next(_numbers)
+        own[number] = self._of_all[number] = value
         try:
             yield
         finally:
-            del self._of_all[key]
-            self._own.values = before
+            del own[number], self._of_all[number]
 
     def of(self, module: nn.Module) -> tuple[T, ...]:
         """The values that hold for a call of ``module`` by this thread, the innermost last.
 
         For replicas of ``nn.DataParallel``, which run in threads of their own, those of all threads hold.
         """
-        return tuple(self._of_all.values()) if getattr(module, "_is_replica", False) else self._own.values
+        return tuple((self._of_all if getattr(module, "_is_replica", False) else self._own.values).values())
 
     def innermost(self, module: nn.Module) -> T | None:
         """The last of the values of ``of``, or None."""

@@ -187,6 +187,46 @@ def test_a_model_saved_beside_the_adapter_of_a_dense_one_leaves_that_alone(base,
     assert "This is an adapter" not in (tmp_path / "README.md").read_text()
 
 
+def test_a_whole_model_is_not_saved_where_an_adapter_would_be_put_into_it_again(base, tmp_path):
+    model = adapted(base)
+    save_pretrained(model, tmp_path / "out")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    with pytest.raises(ValueError, match=r"out holds an adapter.*another folder, or remove adapter_config\.json"):
+        save_pretrained(model.merge_and_unload(), tmp_path / "out")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+@torch.no_grad()
+def test_an_adapter_beside_its_base_comes_back_or_is_refused(is_dense, base, tmp_path):
+    if not is_dense:
+        sparsify(AutoModelForCausalLM.from_pretrained(base), attn="entmax15").save_pretrained(base)
+    model = get_peft_model(
+        sparsify(AutoModelForCausalLM.from_pretrained(base), attn="entmax15") if is_dense else from_pretrained(base),
+        LoraConfig(task_type="CAUSAL_LM", **LORA),
+    )
+    model.save_pretrained(base)
+    if is_dense:
+        with pytest.raises(ValueError, match=r"holds a dense model beside an adapter.*a folder of its own"):
+            from_pretrained(base)
+    else:
+        assert torch.equal(from_pretrained(base)(tokens()).logits, model(tokens()).logits)
+
+
+@pytest.mark.parametrize("saved_fused", [True, False])
+def test_how_a_loss_is_computed_does_not_tell_models_apart(saved_fused, tmp_path):
+    def model(fused):
+        return sparsify(tiny_model("llama"), head="entmax15", fused_loss=fused)
+
+    args = arguments(tmp_path, save_strategy="steps", save_steps=1)
+    own = get_peft_model(model(saved_fused), LoraConfig(task_type="CAUSAL_LM", **LORA))
+    SparseTrainer(own, args, train_dataset=rows_of_uneven_length()).train()
+    other = PeftModel.from_pretrained(model(not saved_fused), tmp_path / "checkpoint-1", is_trainable=True)
+    assert sparse_config(other).fused_loss is not saved_fused
+    args = arguments(tmp_path, max_steps=2)
+    SparseTrainer(other, args, train_dataset=rows_of_uneven_length()).train(resume_from_checkpoint=True)
+
+
 def test_an_adapter_under_its_own_name_has_its_settings_beside_it(base, tmp_path):
     save_pretrained(adapted(base, adapter_name="mine"), tmp_path / "adapter")
     loaded = from_pretrained(tmp_path / "adapter" / "mine", adapter_name="other")

@@ -11,7 +11,15 @@ from importlib.resources import files
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import RobertaConfig, RobertaForMaskedLM
+from PIL import Image
+from transformers import (
+    RobertaConfig,
+    RobertaForMaskedLM,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+    pipeline,
+)
 
 import hf_sparse
 from hf_sparse.__main__ import main
@@ -71,6 +79,19 @@ def test_convert_saves_what_sparsify_makes_with_the_tokenizer(dense, tmp_path, c
     assert torch.equal(found(tokens()).logits, expected(tokens()).logits)
     assert (tmp_path / "out" / "tokenizer.json").exists()
     assert "head" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("out", ["out", "dense"])
+def test_convert_keeps_the_processor_of_a_model_that_reads_no_text(out, tmp_path):
+    dense, image = tmp_path / "dense", Image.new("RGB", (32, 32), "red")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ViTForImageClassification(ViTConfig(image_size=16, patch_size=8, **sizes)).save_pretrained(dense)
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(dense)
+    assert main(["convert", str(dense), str(tmp_path / out), "--attn", "entmax15"]) == 0
+    classify = pipeline("image-classification", str(tmp_path / out))
+    assert hf_sparse.is_sparse(classify.model)
+    assert classify.image_processor.size == {"height": 16, "width": 16}
+    assert len(classify(image)) == 2
 
 
 def test_doctor_prints_its_diagnosis_and_exits_by_it(dense, capsys, tmp_path):

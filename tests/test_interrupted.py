@@ -126,8 +126,10 @@ def test_the_model_is_as_it_was(name, maps, work, error):
     for at in sorted({1 + place * (whole.calls - 1) // (PLACES - 1) for place in range(PLACES)}):
         model = built(maps)
         told, results = everything(model)
+        config = model.config
         with pytest.raises(type(error)):
             Interruption(error, at).during(work, model)
+        assert model.config is config
         told_after, results_after = everything(model)
         assert told_after == told
         assert all(map(torch.equal, results_after, results))
@@ -140,6 +142,7 @@ def test_the_model_is_as_it_was(name, maps, work, error):
 def test_what_attach_had_done_is_undone(step, monkeypatch):
     model = built(None)
     told, results = everything(model)
+    config = model.config
     whole, interrupted = getattr(attach, step), []
 
     def once(*args, **kwargs):
@@ -151,6 +154,7 @@ def test_what_attach_had_done_is_undone(step, monkeypatch):
     monkeypatch.setattr(attach, step, once)
     with pytest.raises(KeyboardInterrupt):
         sparsify(model, **BOTH)
+    assert model.config is config
     told_after, results_after = everything(model)
     assert told_after == told
     assert all(map(torch.equal, results_after, results))

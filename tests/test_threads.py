@@ -154,6 +154,20 @@ def replica_of(module):
     return replica
 
 
+@pytest.mark.parametrize("blocks", [(raw_scores, log_probabilities), (dense_head, dense_head), (observe, observe)])
+@torch.no_grad()
+def test_blocks_may_end_in_the_order_in_which_they_began(blocks):
+    model, ids = sparsify(tiny_model("llama"), **BOTH), tokens()
+    logits = model(ids).logits
+    first, second = (block(model) for block in blocks)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert torch.equal(model(ids).logits, logits)
+    assert not any(site.observers.of(module) for module, site in attention_sites(model))
+
+
 @torch.no_grad()
 def test_replicas_of_data_parallel_follow_the_thread_that_made_them():
     model, ids = sparsify(tiny_model("llama"), **BOTH), tokens()

@@ -70,6 +70,11 @@ class SparseConfig:
             raise ValueError("nothing to make sparse: give attn, head or both (a map's name, or a mapping)")
         return config
 
+    @property
+    def maps(self) -> SparseConfig:
+        """These settings without ``fused_loss``, which says how a loss is computed and not what it is."""
+        return replace(self, fused_loss=False)
+
     def rule(self, kind: str, layer: int) -> AttentionRule:
         """The rule for one kind of attention in one layer; one without a map where softmax stays."""
         for rule in self.attn:

@@ -139,20 +139,33 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
     mark(inner, config)
 
 
-@contextmanager
-def kept_configs(model: nn.Module) -> Iterator[None]:
-    """Leave a model that is sparse only inside the block with the very configurations it had."""
-    before = [
+Places = list[tuple[nn.Module, str, PreTrainedConfig]]
+
+
+def places_of_configs(model: nn.Module) -> Places:
+    """The configurations of a model, with the modules and attributes that hold them."""
+    return [
         (module, name, value)
         for module in model.modules()
         for name, value in vars(module).items()
         if isinstance(value, PreTrainedConfig)
     ]
+
+
+def put_configs(places: Places) -> None:
+    """Have modules hold these very configurations again."""
+    for module, name, config in places:
+        vars(module)[name] = config
+
+
+@contextmanager
+def kept_configs(model: nn.Module) -> Iterator[None]:
+    """Leave a model that is sparse only inside the block with the very configurations it had."""
+    before = places_of_configs(model)
     try:
         yield
     finally:
-        for module, name, value in before:
-            vars(module)[name] = value
+        put_configs(before)
 
 
 def own_configs(model: nn.Module) -> None:
@@ -167,10 +180,7 @@ def own_configs(model: nn.Module) -> None:
     if state is not None and state.owns_configs:
         return
     copies: dict[int, Any] = {}
-    for module in model.modules():
-        for name, value in list(vars(module).items()):
-            if isinstance(value, PreTrainedConfig):
-                vars(module)[name] = copy.deepcopy(value, copies)
+    put_configs([(module, name, copy.deepcopy(config, copies)) for module, name, config in places_of_configs(model)])
     if state is not None:
         state.owns_configs = True
         for attention in (attention for each in (state, *state.parts) for attention in each.attention):

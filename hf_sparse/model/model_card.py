@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from ..config import AttentionRule, MapConfig, SparseConfig
 from ..config.settings import CoverageVectors
@@ -97,7 +98,7 @@ def update_card(
     card = ModelCard(path.read_text(encoding="utf-8") if path.exists() else NEW_CARD)
     metadata: Any = card.data
     if is_adapter is None:
-        is_adapter = Path(folder, "adapter_config.json").exists()
+        is_adapter = Path(folder, ADAPTER_CONFIG_NAME).exists()
     section = sparsity_section(config, figures, load_from, is_adapter=is_adapter)
     text, found = SECTION.subn(lambda _: section, card.text, count=1)
     tags = list(metadata.tags or [])

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from ..fertility.source import SOURCE_FILES, save_source
 from .find import sparse_config, transformers_model
@@ -27,7 +28,7 @@ _SHADOW = (
 
 def save_adapter_settings(model: PreTrainedModel, folder: Path) -> None:
     """Write the settings of a sparse model into ``folder`` if it holds an adapter without its base, and seal that."""
-    adapter = folder / "adapter_config.json"
+    adapter = folder / ADAPTER_CONFIG_NAME
     if adapter.exists():
         of_class = {"architecture": type(model).__name__, "id2label": model.config.id2label}
         settings = json.dumps(sparse_config(model).to_dict() | of_class, indent=2)
@@ -108,7 +109,7 @@ def _compose_cartridges(
 ) -> None:
     saved = [Path(path) / ADAPTER_SETTINGS for path in adapter_paths]
     configs = [AdapterSettings.read(file).config if file.exists() else None for file in saved]
-    if any(config != configs[0] for config in configs):
+    if any((config and config.maps) != (configs[0] and configs[0].maps) for config in configs):
         under = ", ".join("softmax" if config is None else str(config.to_dict()) for config in configs)
         raise ValueError(f"these adapters were trained under maps that differ, {under}: compose those of one model")
     original(adapter_paths, *args, output_path=output_path, **kwargs)
@@ -118,7 +119,7 @@ def _compose_cartridges(
         for file in (saved[0], *(saved[0].with_name(name) for name in SOURCE_FILES)):
             if file.exists() and file.parent.resolve() != Path(output_path).resolve():
                 shutil.copy(file, output_path)
-        seal_adapter(Path(output_path) / "adapter_config.json")
+        seal_adapter(Path(output_path) / ADAPTER_CONFIG_NAME)
 
 
 def check_no_shadow(model: nn.Module) -> None:

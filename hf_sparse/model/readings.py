@@ -7,33 +7,50 @@ from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
+from ..functional.arguments import check_flag
 from ..functional.log_zero import sum_to_one
 from ..functional.rows import check_scores, upcast
 from .distribution import distribution
 from .find import sparse_state
 
 
-def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
+def probabilities(model: nn.Module, logits: Tensor, *, log_probs: bool | None = None) -> Tensor:
     """The next-token distribution that ``generate`` reads, from a sparse model's logits.
 
     Args:
         model: a sparse model.
-        logits: ``output.logits`` (..., V), log-probabilities or raw scores. Rows whose exponentials sum to one are
-            taken for log-probabilities.
+        logits: ``output.logits`` (..., V).
+        log_probs: whether they are log-probabilities (a call without labels) or raw scores (with labels, or in a
+            block of ``raw_scores``). None tells by the exponentials of the rows without NaN: those of
+            log-probabilities sum to one in every row. Half precision tells them by their zeros.
 
     Returns:
         Probabilities (..., V) that sum to one, float32 (float64 for float64 logits): softmax where the head is dense,
-        alpha-ReLU weights divided by their sum.
+        alpha-ReLU weights divided by their sum; NaN in rows with NaN.
 
     Raises:
-        ValueError: the model is not sparse.
+        ValueError: the model is not sparse; ``log_probs=None``, and at least half of the rows are log-probabilities
+            but not all.
         TypeError: not a Transformers model, or logits that are no floating-point tensor.
     """
     state = sparse_state(model)
     check_scores(logits, -1)
-    if bool(sum_to_one(logits).all()):
+    if log_probs is not None:
+        check_flag("log_probs", log_probs)
+    if _are_log_probs(logits) if log_probs is None else log_probs:
         return upcast(logits).softmax(-1)
     return distribution(state.head, logits)
+
+
+def _are_log_probs(logits: Tensor) -> bool:
+    in_row = sum_to_one(logits)[~logits.isnan().any(-1)]
+    count, total = int(in_row.sum()), in_row.numel()
+    if total / 2 <= count < total:
+        raise ValueError(
+            f"{count} of {total} rows of logits are log-probabilities, and the others are not, as if tokens of theirs "
+            "were masked: say with log_probs=True or log_probs=False what they are"
+        )
+    return count == total
 
 
 @contextmanager

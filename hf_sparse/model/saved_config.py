@@ -154,7 +154,7 @@ def check_adapter(model: nn.Module, path: str | Path | None, where: Mapping[str,
     if saved is None:
         return
     config, state = AdapterSettings.read(saved).config, state_of(model)
-    if state is None or state.config != config:
+    if state is None or state.config.maps != config.maps:
         raise ValueError(
             f"the adapter {path} was trained in a model with {config.to_dict()}, and this {type(model).__name__} "
             f"{described(state)}: load the adapter with hf_sparse.from_pretrained, or call sparsify with these "

@@ -177,9 +177,10 @@ def sparse_forward(
         The model's own output.
 
     Raises:
-        ValueError: ``label_smoothing`` for a model without a language-model head; ``num_items_in_batch`` without
-            labels where the head is sparse; fertilities that are negative or NaN, or for a model without constrained
-            attention; packed sequences that are told by ``cu_seq_lens`` alone; two caches.
+        ValueError: ``label_smoothing`` without labels, or for a model without a language-model head;
+            ``num_items_in_batch`` without labels where the head is sparse; fertilities that are negative or NaN, or
+            for a model without constrained attention; packed sequences that are told by ``cu_seq_lens`` alone; two
+            caches.
         TypeError: fertilities that are no numbers, or another argument of the wrong type.
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
         NotImplementedError: log-probabilities of a model whose output has logits under other names.
@@ -199,7 +200,7 @@ def sparse_forward(
     _hand_on_num_items(self, kwargs, has_labels)
     head = self.get_output_embeddings()
     if log_probs is None:
-        log_probs = _read_as_log_probs(self, state, has_labels)
+        log_probs = state.gives_log_probs(self, has_labels)
     as_tuple = log_probs and _returns_tuple(self, kwargs)
     if as_tuple:
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
@@ -261,14 +262,6 @@ def _labels(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> dict
     return {name: value for name, value in given.items() if "labels" in name and value is not None}
 
 
-def _read_as_log_probs(model: PreTrainedModel, state: SparseState, has_labels: bool) -> bool:
-    """Whether the logits of a call are log-probabilities, where it does not say."""
-    if state.config.head is None:
-        return False
-    asked = state.readings.innermost(model)
-    return not has_labels if asked is None else asked
-
-
 def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:
     with loss:
         output = model._dense_forward(model, *args, **kwargs)
@@ -304,6 +297,8 @@ def _check_loss(
         raise ValueError(
             f"label_smoothing is for language models; {type(model).__name__} has no head over a vocabulary"
         )
+    if label_smoothing and not has_labels:
+        raise ValueError(f"label_smoothing={label_smoothing} came without labels, and smooths nothing: pass labels")
     if state.config.head is not None and num_items is not None and not has_labels:
         raise ValueError(
             "num_items_in_batch came without labels, so that the loss would be computed outside the model and be "

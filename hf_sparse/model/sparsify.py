@@ -21,7 +21,7 @@ from ..config.sparse_config import KINDS
 from ..fertility.source import source_for
 from ..functional.head_weight import HEAD_WITHOUT_ROWS, is_quantized
 from ..losses import fused_maps
-from .attach import attach, detach, own_configs
+from .attach import attach, detach, own_configs, places_of_configs, put_configs
 from .audit import audit
 from .auto_settings import balanced_head, tau_of_head
 from .dry_run import DryRun, input_device
@@ -104,20 +104,23 @@ def sparsify(
         run = _first_run(dense, config, example)
         if run is not None:
             config = _completed(dense, config, run)
-        own_configs(model)
-        attach(dense, config, source)
-        sparse_state(dense).owns_configs = True
-        if run is not None:
-            with ExitStack() as undo:
-                undo.callback(detach, dense)
+        with ExitStack() as undo:
+            undo.callback(put_configs, places_of_configs(model))
+            own_configs(model)
+            attach(dense, config, source)
+            undo.callback(detach, dense)
+            sparse_state(dense).owns_configs = True
+            if run is not None:
                 audit(dense, run.inputs)
-                undo.pop_all()  # all is well: stay sparse
+            undo.pop_all()  # all is well: stay sparse
     bind_again(model, dense)
     return model
 
 
 def unsparsify(model: Model) -> Model:
     """Undo ``sparsify``: the same object, with logits bit-equal to those it had before.
+
+    Its configuration stays a copy of its own, as ``sparsify`` made it, with all that was changed in it since.
 
     Args:
         model: what ``sparsify`` returned.

@@ -51,7 +51,7 @@ class RunningCalls(local):
     """What one thread is doing with a model; each thread has its own.
 
     Attributes:
-        config: other settings than the model's, for a block (``SparseState.replaced``), or None.
+        configs: other settings than the model's, of the running blocks of ``SparseState.replaced``.
         inside: running calls of the whole: a part that does not generate by itself leaves loss and logits to it.
         decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
         searches: what the searches of the running call of ``generate`` returned, where it cuts that (Whisper).
@@ -59,7 +59,7 @@ class RunningCalls(local):
     """
 
     def __init__(self) -> None:
-        self.config: SparseConfig | None = None
+        self.configs: list[SparseConfig] = []
         self.inside = 0
         self.decoding = 0
         self.searches: list[ModelOutput] = []
@@ -108,8 +108,7 @@ class SparseState:
     @property
     def config(self) -> SparseConfig:
         """The maps in use."""
-        own = self.calls.config
-        return self.settings if own is None else own
+        return self.calls.configs[-1] if self.calls.configs else self.settings
 
     @property
     def head(self) -> MapConfig:
@@ -119,15 +118,21 @@ class SparseState:
     @contextmanager
     def replaced(self, **changes: Any) -> Iterator[None]:
         """Have this thread run the block under other settings, in the parts too; ``SparseConfig`` has their names."""
-        states = [self, *self.parts]
-        before = [state.calls.config for state in states]
+        running = [(state.calls.configs, replace(state.config, **changes)) for state in (self, *self.parts)]
+        for configs, config in running:
+            configs.append(config)
         try:
-            for state in states:
-                state.calls.config = replace(state.config, **changes)
             yield
         finally:
-            for state, config in zip(states, before):
-                state.calls.config = config
+            for configs, config in running:
+                configs[:] = [other for other in configs if other is not config]
+
+    def gives_log_probs(self, model: nn.Module, has_labels: bool) -> bool:
+        """Whether the logits of a call of its model are log-probabilities, where the call itself does not say."""
+        if self.config.head is None:
+            return False
+        asked = self.readings.innermost(model)
+        return not has_labels if asked is None else asked
 
     def check_attention(self, model: nn.Module) -> None:
         """Refuse a model whose configuration was told to use another attention, or that was given dense attention.

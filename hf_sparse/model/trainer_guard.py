@@ -48,7 +48,7 @@ def _check_reference(trainer: Any) -> None:
     if reference is None or state is None or _changes_maps(trainer):
         return
     of_reference = state_of(trainer.accelerator.unwrap_model(reference))
-    if of_reference is None or of_reference.config != state.config:
+    if of_reference is None or of_reference.config.maps != state.config.maps:
         raise ValueError(
             f"the reference model {described(of_reference)}, and this {type(trainer.model).__name__} "
             f"{described(state)}: references are loaded from where the model was; save the sparse model, and give the "
@@ -65,7 +65,7 @@ def _load_from_checkpoint(
 ) -> None:
     trained = _trained_settings(Path(resume_from_checkpoint))
     state = state_of(self.model)
-    if trained is not None and not _changes_maps(self) and (state is None or state.config != trained):
+    if trained is not None and not _changes_maps(self) and (state is None or state.config.maps != trained.maps):
         raise ValueError(
             f"{resume_from_checkpoint} was trained with {trained.to_dict()}, and this {type(self.model).__name__} "
             f"{described(state)}: give the trainer hf_sparse.from_pretrained(checkpoint), with is_trainable=True "

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..losses import suppression_loss
-from ..model.find import sparse_config, transformers_model
+from ..model.find import sparse_config, sparse_state, transformers_model
 from ..model.readings import probabilities
 from .labels import check_labels, counted_labels, scored
 from .supports import check_positions
@@ -60,7 +60,8 @@ class Suppression:
         outputs = model(**inputs)
         check_positions(outputs.logits, inputs["labels"], "suppression; or set suppression_weight=0")
         z, y = scored(outputs.logits, inputs, self.shifts_labels), counted_labels(inputs, self.shifts_labels)
-        p = probabilities(self.model, z.detach())
+        log_probs = sparse_state(self.model).gives_log_probs(self.model, has_labels=True)
+        p = probabilities(self.model, z.detach(), log_probs=log_probs)
         outputs["loss"] = outputs["loss"] + self.weight * suppression_loss(
             z, y, p, num_items=inputs.get("num_items_in_batch")
         )

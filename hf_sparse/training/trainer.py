@@ -285,8 +285,9 @@ class SparseTrainer(BucketedTrainer):
             return
         labels = counted_labels(inputs, self._loss_shifts_labels)
         rows, vocab_size, total, missed = len(labels), logits.shape[-1], 0.0, 0.0
+        log_probs = sparse_state(self.model).gives_log_probs(self.model, has_labels=True)
         for z in computed_rows(scored(logits, inputs, self._loss_shifts_labels)):
-            p = probabilities(self.model, z)
+            p = probabilities(self.model, z, log_probs=log_probs)
             own, labels = labels[: len(z)], labels[len(z) :]
             total += float((p > 0).sum())
             missed += float((p.gather(-1, own[:, None]) == 0).sum())

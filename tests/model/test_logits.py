@@ -103,6 +103,13 @@ def test_labels_may_be_positional():
     assert torch.equal(output.logits, named.logits)
 
 
+@pytest.mark.parametrize("head", ["entmax15", None])
+def test_smoothing_without_labels_is_refused(head):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head=head)
+    with pytest.raises(ValueError, match=r"label_smoothing=0.1 came without labels.*pass labels"):
+        model(tokens(), label_smoothing=0.1)
+
+
 def test_a_tuple_holds_the_same_logits():
     model = sparsify(tiny_model("llama"), head="entmax15")
     ids = tokens()
@@ -118,6 +125,39 @@ def test_probabilities_take_both_kinds():
     torch.testing.assert_close(probabilities(model, log_p), expected)
     torch.testing.assert_close(probabilities(model, log_p.bfloat16()), expected, atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(probabilities(model, log_p[0]), expected[0])
+
+
+def test_nan_in_a_row_leaves_the_probabilities_of_the_others():
+    model = sparsify(tiny_model("llama"), head="sparsemax")
+    logits = model(tokens()).logits[0].detach()
+    expected = probabilities(model, logits)
+    logits[0] = torch.nan
+    p = probabilities(model, logits)
+    assert p[0].isnan().all()
+    assert torch.equal(p[1:], expected[1:])
+
+
+def test_probabilities_of_rows_that_are_mixed_are_asked_for_by_name():
+    model = sparsify(tiny_model("llama"), head="sparsemax")
+    logits = model(tokens()).logits[0].detach()
+    masked = logits.clone()
+    masked[0, masked[0].argmax()] = -torch.inf
+    with pytest.raises(ValueError, match=f"{len(logits) - 1} of {len(logits)} rows of logits are log-probabilities"):
+        probabilities(model, masked)
+    p = probabilities(model, masked, log_probs=True)
+    assert torch.equal(p[1:], logits[1:].softmax(-1))
+    torch.testing.assert_close(p.sum(-1), torch.ones(len(p)))
+    with raw_scores(model):
+        scores = model(tokens()).logits[0]
+    torch.testing.assert_close(probabilities(model, scores, log_probs=False), logits.exp())
+
+
+def test_half_precision_without_zeros_is_read_as_it_is_called():
+    model = sparsify(tiny_model("llama"), head={"name": "entmax15", "temperature": 1000.0})
+    log_p = model(tokens()).logits.bfloat16()
+    assert (log_p.exp() > 0).all()
+    p = probabilities(model, log_p, log_probs=True)
+    torch.testing.assert_close(p, log_p.float().softmax(-1))
 
 
 def test_losses_refuse_log_probabilities_with_zeros_and_take_those_of_softmax():
