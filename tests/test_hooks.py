@@ -1,17 +1,20 @@
 """What this package changes in other libraries: all of it is listed, and can be undone."""
 
+import functools
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 from transformers import (
+    LlamaForCausalLM,
     PreTrainedModel,
 )
 
 import hf_sparse
 from hf_sparse.hooks import install, uninstall
 from hf_sparse.model.patch import Patch, forget_imports, install_all
+from tests.tiny_models import tiny_model
 
 
 def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
@@ -25,6 +28,26 @@ def test_the_hook_on_transformers_is_installed_once_and_can_be_removed():
     finally:
         install()
     assert hf_sparse.__version__
+
+
+def test_a_wrapper_that_others_put_around_a_hook_stays_theirs(monkeypatch):
+    config, ours, seen = hf_sparse.sparsify(tiny_model("llama"), head="entmax15").config, PreTrainedModel.post_init, []
+
+    @functools.wraps(ours)
+    def theirs(self):
+        seen.append(type(self).__name__)
+        ours(self)
+
+    monkeypatch.setattr(PreTrainedModel, "post_init", theirs)
+    try:
+        uninstall()
+        assert PreTrainedModel.post_init is theirs
+        assert not hf_sparse.is_sparse(LlamaForCausalLM(config))
+    finally:
+        install()
+    assert PreTrainedModel.post_init is theirs
+    assert hf_sparse.is_sparse(LlamaForCausalLM(config))
+    assert seen == ["LlamaModel", "LlamaForCausalLM"] * 2
 
 
 EVERY_CHANGE = """

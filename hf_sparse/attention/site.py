@@ -143,7 +143,8 @@ def settings_by_head(map_config: MapConfig, module: nn.Module, x: Tensor) -> dic
             shape = tuple(x.shape)
             raise ValueError(
                 f"{type(module).__name__}: {name} is given for {len(values)} heads, but scores are of shape {shape}, "
-                "not (batch, heads, queries, keys) with as many heads"
+                f"not (batch, {len(values)} heads, queries, keys): give one number"
+                + (f", or a list of {x.shape[1]}" if x.dim() == 4 else "")
             )
     return by_head
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..functional import MAPS
-from .map_config import MapConfig
+from .map_config import MapConfig, names_for
 from .settings import CoverageVectors, Fixed, Learned
 
 # Keys that the temperature "auto" of attention counts on: a model has no fixed number of them. A quarter of them or
@@ -95,8 +94,7 @@ def _attention_problems(map_config: MapConfig, coverage: CoverageVectors | None)
     """Reasons why a map cannot weigh attention, each with what to do."""
     name = map_config.name
     if not map_config.map.any_scores:
-        fit = ", ".join(sorted(repr(other) for other, known in MAPS.items() if known.any_scores))
-        yield f"{name} does not take scores of any sign; for attention choose one of {fit}"
+        yield f"{name} does not take scores of any sign; for attention choose one of {names_for(attention=True)}"
     if map_config.map_settings.get("tau") == "auto":
         yield f'tau="auto" is estimated from the weights of a head; for attention give {name} a number'
     if map_config.centered:

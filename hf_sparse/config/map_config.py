@@ -9,12 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..functional import Setting, SparseMap, balanced_temperature, get_map
+from ..functional import MAPS, Setting, SparseMap, balanced_temperature, get_map
 from ..functional.registry import underlying
 from ..functional.rows import upcast
 from ..functional.score_transforms import centered, length_scale
 from ..losses import fenchel_young_loss
 from .settings import BY_LENGTH, HOTTEST, ON_SCORES, Fixed, Learned, Plain, SettingValue, as_value, parse_value
+
+
+def names_for(attention: bool) -> str:
+    """The names of the maps that can weigh attention, or be a head, for messages."""
+    fit = [name for name, known in MAPS.items() if (known.any_scores if attention else known.regularizer is not None)]
+    return ", ".join(map(repr, sorted(fit)))
 
 
 @dataclass(frozen=True)
@@ -49,18 +55,20 @@ class MapConfig:
             raise TypeError(f'{role} must be None, a map\'s name or a mapping {{"name": ..., ...}}, was {value!r}')
         if not isinstance(value.get("name"), str):
             raise ValueError(f'{role} needs the map\'s name: {{"name": ..., ...}}, was {dict(value)!r}')
+        attention = role != "head"
+        if value["name"] not in MAPS:
+            raise ValueError(f"{role}: unknown sparse map {value['name']!r}; choose one of {names_for(attention)}")
         sparse_map = get_map(value["name"])
         given = {key: setting for key, setting in value.items() if key != "name"}
         known = {**sparse_map.settings, **ON_SCORES}
         unknown = [key for key in given if key not in known]
         if unknown:
-            allowed = ", ".join(map(repr, [*known, *(["coverage"] if role != "head" else [])]))
+            allowed = ", ".join(map(repr, [*known, *(["coverage"] if attention else [])]))
             base = underlying(sparse_map.name, {})[0]
             instead = f', or take "{base}"' if unknown[0] in get_map(base).settings else ""
             raise ValueError(
                 f"{role}: {sparse_map.name} does not take {unknown[0]!r}; its settings are: {allowed}{instead}"
             )
-        attention = role != "head"
         settings = {
             key: parse_value(setting, f"{role}: {key}", given.get(key, setting.default), attention)
             for key, setting in known.items()

@@ -167,17 +167,28 @@ def parse_value(setting: Setting, name: str, value: object, attention: bool) -> 
         TypeError: a value of another type.
     """
     if not attention:
+        if value == "learned" or (isinstance(value, Mapping) and set(value) == {"learned"}):
+            raise TypeError(f"{name} must be {setting.allowed}, was {value!r}; settings of attention can be learned")
         return Fixed(setting.check(name, value))
     if setting.holds is not None and isinstance(value, list | tuple):
         if not value:
-            raise ValueError(f"{name} must be {setting.allowed}, or a list with one for each head, was []")
+            raise ValueError(f"{name} must be {_in_attention(setting).allowed}, was []")
         number = replace(setting, words=())
         return PerHead(tuple(float(number.check(name, entry)) for entry in value))
     if isinstance(value, str) and value == "learned":
         return _parse_learned(setting, name, setting.default)
     if isinstance(value, Mapping) and set(value) == {"learned"}:
         return _parse_learned(setting, name, value["learned"])
-    return Fixed(setting.check(name, value))
+    return Fixed(_in_attention(setting).check(name, value))
+
+
+def _in_attention(setting: Setting) -> Setting:
+    """A setting whose messages tell what else attention takes for it."""
+    if setting.holds is None:
+        return setting
+    words = setting.words if setting.from_real is None else (*setting.words, "learned")
+    allowed = f"{setting.allowed}{',' if words else ' or'} a list with one for each head"
+    return replace(setting, allowed=allowed, words=words)
 
 
 def _parse_learned(setting: Setting, name: str, start: object) -> Learned:

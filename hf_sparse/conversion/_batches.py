@@ -39,6 +39,10 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
     """
     if max_batches is not None:
         check_count("max_batches", max_batches, ", or None for all")
+    if isinstance(dataloader, Mapping):
+        raise TypeError(
+            f"dataloader must yield batches, was one batch of {', '.join(dataloader)}: give a list, [batch]"
+        )
     if not isinstance(dataloader, Iterable):
         raise TypeError(f"dataloader must yield batches, was {dataloader!r}")
     batches: list[Batch] = []

@@ -43,7 +43,7 @@ class Diagnosis:
         changed: how many modules would change, by class, kind of attention and way of reaching them ("interface" or
             "inline").
         refused: what ``sparsify`` refuses, in its own words.
-        checks: each check with what came of it; those that fail begin with "no"; others say "yes" or a remark.
+        checks: each check with what came of it; those that fail begin with "no:"; others say "yes" or a remark.
     """
 
     model: str
@@ -156,8 +156,10 @@ def _report_run(record: DryRun, found: Diagnosis) -> None:
         found.checks[name] = "yes" if problem is None else f"no: {problem}"
     counts = record.counts.values()
     num_seen = sum(count.calls > 0 for count in counts)
-    some = f"{num_seen} of {len(counts)} modules; give an example that uses the others too"
-    found.checks["attention reached"] = "yes" if num_seen == len(counts) else some
+    if 0 < num_seen < len(counts):
+        found.checks["attention reached"] = (
+            f"{num_seen} of {len(counts)} modules; give an example that uses the others too"
+        )
     rows, keys = sum(count.rows for count in counts), sum(count.nonzero for count in counts)
     found.checks["keys with weight"] = f"{keys / max(rows, 1):.1f} per query, mean over the example"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -183,7 +184,9 @@ class LinearLogits:
     def view(self, *shape: Any) -> Any:
         """Reshape the leading axes; a view of the vocabulary axis computes the logits."""
         sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        if sizes[-1] not in (-1, self.shape[-1]) or (sizes[-1] == -1 and -1 in sizes[:-1]):
+        rest = self.shape.numel() // max(math.prod(size for size in sizes if size != -1), 1)
+        sizes = tuple(rest if size == -1 else size for size in sizes)
+        if not sizes or sizes[-1] != self.shape[-1]:
             return self.compute().reshape(sizes)
         return self._with(hidden=self.hidden.reshape(*sizes[:-1], self.hidden.shape[-1]))
 
@@ -199,14 +202,14 @@ class LinearLogits:
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Itself on the same device in a floating-point precision."""
-        target = kwargs.get("device", args[0] if args and not isinstance(args[0], torch.dtype) else None)
-        return self if target is None or torch.device(target) == self.device else self.compute().to(*args, **kwargs)
+        given = [*args, *kwargs.values()]
+        devices = [each.device if torch.is_tensor(each) else torch.device(each) for each in given if _is_place(each)]
+        return self if all(device == self.device for device in devices) else self.compute().to(*args, **kwargs)
 
     def __getitem__(self, index: Any) -> Any:
         keys = index if isinstance(index, tuple) else (index,)
-        leading = len(keys) < self.dim() and Ellipsis not in keys
-        whole_vocabulary = keys[-1] == slice(None) if not torch.is_tensor(keys[-1]) else False
-        if leading or (len(keys) > 1 and whole_vocabulary):
+        leading = sum(map(_axes_of, keys)) < self.dim() and all(key is not Ellipsis for key in keys)
+        if leading or (len(keys) > 1 and isinstance(keys[-1], slice) and keys[-1] == slice(None)):
             return self._with(hidden=self.hidden[index])
         return self.compute()[index]
 
@@ -241,6 +244,20 @@ class LinearLogits:
         if func is torch.tanh and isinstance(args[0], cls) and args[0].outer is None:
             return args[0]._with(outer=1.0)
         return func(*map(_looked_at, args), **{key: _looked_at(arg) for key, arg in (kwargs or {}).items()})
+
+
+def _is_place(argument: object) -> bool:
+    """Whether an argument of ``Tensor.to`` says where to: a device, its name or number, or a tensor that is there."""
+    if isinstance(argument, bool):
+        return False
+    return torch.is_tensor(argument) or isinstance(argument, torch.device | str | int)
+
+
+def _axes_of(key: object) -> int:
+    """How many axes a part of an index takes up."""
+    if key is None:
+        return 0
+    return key.dim() if torch.is_tensor(key) and key.dtype in (torch.bool, torch.uint8) else 1
 
 
 def _is_emptied(weight: Tensor) -> bool:

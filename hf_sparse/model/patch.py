@@ -14,7 +14,22 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_ORIGINAL = "_hf_sparse_original"
+_WRAPPER = "_hf_sparse_wrapper"
+
+
+@dataclass(eq=False)
+class _Wrapper:
+    """What a method in the place of another knows; ``functools.wraps`` hands it on to wrappers around that method.
+
+    Attributes:
+        original: what it took the place of, as its owner held it.
+        method: itself.
+        active: whether it calls the replacement.
+    """
+
+    original: Any
+    method: Any = None
+    active: bool = True
 
 
 @dataclass(frozen=True)
@@ -44,30 +59,36 @@ class Patch:
         found = inspect.getattr_static(owner, self.name)
         of_class = isinstance(found, classmethod)
         original = found.__func__ if of_class else found
-        if hasattr(original, _ORIGINAL):
+        known: _Wrapper | None = getattr(original, _WRAPPER, None)
+        if known is not None:
+            known.active = True
             return
-        replacement = self.replacement
+        wrapper, replacement = _Wrapper(found), self.replacement
 
         @functools.wraps(original)
         def method(*args: object, **kwargs: object) -> Any:
-            return replacement(original, *args, **kwargs)
+            return replacement(original, *args, **kwargs) if wrapper.active else original(*args, **kwargs)
 
-        setattr(method, _ORIGINAL, found)
+        wrapper.method = method
+        setattr(method, _WRAPPER, wrapper)
         setattr(owner, self.name, classmethod(method) if of_class else method)
 
     def uninstall(self) -> None:
-        """Put the original back, if it was replaced."""
+        """Put the original back, if it was replaced; inside what others wrapped around it, have it be called again."""
         if self.owner.partition(":")[0] not in sys.modules:
             return
         owner = _found(self.owner, None)
         found = inspect.getattr_static(owner, self.name, None)
         method = found.__func__ if isinstance(found, classmethod) else found
-        original = getattr(method, _ORIGINAL, None)
-        if original is None:
+        wrapper: _Wrapper | None = getattr(method, _WRAPPER, None)
+        if wrapper is None:
+            return
+        if wrapper.method is not method:
+            wrapper.active = False
             return
         delattr(owner, self.name)
-        if inspect.getattr_static(owner, self.name, None) is not original:  # it was not inherited
-            setattr(owner, self.name, original)
+        if inspect.getattr_static(owner, self.name, None) is not wrapper.original:  # it was not inherited
+            setattr(owner, self.name, wrapper.original)
 
 
 @dataclass(frozen=True)

@@ -158,13 +158,15 @@ def test_tau_is_estimated_for_the_divided_logits():
     assert tau[0] < tau[1]
 
 
-@pytest.mark.parametrize("role", ["attn", "head"])
+@pytest.mark.parametrize(
+    ("role", "others"), [("attn", ', a list with one for each head or "auto" or "learned"'), ("head", ' or "auto"')]
+)
 @pytest.mark.parametrize(
     ("temperature", "error"),
     [(0, ValueError), (-1.0, ValueError), (math.inf, ValueError), (math.nan, ValueError), ("hot", TypeError)],
 )
-def test_a_temperature_must_be_positive(role, temperature, error):
-    with pytest.raises(error, match=f'{role}: temperature must be a number from 0.0001 to 1000000 or "auto", was '):
+def test_a_temperature_must_be_positive(role, others, temperature, error):
+    with pytest.raises(error, match=f"{role}: temperature must be a number from 0.0001 to 1000000{others}, was "):
         MapConfig.parse({"name": "entmax15", "temperature": temperature}, role)
 
 

@@ -51,6 +51,14 @@ def test_a_head_that_torch_quantized_has_its_weight_behind_a_call():
     assert logits.shape == (len(target), 23)
 
 
+@pytest.mark.parametrize("function", [calibrate, compare])
+def test_one_batch_in_the_place_of_several_is_asked_for_in_a_list(function):
+    model = tiny_model("llama")
+    one = sparsify(model, head="entmax15") if function is calibrate else model
+    with pytest.raises(TypeError, match=r"was one batch of input_ids, labels: give a list, \[batch\]"):
+        function(one, {"input_ids": tokens(), "labels": tokens()})
+
+
 def test_prompts_of_peft_are_refused_and_other_adapters_are_not():
     """The model inside is run alone, without its prompt."""
     prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)

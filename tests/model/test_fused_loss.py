@@ -95,10 +95,17 @@ STEPS = {
     "reshape": lambda z: z.reshape(6, 5),
     "view of the vocabulary": lambda z: z.view(2, 15),
     "size": lambda z: z.view(-1, z.size(-1)),
+    "flat": lambda z: z.view(-1),
+    "view into the vocabulary": lambda z: z.view(2, -1),
+    "view of an axis more": lambda z: z.view((3, -1, 5)),
     "slice": lambda z: z[:, :-1],
     "slice with vocabulary": lambda z: z[..., :-1, :].contiguous(),
     "slice of the vocabulary": lambda z: z[..., :3],
     "mask": lambda z: z[torch.tensor([[True, False, True], [False, True, True]])],
+    "mask of the vocabulary": lambda z: z[z > 0],
+    "mask of a row": lambda z: z[torch.tensor([True, False])],
+    "axis more": lambda z: z[None, :, -1],
+    "as another tensor": lambda z: z.to(torch.ones(1)),
     "precision": lambda z: z.float().to(torch.float32).to(z.device),
     "scale": lambda z: 2 * (z / 4),
     "bias": lambda z: z * 0.5 + torch.arange(5.0)[None],
@@ -119,17 +126,32 @@ STEPS = {
 }
 
 
+@pytest.mark.parametrize("dim", [4, 5])  # a square head's hidden states have the shape of its logits
 @pytest.mark.parametrize("step", STEPS)
-def test_every_step_gives_what_the_logits_would(step):
+def test_every_step_gives_what_the_logits_would(step, dim):
     generator = torch.Generator().manual_seed(0)
-    hidden, weight, bias = (torch.randn(shape, generator=generator) for shape in ((2, 3, 4), (5, 4), (5,)))
+    hidden, weight, bias = (torch.randn(shape, generator=generator) for shape in ((2, 3, dim), (5, dim), (5,)))
     expected = STEPS[step](nn.functional.linear(hidden, weight, bias))
     result = STEPS[step](LinearLogits(hidden, weight, bias))
     assert result.shape == expected.shape
     torch.testing.assert_close(result.compute() if isinstance(result, LinearLogits) else result, expected)
 
 
-@pytest.mark.parametrize("step", ["view", "slice with vocabulary", "scale", "bias", "soft cap", "precision"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "view",
+        "view of an axis more",
+        "mask",
+        "mask of a row",
+        "slice with vocabulary",
+        "scale",
+        "bias",
+        "soft cap",
+        "precision",
+        "as another tensor",
+    ],
+)
 def test_what_models_do_to_logits_keeps_them_uncomputed(step):
     assert isinstance(STEPS[step](LinearLogits(torch.randn(2, 3, 4), torch.randn(5, 4))), LinearLogits)
 

@@ -141,13 +141,27 @@ BAD = [
     ({"attn": {"decoder": ["sparsemax"]}}, ValueError, r"attn\['decoder'\] lists 1 layer, LlamaForCausalLM has 2"),
     ({"attn": {"decoder": [None, None]}}, ValueError, r"attn\['decoder'\] lists no map"),
     ({"attn": ["sparsemax", None]}, TypeError, "a list of maps, one for each layer, goes with a kind"),
-    ({"attn": {"decoder": ["nomax", None]}}, ValueError, "unknown sparse map 'nomax'"),
+    (
+        {"attn": {"decoder": ["nomax", None]}},
+        ValueError,
+        r"attn\['decoder'\]\[0\]: unknown sparse map 'nomax'; .*'csparsemax'.*'sigmoid'",
+    ),
+    (
+        {"head": "nomax"},
+        ValueError,
+        "head: unknown sparse map 'nomax'; choose one of 'alpha_relu', 'entmax', 'entmax15', 'softmax', "
+        "'sparsegen_lin', 'sparsemax'$",
+    ),
     (
         {"attn": {"name": "entmax", "alpha": [1.5, 1.2]}},
         ValueError,
-        "alpha is given for 2 heads, but scores are of shape",
+        "alpha is given for 2 heads, but scores are of shape .*: give one number, or a list of 4",
     ),
-    ({"attn": {"name": "entmax", "alpha": []}}, ValueError, r"or a list with one for each head, was \[\]"),
+    (
+        {"attn": {"name": "entmax", "alpha": []}},
+        ValueError,
+        r"a number from 1 to 64, a list with one for each head, was \[\]",
+    ),
     ({"attn": {"name": "entmax", "alpha": [1.5, 0.5]}}, ValueError, "alpha must be a number from 1 to 64, was 0.5"),
     ({"attn": {"name": "entmax", "alpha": {"learned": 2.0}}}, ValueError, "cannot start to be learned at 2.0"),
     (
@@ -168,12 +182,12 @@ BAD = [
     (
         {"attn": {"name": "entmax", "alpha": {"learn": 1.5}}},
         TypeError,
-        "alpha must be a number from 1 to 64, was {'learn': 1.5}",
+        "alpha must be a number from 1 to 64, a list with one for each head or \"learned\", was {'learn': 1.5}",
     ),
     (
         {"head": {"name": "entmax", "alpha": "learned"}},
         TypeError,
-        "alpha must be a number from 1 to 64, was 'learned'",
+        "alpha must be a number from 1 to 64, was 'learned'; settings of attention can be learned",
     ),
     ({"head": {"name": "entmax", "alpha": [1.5]}}, TypeError, r"alpha must be a number from 1 to 64, was \[1.5\]"),
 ]
