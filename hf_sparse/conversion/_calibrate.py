@@ -49,7 +49,7 @@ def calibrate(
     measure: str = "auto",
     max_batches: int | None = 32,
     max_seconds: float | None = None,
-    eps: float = 1e-4,
+    uniform_share: float = 1e-4,
     progress: bool = True,
 ) -> Calibration:
     """Fit the settings of a sparse model's maps so that it is as close as can be to the dense model it was.
@@ -82,7 +82,8 @@ def calibrate(
         max_batches: how many batches to read; None reads all.
         max_seconds: of wall time for the settings: after a third of it no further batch is read to fit on, after half
             of it no further alpha is tried. The batches held out are measured whatever it takes. None takes the time.
-        eps: share of the uniform distribution that is mixed in for the eps-perplexities of the report, in (0, 1).
+        uniform_share: share of the uniform distribution that is mixed in for the eps-perplexities of the report, in
+            (0, 1).
         progress: show a progress bar.
 
     Returns:
@@ -107,7 +108,7 @@ def calibrate(
     check_whole(model)
     config = sparse_config(model)
     goal = Goal(coverage, classes)
-    _check(edges, goal, measure, max_seconds, eps)
+    _check(edges, goal, measure, max_seconds, uniform_share)
     check_flag("per_head", per_head)
     check_flag("fit_attention", fit_attention)
     check_flag("fit_alpha", fit_alpha)
@@ -126,7 +127,7 @@ def calibrate(
         )
     passes = len(fit) * (1 + bool(own and config.head)) + len(judged) * (4 * bool(own) + 2 * bool(config.head))
     with eager_evaluation(sparse), tqdm(total=passes, desc="calibrate", disable=not progress) as bar:
-        judge = Judge(sparse, judged, measure, eps, dict.fromkeys(own), bar.update)
+        judge = Judge(sparse, judged, measure, uniform_share, dict.fromkeys(own), bar.update)
         tried = ALPHAS if fit_alpha else ()
         clock = Clock(max_seconds)
         work = _Fitting(sparse, judge, len(batches) > 1, clock, own, per_head, tried, edges, bool(config.head))
@@ -174,8 +175,8 @@ def _check_head_alone(head: MapConfig | None, edges: float | None) -> None:
         )
 
 
-def _check(edges: float | None, goal: Goal, measure: str, max_seconds: float | None, eps: float) -> None:
-    check_measure(measure, eps)
+def _check(edges: float | None, goal: Goal, measure: str, max_seconds: float | None, uniform_share: float) -> None:
+    check_measure(measure, uniform_share)
     if edges is not None:
         check_number("edges", edges, "in (0, 1], or None", lambda edges: 0 < edges <= 1)
     if goal.coverage is not None:
@@ -271,7 +272,7 @@ class _Fitting:
         return Calibration(
             model=type(self.model).__name__,
             measure=self.judge.measure,
-            eps=self.judge.eps,
+            uniform_share=self.judge.uniform_share,
             held_out=self.held_out,
             dense=dense,
             before=before,

@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from ..functional.arguments import check_number
-from ..metrics import eps_perplexity, jensen_shannon
+from ..metrics import jensen_shannon
 
 # Share of the uniform distribution that is mixed in where zeros would cost without end.
 UNIFORM = 1e-4
@@ -36,11 +36,6 @@ def eps_kl(q: Tensor, p: Tensor) -> Tensor:
     return (p * (p / q).log()).sum(-1)
 
 
-def mixed_perplexity(q: Tensor, target: Tensor, share: float) -> Tensor:
-    """``eps_perplexity`` of ``(1 - u) q + u / V``, for a share u of the uniform distribution, in (0, 1)."""
-    return eps_perplexity(q, target, share / ((1 - share) * q.shape[-1]))
-
-
 # Of distributions (..., V) from dense ones, in nats.
 DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "eps_kl": eps_kl,
@@ -49,14 +44,14 @@ DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 MEASURES = ("auto", *DIVERGENCES, "states")
 
 
-def check_measure(measure: object, eps: object) -> None:
+def check_measure(measure: object, uniform_share: object) -> None:
     """Refuse a measure of another name, and a share of the uniform distribution that is none.
 
     Raises:
         ValueError: one of the two.
-        TypeError: ``eps`` is no number.
+        TypeError: ``uniform_share`` is no number.
     """
-    check_number("eps", eps, "in (0, 1)", lambda eps: 0 < eps < 1)
+    check_number("uniform_share", uniform_share, "in (0, 1)", lambda share: 0 < share < 1)
     if measure not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, was {measure!r}")
 

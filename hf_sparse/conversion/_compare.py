@@ -44,7 +44,7 @@ def compare(
     budget: float = 0.01,
     measure: str = "auto",
     max_batches: int | None = 4,
-    eps: float = 1e-4,
+    uniform_share: float = 1e-4,
     progress: bool = True,
 ) -> Comparison:
     """Measure what ``sparsify(model, attn, head)`` would cost, and recommend a call that costs less.
@@ -62,7 +62,7 @@ def compare(
             dense head, by ``measure``: nats a position, or a share of the variance.
         measure: of closeness, see ``calibrate``.
         max_batches: how many batches to read; None reads all.
-        eps: share of the uniform distribution that is mixed in for the eps-perplexities, in (0, 1).
+        uniform_share: share of the uniform distribution that is mixed in for the eps-perplexities, in (0, 1).
         progress: show a progress bar.
 
     Returns:
@@ -80,7 +80,7 @@ def compare(
     if isinstance(dense_model, SparseModel):
         raise ValueError(f"this {type(dense_model).__name__} is sparse already; call unsparsify(model) first")
     check_number("budget", budget, ">= 0", lambda budget: budget >= 0)
-    check_measure(measure, eps)
+    check_measure(measure, uniform_share)
     batches = read_batches(dataloader, max_batches)
     with ExitStack() as undo:
         undo.enter_context(kept_configs(dense_model))
@@ -88,7 +88,7 @@ def compare(
         undo.callback(unsparsify, dense_model)
         with eager_evaluation(dense_model), tqdm(desc="compare", disable=not progress) as bar:
             fit, judged = split(batches)
-            judge = Judge(dense_model, judged, measure, eps, all_softmax(dense_model), bar.update)
+            judge = Judge(dense_model, judged, measure, uniform_share, all_softmax(dense_model), bar.update)
             return _compared(dense_model, fit, judge, budget)
 
 
@@ -121,7 +121,7 @@ def _compared(model: PreTrainedModel, fit: list[Batch], judge: Judge, budget: fl
     return Comparison(
         type(model).__name__,
         judge.measure,
-        judge.eps,
+        judge.uniform_share,
         budget,
         dense,
         dict(zip(trials, qualities)),

@@ -12,9 +12,9 @@ from torch import Tensor
 from ..config import MapConfig
 from ..config.settings import COLDEST, HOTTEST
 from ..functional import entmax_threshold
-from ..metrics import support_size
+from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
-from ._closeness import UNIFORM, eps_kl, mixed_perplexity
+from ._closeness import UNIFORM, eps_kl
 from ._fit import alpha_of
 from ._temperature import best_temperatures
 
@@ -122,7 +122,7 @@ def for_classes(
 def _cost(q: Tensor, target: Tensor | None, p: Tensor) -> float:
     if target is None:
         return float(eps_kl(q, p).mean())
-    return float(mixed_perplexity(q, target, UNIFORM))
+    return float(eps_perplexity(q, target, uniform_share=UNIFORM))
 
 
 def _temperature_for(alpha: float, classes: float, logits: Tensor) -> float:

@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 
 from ..attention.site import trial
 from ..config import MapConfig, SparseConfig
-from ..metrics import support_size
+from ..metrics import eps_perplexity, support_size
 from ..model.distribution import distribution
 from ..model.find import sparse_config
 from ._batches import Answer, Batch, answer
-from ._closeness import DIVERGENCES, between, lost_variance, mixed_perplexity
+from ._closeness import DIVERGENCES, between, lost_variance
 from ._rules import MapsByPath
 from ._scores import HeadMeans
 
@@ -86,7 +86,7 @@ class LayerQuality:
 class _Sums:
     """Sums over the positions of all batches, and the mean of the dense outputs where those are states."""
 
-    eps: float
+    uniform_share: float
     config: SparseConfig
     targets: int = 0
     distance: float = 0.0
@@ -123,7 +123,8 @@ class _Sums:
         if own.target is not None:
             factor = replace(self.config, head=head).loss_factor
             self.labelled[0] += factor * float(head.loss()(own.rows, own.target, reduction="sum"))
-            self.labelled[1] += float(mixed_perplexity(q, own.target, self.eps).log()) * len(own.target)
+            perplexity = eps_perplexity(q, own.target, uniform_share=self.uniform_share)
+            self.labelled[1] += float(perplexity.log()) * len(own.target)
 
     def quality(self) -> Quality:
         """The means.
@@ -156,7 +157,7 @@ class Judge:
         batches: keyword arguments for forward calls.
         measure: ``"eps_kl"``, ``"js"``, ``"states"``; ``"auto"`` becomes the first or, without scores of
             classes, the last.
-        eps: share of the uniform distribution in eps-perplexities.
+        uniform_share: share of the uniform distribution in eps-perplexities.
         dense: attention of the model to compare with: softmax everywhere, or nothing where it stays as it is.
         advance: called after every forward call.
     """
@@ -164,7 +165,7 @@ class Judge:
     model: PreTrainedModel
     batches: Sequence[Batch]
     measure: str
-    eps: float
+    uniform_share: float
     dense: MapsByPath
     advance: Callable[[], object]
 
@@ -180,7 +181,7 @@ class Judge:
         by_attention: dict[tuple[object, ...], list[int]] = {}
         for number, each in enumerate(trials):
             by_attention.setdefault(tuple(sorted(each.attention.items())), []).append(number)
-        sums = [_Sums(self.eps, sparse_config(self.model)) for _ in (None, *trials)]
+        sums = [_Sums(self.uniform_share, sparse_config(self.model)) for _ in (None, *trials)]
         for batch in self.batches:
             with trial(self.model, self.dense):
                 dense = answer(self.model, batch)

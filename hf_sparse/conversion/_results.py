@@ -47,7 +47,7 @@ class Comparison:
     Attributes:
         model: the model's class.
         measure: of divergences, by name; see ``calibrate``.
-        eps: of the perplexities.
+        uniform_share: of the perplexities.
         budget: on the divergence of the recommended attention.
         dense: the model as it is.
         asked: what each part alone does to it: attention as asked, with fitted temperatures, and as recommended; the
@@ -59,7 +59,7 @@ class Comparison:
 
     model: str
     measure: str
-    eps: float
+    uniform_share: float
     budget: float
     dense: Quality
     asked: dict[str, Quality]
@@ -111,7 +111,7 @@ class Comparison:
 
     def __str__(self) -> str:
         rows = {"dense": self.dense, **self.asked, "recommended": self.recommended}
-        lines = [f"{self.model} on {_positions(self.dense)}", *_table(rows, self.measure, self.eps)]
+        lines = [f"{self.model} on {_positions(self.dense)}", *_table(rows, self.measure, self.uniform_share)]
         for kind in self.kinds:
             lines.append(f"relative error of each {kind} head's weights, one layer a line")
             lines += [" ".join(f"{error:8.5f}" for error in layer) for layer in self.errors(kind).tolist()]
@@ -149,7 +149,7 @@ class Calibration:
     Attributes:
         model: the model's class.
         measure: of divergences, by name; see ``calibrate``.
-        eps: of the perplexities.
+        uniform_share: of the perplexities.
         held_out: whether nothing was fitted on the batches that were measured.
         dense: the model with softmax everywhere.
         before: as it was before calibration.
@@ -162,7 +162,7 @@ class Calibration:
 
     model: str
     measure: str
-    eps: float
+    uniform_share: float
     held_out: bool
     dense: Quality
     before: Quality
@@ -186,7 +186,7 @@ class Calibration:
     def __str__(self) -> str:
         rows = {"dense": self.dense, "before": self.before, "after": self.after}
         where = "held out" if self.held_out else "that settings were fitted on"
-        lines = [f"{self.model} on {_positions(self.dense)} {where}", *_table(rows, self.measure, self.eps)]
+        lines = [f"{self.model} on {_positions(self.dense)} {where}", *_table(rows, self.measure, self.uniform_share)]
         if self.head is not None:
             lines.append("head: " + ", ".join(f"{key} {_shown(value)}" for key, value in self.head.items()))
         if self.coverage is not None:
@@ -216,7 +216,7 @@ def _positions(dense: Quality) -> str:
     return f"{dense.targets:,} {'positions' if dense.loss is None else 'targets'}"
 
 
-def _table(rows: Mapping[str, Quality], measure: str, eps: float) -> list[str]:
+def _table(rows: Mapping[str, Quality], measure: str, uniform_share: float) -> list[str]:
     """A line a row: divergence and, where they were measured, eps-perplexity, loss and classes."""
     width = max(map(len, rows))
     columns: dict[str, Callable[[Quality], str]] = {measure: lambda each: f"{each.divergence:.4f}"}
@@ -224,7 +224,7 @@ def _table(rows: Mapping[str, Quality], measure: str, eps: float) -> list[str]:
     if first.loss is not None:
         columns |= {
             "loss": lambda each: f"{each.loss:.4f}",
-            f"ppl (eps {eps:g})": lambda each: f"{each.eps_perplexity:.2f}",
+            f"ppl (u {uniform_share:g})": lambda each: f"{each.eps_perplexity:.2f}",
         }
     if first.support is not None:
         columns["classes"] = lambda each: f"{each.support:.1f}"

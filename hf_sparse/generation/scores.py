@@ -26,7 +26,7 @@ class SequenceScores:
 
     Attributes:
         normalized: (rows,) log-probability under the distribution that ``generate`` decodes from, which sums to one at
-            every step, mixed with the uniform one by ``eps``; -inf for a string of probability zero.
+            every step, mixed with the uniform one by ``uniform_share``; -inf for a string of probability zero.
         unnormalized: (rows,) sum of the logarithms of the head's own weights. alpha-ReLU weights are not divided by
             their sum here, so this is no log-probability; for every other map it equals ``normalized``.
         sums: (rows, steps) sum of the head's own weights at every step, 1 for normalized maps; NaN after a string's
@@ -47,7 +47,7 @@ def score_sequences(
     sequences: Tensor,
     eos_token_id: int | list[int] | None = None,
     *,
-    eps: float = 0.0,
+    uniform_share: float = 0.0,
     pad_token_id: int | None = None,
 ) -> SequenceScores:
     """Score strings under a model, sparse or dense.
@@ -61,9 +61,9 @@ def score_sequences(
             language and task (Whisper keeps it with ``return_dict_in_generate=True``); tokens after the end token are
             ignored. Rows k b to k b + k - 1 belong to input b.
         eos_token_id: the end tokens, where ``generate`` was given others than those of the generation config.
-        eps: share of the uniform distribution over the vocabulary, in [0, 1], mixed into every step:
-            ``(1 - eps) p + eps / V``. With eps > 0 ``normalized`` is finite, as evaluators need it; compare models at
-            the same eps only.
+        uniform_share: share of the uniform distribution over the vocabulary, in [0, 1], mixed into every step:
+            ``(1 - u) p + u / V``. With a share above 0 ``normalized`` is finite, as evaluators need it; compare models
+            at the same share only.
         pad_token_id: the padding token, where ``generate`` was given another than that of the generation config.
 
     Returns:
@@ -74,13 +74,13 @@ def score_sequences(
             are not whole numbers.
         ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
             the start token or the prompt, no token is left to score, one is outside of the vocabulary, no end token,
-            NaN in the logits, or ``eps`` outside [0, 1]; a decoder's ``inputs_embeds`` or cache, which sequences do
-            not show; a model that one pass over a string does not score as ``generate`` decodes it.
+            NaN in the logits, or ``uniform_share`` outside [0, 1]; a decoder's ``inputs_embeds`` or cache, which
+            sequences do not show; a model that one pass over a string does not score as ``generate`` decodes it.
 
     Source: Tezekbayev et al. 2022, Section 4 (self-normalization of alpha-ReLU).
     Cost: one forward pass; for a decoder that may let a prompt see what follows it (images, types of tokens) a second.
     """
-    check_number("eps", eps, "in [0, 1]", lambda share: 0 <= share <= 1)
+    check_number("uniform_share", uniform_share, "in [0, 1]", lambda share: 0 <= share <= 1)
     given = {"eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
     special = {name: token for name, token in given.items() if token is not None}
     _, targets, logits = forced_output(model, inputs, sequences, special)
@@ -91,7 +91,7 @@ def score_sequences(
     ended = torch.isin(targets, end)
     counted = ended.cumsum(-1) - ended.long() == 0
 
-    p = (1 - eps) * distribution(map_config, logits.double()) + eps / logits.shape[-1]
+    p = (1 - uniform_share) * distribution(map_config, logits.double()) + uniform_share / logits.shape[-1]
 
     def score(p: Tensor) -> Tensor:
         log_p = p.gather(-1, targets[..., None])[..., 0].log()

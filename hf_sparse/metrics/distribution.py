@@ -96,14 +96,25 @@ def logit_norm(logits: Tensor, dim: int = -1, centered: bool = False) -> Tensor:
     return torch.linalg.vector_norm(z, dim=dim)
 
 
-def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int = -100) -> Tensor:
+def eps_perplexity(
+    p: Tensor,
+    target: Tensor,
+    eps: float | None = None,
+    *,
+    uniform_share: float | None = None,
+    ignore_index: int = -100,
+) -> Tensor:
     """``exp(-mean log((p_x + eps) / (1 + eps V)))``: perplexity after smoothing with the uniform distribution.
+
+    It is that of ``(1 - u) p + u / V`` for the share u of the uniform distribution with ``eps = u / ((1 - u) V)``.
+    Give one of the two.
 
     Args:
         p: probabilities (..., V).
         target: observed classes x (...), int64.
         eps: above 0, in units of probability; at 0 a single observed class of probability 0 makes it infinite. Report
             it with the result: perplexities at different ``eps`` do not compare.
+        uniform_share: u, in (0, 1), as in ``compare``, ``calibrate`` and ``score_sequences``.
         ignore_index: targets with this value do not count.
 
     Returns:
@@ -112,9 +123,10 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int =
         NaN when no target counts.
 
     Raises:
-        ValueError: ``eps <= 0`` or infinite, shapes that do not fit, or a negative probability: logits, perhaps.
-        TypeError: no tensors, an ``eps`` that is no number, targets that are not integers, or weights that are not
-            floating-point.
+        ValueError: ``eps <= 0`` or infinite, ``uniform_share`` out of range, neither or both of them, shapes that do
+            not fit, or a negative probability: logits, perhaps.
+        TypeError: no tensors, an ``eps`` or ``uniform_share`` that is no number, targets that are not integers, or
+            weights that are not floating-point.
         IndexError: a target outside [0, V).
 
     Source: Martins et al. 2020, Sparse Text Generation, Section 4 (metrics).
@@ -124,9 +136,15 @@ def eps_perplexity(p: Tensor, target: Tensor, eps: float, *, ignore_index: int =
     >>> eps_perplexity(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([2]), eps=0.01)
     tensor(103.0000)
     """
-    check_number("eps", eps, "> 0 and finite", lambda number: 0 < number < math.inf)
+    if (eps is None) == (uniform_share is None):
+        raise ValueError(f"give eps or uniform_share, one of the two; they were {eps} and {uniform_share}")
+    if eps is not None:
+        check_number("eps", eps, "> 0 and finite", lambda number: 0 < number < math.inf)
+    if uniform_share is not None:
+        check_number("uniform_share", uniform_share, "in (0, 1)", lambda share: 0 < share < 1)
     gold, counted = _gold_probability(p, target, ignore_index)
-    return (-_average(((gold + eps) / (1 + eps * p.shape[-1])).log(), counted, "mean")).exp()
+    added = uniform_share / ((1 - uniform_share) * p.shape[-1]) if eps is None else eps
+    return (-_average(((gold + added) / (1 + added * p.shape[-1])).log(), counted, "mean")).exp()
 
 
 def sparsemax_score(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean") -> Tensor:

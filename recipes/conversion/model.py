@@ -121,9 +121,9 @@ def evaluate(model: PreTrainedModel, task: Task, batch_size: int) -> Figures:
 
     Returns:
         ``loss``, the mean of ``-log((1 - u) p_x + u / V)`` in nats per token, with ``u = UNIFORM[0]``: log of the
-        eps-perplexity at ``eps = u / ((1 - u) V)``; ``loss_at``, the same for every ``u``; ``missed``, the share of
-        tokens of probability 0; ``accuracy`` of the likeliest token; ``sparsemax_score``; ``support``, the mean number
-        of tokens of nonzero probability; ``tokens``, their number.
+        eps-perplexity at that share of the uniform distribution; ``loss_at``, the same for every ``u``; ``missed``, the
+        share of tokens of probability 0; ``accuracy`` of the likeliest token; ``sparsemax_score``; ``support``, the
+        mean number of tokens of nonzero probability; ``tokens``, their number.
     """
     training = model.training
     model.eval()
@@ -137,7 +137,7 @@ def evaluate(model: PreTrainedModel, task: Task, batch_size: int) -> Figures:
         logits, y = logits[labels != -100], labels[labels != -100]
         p = probabilities(model, logits)
         figures = {
-            **{f"loss_{u:g}": eps_perplexity(p, y, u / ((1 - u) * p.shape[-1])).log() for u in UNIFORM},
+            **{f"loss_{u:g}": eps_perplexity(p, y, uniform_share=u).log() for u in UNIFORM},
             "missed": (p.gather(-1, y[:, None]) == 0).float().mean(),
             "accuracy": (p.argmax(-1) == y).float().mean(),
             "sparsemax_score": sparsemax_score(p, y),

@@ -58,7 +58,7 @@ def fit(p: Tensor, x: Tensor, uniform: float) -> dict[str, float]:
     Args:
         p: (N, V), the distributions that are drawn from.
         x: (N,), observed classes.
-        uniform: share u of the uniform distribution in the eps-perplexity, ``eps = u / ((1 - u) V)``.
+        uniform: share of the uniform distribution in the eps-perplexity.
 
     Returns:
         ``eps_loss``, the log of the eps-perplexity (nats); ``loss``, ``-log p_x`` (nats), infinite if a token has
@@ -67,10 +67,9 @@ def fit(p: Tensor, x: Tensor, uniform: float) -> dict[str, float]:
 
     Source: Martins et al. 2020, Sparse Text Generation (eps-perplexity, sparsemax score, Jensen-Shannon divergence).
     """
-    eps = uniform / ((1 - uniform) * p.shape[-1])
     gold = p.gather(-1, x[:, None])
     return {
-        "eps_loss": float(eps_perplexity(p, x, eps).log()) * len(x),
+        "eps_loss": float(eps_perplexity(p, x, uniform_share=uniform).log()) * len(x),
         "loss": float(-gold.log().sum()),
         "sparsemax_score": float(sparsemax_score(p, x, reduction="none").sum()),
         "jensen_shannon": float(jensen_shannon(p, x, reduction="none").sum()),

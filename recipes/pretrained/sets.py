@@ -14,7 +14,7 @@ UNIFORM = 1e-4  # share of the uniform distribution in the loss
 
 def loss(p: Tensor, target: Tensor) -> float:
     """``-log((1 - u) p_x + u / V)`` in nats a target."""
-    return float(eps_perplexity(p, target, UNIFORM / ((1 - UNIFORM) * p.shape[-1])).log())
+    return float(eps_perplexity(p, target, uniform_share=UNIFORM).log())
 
 
 def impossible(p: Tensor, target: Tensor) -> float:

@@ -19,7 +19,7 @@ def measuring(rng: random.Random, world: World) -> BadCall:
     unlabelled = [{"input_ids": tokens()}]
     function, good, name, values = rng.choice((
         (hf_sparse.calibrate, sparse, "max_batches", BELOW_ONE[:6]),
-        (hf_sparse.calibrate, sparse, "eps", (0, -1, NAN, "x", None)),
+        (hf_sparse.calibrate, sparse, "uniform_share", (0, -1, NAN, "x", None)),
         (hf_sparse.calibrate, sparse, "per_head", ("yes", 1, None)),
         (hf_sparse.calibrate, sparse, "dataloader", loaders),
         (hf_sparse.calibrate, sparse, "fit_alpha", ("yes", 1, None)),
@@ -31,7 +31,7 @@ def measuring(rng: random.Random, world: World) -> BadCall:
         (hf_sparse.compare, dense, "measure", ("kl", 3, None)),
         (hf_sparse.compare, dense, "budget", (-1, NAN, "x", None)),
         (hf_sparse.compare, dense, "max_batches", BELOW_ONE[:6]),
-        (hf_sparse.compare, dense, "eps", (0, -1, NAN, "x", None)),
+        (hf_sparse.compare, dense, "uniform_share", (0, -1, NAN, "x", None)),
         (hf_sparse.compare, dense, "dataloader", loaders),
         (hf_sparse.compare, dense, "attn", ("entmix", 3, {"cross": "entmax15"})),
         (hf_sparse.compare, dense, "head", ("entmix", 3, {"name": "entmax", "alpha": 0.1})),

@@ -75,7 +75,7 @@ def test_the_report_says_what_the_model_does(name):
     batches = loader(tiny_model(name))
     model = sparsify(tiny_model(name), attn="sparsemax", head="entmax15")
     before = measured_by_hand(name, model, batches, 0.01)
-    report = calibrate(model, batches, eps=0.01, progress=False)
+    report = calibrate(model, batches, uniform_share=0.01, progress=False)
     after = measured_by_hand(name, model, batches, 0.01)
     for found, expected in ((report.before, before), (report.after, after)):
         values = (found.loss, found.eps_perplexity, found.divergence, found.support)
@@ -152,7 +152,7 @@ def test_the_report_can_be_read_and_stored():
         "dense",
         "before",
         "after",
-        "ppl (eps 0.0001)",
+        "ppl (u 0.0001)",
         "alpha_relu",
         "tau",
     ):
@@ -321,7 +321,7 @@ def test_models_and_arguments_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="those of csparsemax depend on what earlier queries spent; train the model"):
         calibrate(bounded, loader(bounded), progress=False)
     with pytest.raises(ValueError, match=r"eps must be in \(0, 1\), was 0"):
-        calibrate(sparsify(dense, head="entmax15"), loader(dense), eps=0, progress=False)
+        calibrate(sparsify(dense, head="entmax15"), loader(dense), uniform_share=0, progress=False)
 
 
 @pytest.mark.parametrize("settings", [{"attn": "entmax15"}, {"head": "entmax15"}])

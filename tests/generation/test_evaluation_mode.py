@@ -38,7 +38,7 @@ ASKED = {
     "exact_search": lambda model, inputs, text: exact_search(model, inputs, **SHORT),
     "html_report": lambda model, inputs, text: html_report(model, TOKENIZER, text, max_hypotheses=3, **SHORT),
     "score_sequences": lambda model, inputs, text: score_sequences(
-        model, inputs, torch.cat([inputs["input_ids"], inputs["input_ids"]], dim=1), eps=0.1
+        model, inputs, torch.cat([inputs["input_ids"], inputs["input_ids"]], dim=1), uniform_share=0.1
     ),
     "step_supports": lambda model, inputs, text: step_supports(model, inputs, [3, 4, 5]),
     "suggest": lambda model, inputs, text: suggest(model, text, TOKENIZER, max_tokens=3),

@@ -108,11 +108,11 @@ def test_a_string_outside_the_support_scores_minus_infinity():
 
 
 @torch.no_grad()
-def test_eps_mixes_the_uniform_distribution_into_every_step():
+def test_a_share_mixes_the_uniform_distribution_into_every_step():
     model, inputs = model_and_inputs("bart", "entmax15")
     sequences = torch.tensor([[1, 4, 5, EOS], [1, 6, EOS, PAD]])
     sequences[:, 0] = model.generation_config.decoder_start_token_id
-    scores = score_sequences(model, inputs, sequences, eps=0.1)
+    scores = score_sequences(model, inputs, sequences, uniform_share=0.1)
     for row, string in enumerate([(4, 5, EOS), (6, EOS)]):
         expected = sum(
             math.log(0.9 * float(step_weights(model, inputs, row, string[:position])[token]) + 0.1 / VOCAB)
@@ -120,11 +120,11 @@ def test_eps_mixes_the_uniform_distribution_into_every_step():
         )
         assert float(scores.normalized[row]) == pytest.approx(expected, abs=1e-5)
     assert torch.equal(scores.unnormalized, score_sequences(model, inputs, sequences).unnormalized)
-    uniform = score_sequences(model, inputs, sequences, eps=1.0)
+    uniform = score_sequences(model, inputs, sequences, uniform_share=1.0)
     torch.testing.assert_close(uniform.normalized, -math.log(VOCAB) * torch.tensor([3.0, 2.0], dtype=torch.float64))
-    for eps in (-0.1, 1.5, math.nan, "small"):
-        with pytest.raises((ValueError, TypeError), match=r"eps must be in \[0, 1\]"):
-            score_sequences(model, inputs, sequences, eps=eps)
+    for share in (-0.1, 1.5, math.nan, "small"):
+        with pytest.raises((ValueError, TypeError), match=r"uniform_share must be in \[0, 1\]"):
+            score_sequences(model, inputs, sequences, uniform_share=share)
 
 
 def test_sequences_must_be_those_of_generate():

@@ -27,6 +27,13 @@ def test_eps_perplexity_by_hand():
     assert metrics.eps_perplexity(P, X, eps=0.1).item() == pytest.approx(expected)
 
 
+def test_a_share_of_the_uniform_distribution_is_mixed_in():
+    p = torch.tensor([[0.8, 0.2, 0.0], [0.0, 1.0, 0.0]])
+    mixed = [0.9 * 0.8 + 0.1 / 3, 0.1 / 3]
+    value = metrics.eps_perplexity(p, torch.tensor([0, 2]), uniform_share=0.1)
+    assert value.item() == pytest.approx(math.exp(-sum(map(math.log, mixed)) / 2))
+
+
 def test_eps_perplexity_tends_to_perplexity():
     p = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64)
     value = metrics.eps_perplexity(p, torch.tensor([0, 0]), eps=1e-12)
@@ -134,6 +141,11 @@ def test_settings_out_of_range_are_refused():
         metrics.eps_perplexity(P, X, eps="a")
     with pytest.raises(ValueError, match="eps must be > 0 and finite, was inf"):
         metrics.eps_perplexity(P, X, eps=float("inf"))
+    with pytest.raises(ValueError, match=r"uniform_share must be in \(0, 1\), was 1"):
+        metrics.eps_perplexity(P, X, uniform_share=1)
+    for both in ({}, {"eps": 0.1, "uniform_share": 0.1}):
+        with pytest.raises(ValueError, match="give eps or uniform_share, one of the two"):
+            metrics.eps_perplexity(P, X, **both)
     with pytest.raises(ValueError, match="reduction must be one of 'mean', 'none', was 'sum'"):
         metrics.sparsemax_score(P, X, reduction="sum")
     with pytest.raises(ValueError, match=r"two distributions .* were \(3, 3\) and \(1, 3\)"):
