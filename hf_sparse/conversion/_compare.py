@@ -16,8 +16,7 @@ from ..config import MapConfig, SparseConfig
 from ..functional.arguments import check_number
 from ..model.attach import kept_configs
 from ..model.dry_run import as_it_runs, eager_evaluation
-from ..model.find import sparse_config
-from ..model.sparse_model import SparseModel
+from ..model.find import check_dense, sparse_config
 from ..model.sparsify import sparsify, unsparsify
 from ._batches import Answer, Batch, answer, on_device, read_batches, split
 from ._closeness import check_measure
@@ -77,8 +76,7 @@ def compare(
     Cost: two forward passes over three quarters of the batches, and at most fifteen over the others.
     """
     dense_model: Any = as_it_runs(model)
-    if isinstance(dense_model, SparseModel):
-        raise ValueError(f"this {type(dense_model).__name__} is sparse already; call unsparsify(model) first")
+    check_dense(dense_model)
     check_number("budget", budget, ">= 0", lambda budget: budget >= 0)
     check_measure(measure, uniform_share)
     batches = read_batches(dataloader, max_batches)

@@ -146,7 +146,7 @@ def library() -> ctypes.CDLL:
 
 
 def available(build: bool) -> bool:
-    """Whether the kernel can be used; ``build`` allows compiling it, which takes a few seconds."""
+    """Whether the kernel can be used; ``build`` allows compiling it, which takes half a minute or less."""
     if not build and not _loaded.cache_info().currsize and not _built_before():
         return False
     return _usable()

@@ -143,8 +143,10 @@ def eps_perplexity(
     if uniform_share is not None:
         check_number("uniform_share", uniform_share, "in (0, 1)", lambda share: 0 < share < 1)
     gold, counted = _gold_probability(p, target, ignore_index)
-    added = uniform_share / ((1 - uniform_share) * p.shape[-1]) if eps is None else eps
-    return (-_average(((gold + added) / (1 + added * p.shape[-1])).log(), counted, "mean")).exp()
+    if uniform_share is not None:
+        eps = uniform_share / ((1 - uniform_share) * p.shape[-1])
+    assert eps is not None
+    return (-_average(((gold + eps) / (1 + eps * p.shape[-1])).log(), counted, "mean")).exp()
 
 
 def sparsemax_score(p: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean") -> Tensor:

@@ -23,8 +23,7 @@ from .cold_start import cold_start
 from .distribution import distribution
 from .dry_run import DryRun, as_it_runs, dry_run, quiet_evaluation
 from .example import NoExampleError, example_inputs
-from .find import sparse_state
-from .sparse_model import SparseModel
+from .find import check_dense, sparse_state
 from .sparsify import sparsify, unsparsify
 
 # The keyword arguments of a forward call.
@@ -94,8 +93,7 @@ def doctor(
     Cost: about thirty forward calls on two short rows.
     """
     dense = as_it_runs(model)
-    if isinstance(dense, SparseModel):
-        raise ValueError(f"this {type(dense).__name__} is sparse already; call unsparsify(model) first")
+    check_dense(dense)
     if attn is None and head is None:
         attn = "entmax15"
     found = Diagnosis(type(dense).__name__)

@@ -125,6 +125,19 @@ def check_whole(model: nn.Module) -> None:
         )
 
 
+def check_dense(model: PreTrainedModel) -> None:
+    """Refuse a model that is sparse, or has a part that is.
+
+    Raises:
+        ValueError: it is.
+    """
+    if is_sparse(model):
+        raise ValueError(
+            f"this {type(model).__name__} is sparse already ({sparse_config(model).to_dict()}); "
+            "call unsparsify(model) first, in an ensemble on each of its members"
+        )
+
+
 def _lone_part(model: PreTrainedModel) -> str | None:
     """The path of a model inside ``model`` that was made sparse by itself, so that the whole knows nothing of it."""
     state = state_of(model)

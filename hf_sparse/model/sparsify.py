@@ -26,7 +26,7 @@ from .audit import audit
 from .auto_settings import balanced_head, tau_of_head
 from .dry_run import DryRun, input_device
 from .example import NoExampleError, first_run
-from .find import check_named_outputs, is_sparse, sparse_config, sparse_state, transformers_model
+from .find import check_dense, check_named_outputs, sparse_state, transformers_model
 from .forward_guard import bind_again, check_forward, mixed_precision_off
 from .partitioned import whole
 from .peft_guard import check_no_shadow
@@ -86,11 +86,7 @@ def sparsify(
         NotImplementedError: a head whose logits have another name in the model's output. The model is as it was.
     """
     dense = transformers_model(model)
-    if is_sparse(dense):
-        raise ValueError(
-            f"this {type(dense).__name__} is sparse already ({sparse_config(dense).to_dict()}); "
-            "call unsparsify(model) first, in an ensemble on each of its members"
-        )
+    check_dense(dense)
     check_no_shadow(model)
     config = SparseConfig.parse(attn, head, fused_loss)
     source = source_for(dense, config, fertility, training_fertility)

@@ -121,9 +121,9 @@ def evaluate(model: PreTrainedModel, task: Task, batch_size: int) -> Figures:
 
     Returns:
         ``loss``, the mean of ``-log((1 - u) p_x + u / V)`` in nats per token, with ``u = UNIFORM[0]``: log of the
-        eps-perplexity at that share of the uniform distribution; ``loss_at``, the same for every ``u``; ``missed``, the
-        share of tokens of probability 0; ``accuracy`` of the likeliest token; ``sparsemax_score``; ``support``, the
-        mean number of tokens of nonzero probability; ``tokens``, their number.
+        eps-perplexity at that share of the uniform distribution; ``loss_at``, the same for every ``u``; ``missed``,
+        the share of tokens of probability 0; ``accuracy`` of the likeliest token; ``sparsemax_score``; ``support``,
+        the mean number of tokens of nonzero probability; ``tokens``, their number.
     """
     training = model.training
     model.eval()

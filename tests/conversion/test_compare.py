@@ -194,7 +194,7 @@ BAD = [
     ({"attn": {"cross": "entmax15"}}, "has no cross attention"),
     ({"attn": "entmax15", "budget": -1}, "budget must be >= 0, was -1"),
     ({"attn": "entmax15", "budget": float("nan")}, "budget must be >= 0, was nan"),
-    ({"attn": "entmax15", "eps": 0}, r"eps must be in \(0, 1\), was 0"),
+    ({"attn": "entmax15", "uniform_share": 0}, r"uniform_share must be in \(0, 1\), was 0"),
     ({"attn": "entmax15", "measure": "kl"}, "measure must be one of 'auto', 'eps_kl', 'js', 'states', was 'kl'"),
 ]
 
