@@ -21,3 +21,8 @@ def check(page):
         result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted >= 7
     assert result.failed == 0
+
+
+def scripts(page):
+    """Blocks of Python on a page that are whole scripts and no sessions."""
+    return re.findall(r"^```python\n(?!>>> )(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)

@@ -4,13 +4,19 @@ import importlib
 import inspect
 import pkgutil
 import re
+import string
 import subprocess
 import sys
 
 import pytest
+import torch
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import hf_sparse
-from tests.docs.pages import ROOT, check, pages
+from tests.docs.pages import ROOT, check, pages, scripts
 
 MODULES = [
     info.name for info in pkgutil.walk_packages(hf_sparse.__path__, "hf_sparse.") if ".kernels" not in info.name
@@ -22,12 +28,39 @@ def test_examples_run_as_printed(page):
     check(page)
 
 
+@pytest.fixture
+def language_model(tmp_path, monkeypatch):
+    """The folder of a tiny model and its tokenizer, under the name in README: a folder comes before the Hub."""
+    monkeypatch.chdir(tmp_path)
+    letters = Tokenizer(WordLevel({letter: index for index, letter in enumerate(string.printable)}, unk_token="0"))
+    letters.pre_tokenizer = Split(Regex("."), "isolated")
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=100, initializer_range=1.0, **shape))
+    folder = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=letters).save_pretrained(folder)
+    return folder
+
+
+def test_scripts_of_readme_run_as_printed_each_with_names_of_its_own(language_model):
+    quick, load, train = scripts(ROOT / "README.md")
+    assert f'"{language_model}"' in quick
+    for script in (quick, load, train):  # the second one loads what the first one saves
+        exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
+
+
 def test_the_numerics_contract_names_tests_that_exist():
     page = (ROOT / "docs" / "numerics.md").read_text()
     contract = (ROOT / "tests" / "test_numerics_contract.py").read_text()
+    promises = re.findall(r"^\| (?!promise|---)(.+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(promises) >= 13
+    assert all(re.fullmatch(r"`test_\w+`(, `test_\w+`)*", tests) for _, tests in promises)
     named = set(re.findall(r"`(test_\w+)`", page))
     assert len(named) >= 15
     assert named <= set(re.findall(r"def (test_\w+)", contract))
+    assert "(../tests/test_numerics_contract.py)" in page
+    assert "(docs/numerics.md)" in (ROOT / "README.md").read_text()
 
 
 def test_versions_on_pages_are_those_that_are_tested():
