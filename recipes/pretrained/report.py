@@ -89,7 +89,8 @@ def pretrained_first() -> str:
     found, settings = further["figures"], further["settings"]
     calibrated = f"{figures['calibrated']:.3f} ({figures['increase']:+.1%})"
     trained = f"{found['trained']:.3f} ({found['increase']:+.1%})"
-    how = f"`calibrate` to {settings['edges']:.0%}, and {settings['steps']} steps of training these settings alone"
+    goal = f"`calibrate` with {settings['edges']:.0%} of the edges as its goal"
+    how = f"{goal}, and {settings['steps']} training steps of temperatures and alphas alone"
     return markdown.table(
         ["attention of SmolLM2-135M-Instruct", "loss on running text", "attention weights that are zero"],
         [
