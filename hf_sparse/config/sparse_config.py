@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from .._version import __version__
 from ..functional.arguments import check_flag
 from .attention_rule import AttentionRule
 from .map_config import MapConfig
@@ -169,7 +170,11 @@ class SparseConfig:
             )
         unknown = sorted(set(data) - {"version", *(field.name for field in fields(cls))})
         if unknown:
-            raise ValueError(f"unknown fields in the saved hf_sparse configuration: {', '.join(map(repr, unknown))}")
+            named = ", ".join(map(repr, unknown))
+            raise ValueError(
+                f"unknown fields in the saved hf_sparse configuration: {named}; hf_sparse {__version__} does not know "
+                "them: install the release that saved it, or a newer one"
+            )
         config = cls.parse(**{"loss_scale": "one"} | {key: value for key, value in data.items() if key != "version"})
         if config.head is not None and config.head.open_settings:
             raise ValueError(f"the saved head leaves {config.head.open_settings[0]!r} open; it must be a number")
