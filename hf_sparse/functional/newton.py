@@ -21,14 +21,14 @@ _PART = 128
 SOFTMAX_BELOW = 1e-7
 
 
-# Below the first of these, u ** (1 / (alpha - 1)) multiplies the rounding error of u by more than ten; above the
-# second its slope at the threshold is infinite: both are computed in float64.
-_FLOAT64_BELOW, _FLOAT64_ABOVE = 1.1, 2.0
-
-
 def dtype_for(alpha: float, *tensors: Tensor) -> torch.dtype:
-    """The dtype to compute powers ``u ** (1 / (alpha - 1))`` in: that of ``accumulation_dtype``, or float64."""
-    return accumulation_dtype(*tensors) if _FLOAT64_BELOW <= alpha <= _FLOAT64_ABOVE else torch.float64
+    """The dtype to compute powers ``u ** (1 / (alpha - 1))`` in: that of ``accumulation_dtype``, or float64.
+
+    Below 1.1 the power multiplies the rounding error of u by more than ten; above 2 its slope at the threshold is
+    infinite. The two stand here as they are: with ``dynamic=True`` a compiler makes a global number a symbol, which it
+    does not find again in the second autograd function that reads it.
+    """
+    return accumulation_dtype(*tensors) if 1.1 <= alpha <= 2.0 else torch.float64
 
 
 def exponent_of(alpha: float) -> float:

@@ -73,6 +73,19 @@ def test_a_training_step_compiles_without_graph_breaks(name, backend):
         torch.testing.assert_close(actual, reference, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("function", [entmax15, lambda z: entmax(z, 1.3), sparsehourglass])
+def test_a_map_that_is_used_twice_trains_where_a_compiler_takes_all_numbers_for_symbols(function):
+    z = scores(3, 5).requires_grad_()
+
+    def step(z):
+        return (function(2 * function(2 * z)) ** 2).sum()
+
+    torch.compiler.reset()
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="eager")
+    found, expected = (torch.autograd.grad(each(z), z)[0] for each in (compiled, step))
+    torch.testing.assert_close(found, expected)
+
+
 @MAPS
 def test_the_forward_exports(function):
     class Map(torch.nn.Module):
