@@ -1,8 +1,11 @@
-"""Whether torch records operations instead of computing with them."""
+"""Whether torch records operations instead of computing with them, or counts them."""
 
 from __future__ import annotations
 
+import sys
+
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 # Modes in which torch records operations (``make_fx``, ``torch.func.linearize``), or works out shapes alone.
 _MODES = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
@@ -19,3 +22,11 @@ def in_graph() -> bool:
     A tracer would silently keep the steps that the values of its example called for, and see nothing of a kernel's.
     """
     return is_compiled() or any(map(torch._C._get_dispatch_mode, _MODES))
+
+
+def counts_flops() -> bool:
+    """Whether torch's ``FlopCounterMode`` is at work, which sees nothing of a kernel's products."""
+    if in_graph() or "torch.utils.flop_counter" not in sys.modules:
+        return False
+    counter = sys.modules["torch.utils.flop_counter"]
+    return any(isinstance(mode, counter._FlopCounterMode) for mode in _get_current_dispatch_mode_stack())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from ...kernels import triton_is_automatic
+from ...tracing import counts_flops
 from .._call import AttentionCall
 from ..screened_cache import ScreenedLayer, layer_of
 from ..site import SITE, AttentionSite, attention_sites, settings_by_head
@@ -69,7 +70,8 @@ def set_impl(model: nn.Module, impl: str) -> None:
             ``"cpp"`` (on CPUs), ``"triton"``, ``"flex"`` (torch's FlexAttention) and ``"adasplash"`` (a separate
             package) never hold the weights, and raise where they cannot serve a call. ``"auto"``, the default, is the
             C++ kernel on a CPU where it is built or worth building and there is more than a handful of queries, and
-            Triton on a GPU where the kernels pass their self-check, for the calls that they can serve; else torch.
+            Triton on a GPU where the kernels pass their self-check, for the calls that they can serve; else torch, as
+            also under ``FlopCounterMode``, which would count none of their products.
 
     Raises:
         ValueError: an unknown ``impl``; no sparse attention; or a backend without weights for a module that computes
@@ -115,7 +117,10 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     if output is not None:
         return output
     explicit = site.impl != "auto" and site.map_config is not None  # softmax that was kept stays with torch
-    name = site.impl if explicit else next((n for n, each in BACKENDS.items() if each.is_first(call)), "torch")
+    first = next((n for n, each in BACKENDS.items() if each.is_first(call)), "torch")
+    if counts_flops() and not isinstance(call.mask, BlockMask):
+        first = "torch"
+    name = site.impl if explicit else first
     if name in BACKENDS:
         call, alpha, problem = _for_backend(BACKENDS[name], module, _autocast(call))
         if problem is not None and explicit:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import OPTConfig, OPTForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
 from hf_sparse import sparsify
@@ -16,7 +17,7 @@ from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE, AttentionSite, add_learned
 from hf_sparse.config import MapConfig
 from hf_sparse.kernels import Scores, cpp_attention_forward
-from tests.tiny_models import labelled, tiny_model
+from tests.tiny_models import labelled, tiny_model, tokens
 from tests.tolerances import GRADIENT
 
 needs_compiler = pytest.mark.skipif(
@@ -222,6 +223,17 @@ def test_a_model_under_auto_trains_through_the_kernel_and_supports_are_counted_b
         model(**inputs)
     assert all(count.support_size > 0 for count in counts.values())
     assert len(calls) == model.config.num_hidden_layers
+
+
+def test_flops_are_counted_as_in_the_dense_model():
+    model, ids = tiny_model("llama"), tokens(16, 64)
+    model.set_attn_implementation("eager")
+    counted = []
+    for each in (model, sparsify(tiny_model("llama"), attn="entmax15")):
+        with FlopCounterMode(display=False) as counter:
+            each(ids, labels=ids).loss.backward()
+        counted.append(counter.get_total_flops())
+    assert counted[0] == counted[1]
 
 
 @pytest.mark.parametrize(
