@@ -155,6 +155,17 @@ def test_asking_for_dense_attention_of_a_sparse_checkpoint_is_refused(tmp_path):
         AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
 
 
+def test_who_asks_for_eager_attention_to_see_weights_is_told_how(tmp_path):
+    """Transformers refuses ``output_attentions=True`` for a whole model, and says to choose eager attention."""
+    model, how = sparsify(tiny_model("llama"), attn="entmax15"), r"call model\(\.\.\., output_attentions=True\)"
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=how):
+        AutoModelForCausalLM.from_pretrained(tmp_path, output_attentions=True, attn_implementation="eager")
+    with pytest.raises(ValueError, match=how):
+        model.set_attn_implementation("eager")
+    assert len(model(tokens(), output_attentions=True).attentions) == 2
+
+
 @pytest.mark.parametrize(("attn", "head"), [("entmax15", "entmax15"), ("entmax15", None), (None, "entmax15")])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "bart", "bloom"])
 @torch.no_grad()

@@ -24,7 +24,8 @@ _RAW_DECODING = (
 )
 DENSE_AGAIN = (
     "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
-    "hf_sparse.attention.set_impl for how sparse attention is computed"
+    "hf_sparse.attention.set_impl for how sparse attention is computed; for attention weights "
+    "call model(..., output_attentions=True)"
 )
 
 
