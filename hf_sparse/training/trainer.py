@@ -88,8 +88,9 @@ class SparseTrainer(BucketedTrainer):
 
     Logs, beside the loss: ``head_support`` and ``attention_support`` (mean number of nonzero classes or keys, a row)
     and their ``_zero_rate`` (share of exact zeros), and ``head_missed_rate``, the share of targets of probability
-    zero; with the prefix ``eval_`` after an evaluation. The first step is counted too, and warns where most targets
-    are missed at a temperature below ``"auto"``.
+    zero; with the prefix ``eval_`` after an evaluation. Several processes fill up the last batch with rows that were
+    there before, and these figures count them again. The first step is counted too, and warns where most targets are
+    missed at a temperature below ``"auto"``.
 
     ``train_sampling_strategy="group_by_length"`` shuffles the batches; see ``BucketedTrainer``.
 
