@@ -134,9 +134,9 @@ class EdgeBudget:
         teacher_weight: of the dense model's distribution in the loss, in [0, 1].
 
     Raises:
-        ValueError: a sparse head, whose loss is no measure beside a dense one's; no attention that could lose edges,
-            or some that depends on what its keys received; activation checkpointing; a teacher that is sparse or
-            missing; with a weight, a teacher with another vocabulary.
+        ValueError: a sparse head, whose loss is no measure beside a dense one's; attention that depends on what its
+            keys received; activation checkpointing; a teacher that is sparse or missing; with a weight, a teacher
+            with another vocabulary.
         TypeError: a teacher that is not a Transformers model.
 
     Source: the constraint as in GECO (Rezende and Viola 2018, Eq. 3) with loss and penalty exchanged; edges under a
@@ -151,13 +151,12 @@ class EdgeBudget:
         teacher_weight: float = 0.0,
     ) -> None:
         name = type(transformers_model(model)).__name__
-        sites = [site for _, site in attention_sites(model) if site.map_config is not None]
         if sparse_config(model).head is not None:
             raise ValueError(
                 "max_loss_increase compares the loss with a dense model's, and that of a sparse head is another one; "
                 "make only attention sparse, or set max_loss_increase=None"
             )
-        if any(site.is_sequential for site in sites):
+        if any(site.is_sequential for _, site in attention_sites(model)):
             raise ValueError(
                 f"attention of this {name} has bounds or coverage, whose edges have no price; set "
                 "max_loss_increase=None"

@@ -7,6 +7,8 @@ import torch
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     T5GemmaConfig,
@@ -17,6 +19,8 @@ from hf_sparse import ScreenedCache, is_sparse, sparsify
 from hf_sparse.attention import set_impl
 from hf_sparse.attention.backends import _screened
 from hf_sparse.cache_name import CACHE
+from hf_sparse.model.screened_generation import asked_for_screened, screen_cache, screened_caches
+from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import PAD, tiny_model, tokens
 from tests.tiny_whisper import FRAMES, tiny_whisper
 
@@ -188,8 +192,9 @@ def test_a_model_that_prepares_its_cache_in_its_own_way_does_so_and_is_refused()
         generated(model, padded(), "screened")
 
 
-def test_sources_longer_than_the_window_of_the_decoder_are_read_whole():
-    """T5Gemma's decoder has sliding windows, and its cross-attention none."""
+@pytest.mark.parametrize("own", ["sliding_attention", "full_attention"])
+def test_sources_longer_than_the_window_of_the_decoder_are_read_whole(own):
+    """T5Gemma's decoder has sliding windows, in all layers perhaps, and its cross-attention none."""
     torch.manual_seed(0)
     sizes = {
         "hidden_size": 32,
@@ -199,6 +204,7 @@ def test_sources_longer_than_the_window_of_the_decoder_are_read_whole():
         "head_dim": 8,
     }
     part = {**sizes, "head_dim": 8, "num_key_value_heads": 2, "sliding_window": 4, "vocab_size": 23}
+    part["layer_types"] = ["sliding_attention", own]
     config = T5GemmaConfig(encoder=part, decoder=part, vocab_size=23, pad_token_id=0, eos_token_id=2, bos_token_id=1)
     model = sparsify(T5GemmaForConditionalGeneration(config).eval(), attn="entmax15")
     model.generation_config.decoder_start_token_id = 1
@@ -208,3 +214,67 @@ def test_sources_longer_than_the_window_of_the_decoder_are_read_whole():
     assert torch.equal(found.sequences, expected)
     crossed = found[CACHE].cross_attention_cache
     assert [step.keys for step in crossed.reads] == [9]
+
+
+@pytest.mark.parametrize(
+    ("name", "maps", "message"),
+    [
+        ("bart", {"encoder": "entmax15"}, "self_attn' has softmax"),
+        ("bart", {"cross": {"name": "entmax15", "coverage": "vector"}}, "self_attn' has softmax"),
+        ("bloom", "entmax15", "self_attention' computes its scores itself"),
+    ],
+    ids=["in the encoder alone", "sequential", "inline"],
+)
+def test_attention_that_does_not_read_the_cache_by_the_kernel_is_refused(name, maps, message):
+    model = sparsify(tiny_inline_model(name) if name == "bloom" else tiny_model(name), attn=maps)
+    with pytest.raises(ValueError, match=message):
+        generated(model, padded(), "screened")
+
+
+def test_a_model_on_another_device_is_refused():
+    model = sparsify(tiny_model("llama"), attn="entmax15").to("meta")
+    with pytest.raises(ValueError, match="this model is on meta"):
+        generated(model, padded(), "screened")
+
+
+def test_one_layer_that_the_kernel_computes_is_enough():
+    model = sparsify(tiny_model("llama"), attn={"decoder": [None, "entmax15"]})
+    assert check_same(model, padded()).reads
+
+
+def test_a_learned_alpha_may_start_where_the_kernel_does_not_go():
+    model = sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": {"learned": 1.01}})
+    check_same(model, padded())
+
+
+def test_a_cache_that_is_offloaded_or_of_a_models_own_is_refused():
+    class Own(DynamicCache):
+        pass
+
+    offloaded = DynamicCache()
+    offloaded.offloading = True  # as made on a GPU
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    for cache in (offloaded, Own()):
+        with pytest.raises(ValueError, match="takes the place of a DynamicCache, and LlamaForCausalLM has"):
+            screen_cache(model, model.generation_config, {CACHE: cache})
+
+
+def test_a_call_that_is_over_asks_for_no_screened_cache():
+    with screened_caches(True):
+        with screened_caches(False):
+            assert not asked_for_screened()
+        assert asked_for_screened()
+    assert not asked_for_screened()
+
+
+def test_layers_that_are_no_attention_keep_their_own_cache():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = Lfm2Config(vocab_size=23, num_key_value_heads=2, layer_types=["conv", "full_attention"], **sizes)
+    cache = check_same(sparsify(Lfm2ForCausalLM(config).eval(), attn="entmax15"), padded())
+    assert [type(layer).__name__ for layer in cache.layers][1:] == ["ScreenedLayer"]
+
+
+def test_a_cache_for_an_assistant_keeps_what_it_may_have_to_go_back_to():
+    model = sparsify(tiny_model("gemma2"), attn="entmax15")
+    assert generated(model, padded(), "screened", is_assistant=True, output_scores=True)[CACHE].is_recording_past(0)

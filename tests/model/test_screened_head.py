@@ -18,12 +18,15 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process
 
 from hf_sparse import probabilities, set_head_impl, sparsify
+from hf_sparse.config import MapConfig
 from hf_sparse.functional import entmax_threshold
 from hf_sparse.functional.cut import has_cut, score_cut
 from hf_sparse.functional.log_zero import on_floor
 from hf_sparse.kernels import KernelUnavailable
 from hf_sparse.model import head_impl, kept_support, screening
 from hf_sparse.model.find import sparse_state
+from hf_sparse.model.lazy_logits import LinearLogits
+from hf_sparse.model.screening import MOST_ROWS, HeadScreen
 from tests.tiny_models import tiny_model, tokens
 from tests.tolerances import WEIGHT
 
@@ -287,8 +290,19 @@ def test_weights_that_change_inside_a_call_are_noticed_where_they_are_read():
             model(tokens(1, 1))
             model.lm_head.weight.data.mul_(factor)
             screened = model(tokens(1, 1)).logits
+            assert sparse_state(model).screen._copy is None
         with torch.no_grad():
             assert torch.equal(screened, model(tokens(1, 1)).logits)
+
+
+def test_a_weight_written_in_place_inside_a_call_is_noticed():
+    model = sparse()
+    with torch.no_grad(), sparse_state(model).generating(model):
+        weight, p = model.lm_head.weight, model(tokens(1, 1)).logits[0, 0].exp()
+        weight[int(p.argmin())] = 3 * weight[int(p.argmax())]
+        screened = model(tokens(1, 1)).logits
+    with torch.no_grad():
+        torch.testing.assert_close(screened.exp(), model(tokens(1, 1)).logits.exp())
 
 
 def test_copies_and_pickles_of_a_model_carry_no_copy_of_its_weights():
@@ -420,6 +434,20 @@ def test_an_error_inside_a_step_leaves_the_head_as_it_was():
     check_same(model)
 
 
+def test_generate_inside_a_step_of_generate_leaves_the_outer_call_screened():
+    model = sparse()
+    expected, _ = generated(model)
+
+    def generate(ids, scores):
+        generated(model, steps=1)
+        return scores
+
+    counts = num_screened(model, logits_processor=None)
+    inside = LogitsProcessorList([generate])
+    assert torch.equal(generated(model, logits_processor=inside)[0], expected)
+    assert len(counts) == 6
+
+
 def test_threads_generate_side_by_side():
     model = sparse()
     expected = generated(model, num_beams=2)[0]
@@ -449,6 +477,89 @@ def test_a_forked_process_generates_the_same():
     assert os.waitpid(child, 0)[1] == 0
 
 
+# ---- Steps that are not screened ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_head():
+    """A head, its map, and a screen that is told to take it."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield nn.Linear(32, 500).requires_grad_(False), MapConfig.parse("entmax15", "head"), HeadScreen("screened")
+
+
+def step(one_head, hidden, change=lambda lazy: lazy):
+    """Logits of one step inside ``HeadScreen.run``."""
+    head, config, screen = one_head
+    with screen.put_off(head, config):
+        lazy = change(head(hidden))
+    return lazy if isinstance(lazy, torch.Tensor) else screen.logits(lazy, config)
+
+
+def test_a_step_that_is_not_screened_is_not_completed_from_the_one_before(one_head):
+    _, config, screen = one_head
+    with screen.run():
+        step(one_head, torch.randn(2, 1, 32))
+        assert screen.complete(config, 2).shape == (2, 500)
+        assert screen.complete(config, 3) is None
+        step(one_head, torch.randn(2, 4, 32))
+        assert screen.complete(config, 2) is None
+
+
+@pytest.mark.parametrize("shape", [(MOST_ROWS + 1, 1, 32), (1, 2, 32), (1, 32), (0, 1, 32)], ids=str)
+def test_only_a_few_rows_of_one_position_are_put_off(shape, one_head):
+    head, config, screen = one_head
+    with screen.run(), screen.put_off(head, config):
+        assert type(head(torch.randn(shape))) is torch.Tensor
+        assert type(head(torch.randn(MOST_ROWS, 1, 32))) is LinearLogits
+
+
+def test_hidden_states_of_another_precision_are_refused_as_by_the_layer(one_head):
+    head, config, screen = one_head
+    with screen.run(), screen.put_off(head, config), pytest.raises(RuntimeError, match="dtype"):
+        head(torch.randn(1, 1, 32, dtype=torch.float64))
+
+
+def test_the_head_is_put_off_for_the_thread_of_the_step_alone(one_head):
+    head, config, screen = one_head
+    found = []
+    with screen.run(), screen.put_off(head, config):
+        other = threading.Thread(target=lambda: found.append(head(torch.randn(1, 1, 32))))
+        other.start()
+        other.join()
+    assert type(found[0]) is torch.Tensor
+
+
+def test_a_step_with_gradients_has_them():
+    model = sparse()
+    with sparse_state(model).generating(model):
+        assert model(tokens(1, 1)).logits.requires_grad
+
+
+def written(lazy):
+    lazy[..., 7] = 30.0
+    return lazy
+
+
+CHANGES = {
+    "written to": written,
+    "negative": lambda lazy: -2.0 * lazy,
+    "soft-capped and negative": lambda lazy: -2.0 * torch.tanh(lazy),
+    "zero": lambda lazy: 0.0 * lazy,
+    "soft-capped at zero": lambda lazy: 0.0 * torch.tanh(lazy),
+    "soft-capped below what the map cuts off": lambda lazy: 0.01 * torch.tanh(lazy / 0.01),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_a_model_does_with_its_logits_is_done(change, one_head):
+    head, config, screen = one_head
+    hidden = 3 * torch.randn(2, 1, 32)
+    with screen.run():
+        found = step(one_head, hidden, change)
+    torch.testing.assert_close(config(found), config(change(head(hidden))))
+
+
 # ---- The choice, and the cut -------------------------------------------------------------------------------------
 
 
@@ -473,10 +584,15 @@ def test_what_cannot_be_screened_is_refused_by_name(monkeypatch):
     transposed.lm_head.weight = nn.Parameter(torch.randn(32, VOCAB).T)
     with pytest.raises(ValueError, match=r"takes contiguous weights, was of strides \(1, 3000\)"):
         set_head_impl(transposed, "screened")
-    hooked = sparse()
-    hooked.lm_head.register_forward_hook(lambda *_: None)
-    with pytest.raises(ValueError, match="takes a head without hooks, and without a forward of its own"):
-        set_head_impl(hooked, "screened")
+    for change in (
+        lambda head: head.register_forward_hook(lambda *_: None),
+        lambda head: head.register_forward_pre_hook(lambda *_: None),
+        lambda head: setattr(head, "forward", head.forward),
+    ):
+        changed = sparse()
+        change(changed.lm_head)
+        with pytest.raises(ValueError, match="takes a head without hooks, and without a forward of its own"):
+            set_head_impl(changed, "screened")
 
     def missing():
         raise KernelUnavailable("no C++ compiler was found")
@@ -499,6 +615,20 @@ def test_the_cut_is_below_the_threshold_of_the_row_and_close_to_it():
     assert score_cut("entmax15", {}, [1.0, math.nan]) == -math.inf
     assert score_cut("entmax15", {}, [1.0, math.inf]) == -math.inf
     assert score_cut("alpha_relu", {"alpha": 1.5, "tau": 2.0}, [9.0]) == pytest.approx(4.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("cap", [None, 0.9, 2.5, 30.0])
+def test_every_output_of_the_layer_that_has_weight_is_above_the_cut(cap, dtype):
+    torch.manual_seed(0)
+    config = MapConfig.parse("sparsemax", "head")
+    for scale in (0.3, 1.7, 9.0):
+        lazy = LinearLogits(torch.empty(1, 8, dtype=dtype), torch.empty(4000, 8), scale=scale, outer=cap)
+        for shift in (-3.0, 0.0, 3.0):
+            outputs = 2 * torch.rand(4000) + shift
+            z = lazy.finished(outputs.to(dtype)).float()
+            cut = screening._linear_cut(lazy, config, z.topk(screening.NUM_EXACT).values.tolist())
+            assert cut <= float(outputs[config(z) > 0].min())
 
 
 def test_log_probabilities_of_screened_steps_are_a_distribution():

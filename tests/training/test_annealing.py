@@ -267,6 +267,7 @@ BAD_ARGUMENTS = [
     ({"stages": 2.5}, TypeError, "stages must be a whole number, was 2.5"),
     ({"attn": "alpha"}, TypeError, "attn must map settings to where they start"),
     ({"head": {}}, TypeError, "head must map settings to where they start"),
+    ({"head": {"tau": math.nan}}, ValueError, "head: tau must start at a finite number, was nan"),
     ({"head": {"tau": "auto"}}, TypeError, "head: tau must start at a number, was 'auto'"),
 ]
 
@@ -275,6 +276,16 @@ BAD_ARGUMENTS = [
 def test_bad_arguments_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         AnnealingCallback(**options)
+
+
+def test_annealing_may_take_all_of_training():
+    assert AnnealingCallback(1.0).share(step=3, max_steps=4) == 0.75
+
+
+def test_training_of_no_steps_is_refused_by_name(tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    with pytest.raises(ValueError, match="do not end within 0 training steps"):
+        anneal(model, tmp_path, AnnealingCallback(), max_steps=-1, num_train_epochs=0)
 
 
 REFUSED = [

@@ -50,6 +50,22 @@ def test_each_epoch_and_seed_has_its_own_order_which_comes_again():
     assert list(sampler) == first
 
 
+def test_a_last_batch_that_is_full_is_shuffled_with_the_others():
+    """The longest rows are in the last batch before the shuffle."""
+    sampler, places = LengthBuckets(range(32), 8), set()
+    for epoch in range(10):
+        sampler.set_epoch(epoch)
+        places.add(list(sampler).index(31) // 8)
+    assert len(places) > 1
+
+
+def test_a_row_meets_others_in_each_epoch():
+    sampler = LengthBuckets(range(1000), 8)
+    first = {frozenset(batch) for batch in batches(sampler)}
+    sampler.set_epoch(1)
+    assert len(first & {frozenset(batch) for batch in batches(sampler)}) < len(first) / 10
+
+
 def rows(lengths=(3, 9, 4, 8, 5, 7, 6, 10)):
     ids = [tokens(1, length)[0].tolist() for length in lengths]
     return Dataset.from_dict({"input_ids": ids, "labels": ids, "length": list(lengths)})
@@ -79,6 +95,11 @@ def test_trainers_use_them_where_rows_are_grouped_by_length(strategy, kind, tmp_
     if kind is LengthBuckets:
         assert [sampler.batch_size for sampler in samplers] == [4, 4]
         assert [sampler.seed for sampler in samplers] == [0, 7]
+
+
+def test_the_seed_of_the_data_may_be_zero(tmp_path):
+    args = arguments(tmp_path, **OPTIONS, seed=5, data_seed=0)
+    assert BucketedTrainer(tiny_model("llama"), args, train_dataset=rows())._get_train_sampler().seed == 0
 
 
 def test_training_that_is_resumed_sees_the_rows_it_would_have_seen(tmp_path):
