@@ -6,10 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from transformers import (
-    LlamaForCausalLM,
-    PreTrainedModel,
-)
+from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedModel
 
 import hf_sparse
 from hf_sparse.hooks import install, uninstall
@@ -162,3 +159,43 @@ def test_an_unknown_version_of_another_package_is_refused_by_name(tmp_path, monk
         install_all([unneeded])
         unneeded.uninstall()
     assert not hasattr(some_trainer.Trainer, "train")
+
+
+def test_every_patch_of_a_module_is_installed_at_its_import_however_often_it_was_awaited(tmp_path, monkeypatch):
+    (tmp_path / "late_tool.py").write_text("def one():\n    return 1\n\n\ndef two():\n    return 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    tenfold = [
+        Patch("late_tool", name, lambda original: 10 * original(), reason="It is small.", after="late_tool")
+        for name in ("one", "two")
+    ]
+    install_all(tenfold)
+    finders = len(sys.meta_path)
+    install_all(tenfold)
+    assert len(sys.meta_path) == finders
+    import late_tool
+
+    assert (late_tool.one(), late_tool.two()) == (10, 20)
+    for patch in tenfold:
+        patch.uninstall()
+    assert (late_tool.one(), late_tool.two()) == (1, 2)
+
+
+def test_a_folder_that_is_called_as_an_awaited_module_can_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "late_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    install_all([Patch("late_folder", "run", lambda original: None, reason="It is dense.", after="late_folder")])
+    import late_folder
+
+    assert late_folder.__file__ is None
+
+
+def test_hooks_may_be_removed_twice():
+    try:
+        uninstall()
+        assert "hf_sparse" not in AttentionInterface._global_mapping
+        uninstall()
+    finally:
+        install()
+    assert "hf_sparse" in AttentionInterface._global_mapping

@@ -157,6 +157,43 @@ def test_zero_comes_back_only_where_nothing_else_is_left():
     assert torch.equal(KeptSupport(LogitsProcessorList([Add(*some_left.tolist())]))(None, scores), scores)
 
 
+def test_a_token_of_probability_zero_that_is_forbidden_stays_so_beside_one_that_is_raised():
+    scores = zeros([[1.0, 0.0, 2.0, 3.0]], 2, 3)
+    found = KeptSupport(LogitsProcessorList([Add(0.0, 0.0, 2e4, -torch.inf)]))(None, scores)
+    assert torch.equal(found, scores + torch.tensor([0.0, 0.0, 0.0, -torch.inf]))
+
+
+def test_a_token_that_is_made_unlikely_is_not_forbidden():
+    scores = zeros([[1.0, 0.0, 2.0, 3.0]], 2, 3)
+    found = KeptSupport(LogitsProcessorList([Add(-2e4, -2e4, 5.0, 0.0)]))(None, scores)
+    assert torch.equal(found, scores + torch.tensor([-2e4, -2e4, 0.0, 0.0]))
+
+
+def test_processors_get_the_other_arguments_of_the_call():
+    class AddGiven(LogitsProcessor):
+        def __call__(self, input_ids, scores, amount):
+            return scores + amount
+
+    scores = zeros([[1.0, 0.0, 2.0, 3.0]], 2, 3)
+    assert torch.equal(KeptSupport(LogitsProcessorList([AddGiven()]))(None, scores, amount=-1.0), scores - 1)
+
+
+@pytest.mark.parametrize("forbidden", [(), (0,), (0, 1)], ids=["none", "one row", "both rows"])
+def test_complete_scores_are_asked_for_where_a_row_has_nothing_else_left(forbidden):
+    scores, amounts, asked = zeros([[1.0, 0.0, 2.0, 3.0]] * 2, 2, 3), torch.zeros(2, 4), []
+    amounts[list(forbidden), :2] = -torch.inf
+    complete = scores - torch.tensor([0.0, 0.0, 7.0, 5.0])
+
+    def completed(num_rows):
+        asked.append(num_rows)
+        return complete.double()
+
+    found = KeptSupport(LogitsProcessorList([Add(*amounts.tolist())]), completed)(None, scores)
+    assert asked == ([2] if forbidden else [])
+    assert found.dtype == scores.dtype
+    assert torch.equal(found, (complete if forbidden else scores) + amounts)
+
+
 @pytest.mark.parametrize("scale", [1.5, 0.5])
 @torch.no_grad()
 def test_guidance_is_refused_for_sparse_heads_alone(scale):

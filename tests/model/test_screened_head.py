@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, SynthIDTextWatermarkingConfig
 from transformers.generation import logits_process
 
 from hf_sparse import probabilities, set_head_impl, sparsify
@@ -365,6 +365,11 @@ def test_a_processor_that_counts_its_calls_is_called_once_a_step(num_beams, monk
     sequences, _ = generated(model, logits_processor=[counter], num_beams=num_beams)
     assert sequences[0, -6:].tolist() == counter.allowed
     assert num_screened(model)
+
+
+def test_steps_of_a_watermark_that_keeps_state_are_not_screened():
+    watermark = SynthIDTextWatermarkingConfig(keys=[6, 4, 8], ngram_len=2)
+    assert num_screened(sparse(), watermarking_config=watermark) == []
 
 
 def test_processors_of_transformers_that_keep_state_are_known():
