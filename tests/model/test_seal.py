@@ -8,9 +8,11 @@ import sys
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.config import PeftConfigMixin
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    EncoderDecoderConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedConfig,
@@ -20,7 +22,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify
 from hf_sparse.hooks import install, uninstall
-from hf_sparse.model.seal import SENTENCE, sealed_field
+from hf_sparse.model.seal import SENTENCE, seal_adapter, sealed_field
 from tests.tiny_models import tiny_model, tokens
 
 RECORD = {"hf_sparse": SENTENCE, "value": 1}
@@ -166,7 +168,9 @@ def test_a_class_that_checks_no_types_has_its_labels_sealed(tmp_path):
     config.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["id2label"]["hf_sparse"] == SENTENCE
     assert VideoPrismConfig.from_pretrained(tmp_path).id2label == config.id2label
-    assert PreTrainedConfig.get_config_dict(tmp_path)[0]["hf_sparse"] == config.hf_sparse
+    read = PreTrainedConfig.get_config_dict(tmp_path)[0]
+    assert read["hf_sparse"] == config.hf_sparse
+    assert "id2label" not in read
     try:
         uninstall()
         with pytest.raises(ValueError, match="'hf_sparse'"):
@@ -181,3 +185,29 @@ def test_weights_and_settings_come_back_through_a_sealed_file(tmp_path):
     model.save_pretrained(tmp_path)
     inputs = {"input_ids": tokens(), "decoder_input_ids": tokens(seed=2)}
     assert torch.equal(from_pretrained(tmp_path)(**inputs).logits, model(**inputs).logits)
+
+
+def test_a_sparse_part_of_a_configuration_that_is_dense_otherwise_is_sealed_too(tmp_path):
+    part = sparsify(tiny_model("bert"), head="entmax15").config
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(tiny_model("bert").config, part)
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert [SENTENCE in json.dumps(saved[name]) for name in ("encoder", "decoder")] == [False, True]
+    assert EncoderDecoderConfig.from_pretrained(tmp_path).decoder.hf_sparse == part.hf_sparse
+
+
+def test_a_type_that_is_not_told_is_read_as_it_is(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": None, "vocab_size": 23}))
+    assert PreTrainedConfig.get_config_dict(tmp_path)[0] == {"model_type": None, "vocab_size": 23}
+
+
+def test_an_adapter_that_is_sealed_twice_is_sealed_once(tmp_path):
+    file = tmp_path / "adapter_config.json"
+    for settings in ({"peft_type": "LORA", "r": 8}, {"peft_type": "PROMPT_TUNING"}):
+        file.write_text(json.dumps(settings))
+        seal_adapter(file)
+        once = file.read_text()
+        assert once.count(SENTENCE) == len(settings)
+        seal_adapter(file)
+        assert file.read_text() == once
+        assert PeftConfigMixin.from_json_file(file) == settings
