@@ -28,6 +28,8 @@ from hf_sparse.attention.site import attention_sites, observe
 from hf_sparse.cache_name import CACHE
 from hf_sparse.config import SparseConfig
 from hf_sparse.model.attach import change_settings
+from hf_sparse.model.state import dense_attention, dense_head
+from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import ARCHITECTURES, CAUSAL, PAD, SEQ2SEQS, attentions, labelled, tiny_model, tokens
 
 SETTINGS = [
@@ -511,3 +513,16 @@ def test_a_forward_that_another_library_replaced_is_the_one_that_runs(monkeypatc
     expected = 2 * sparsify(tiny_model("llama"), attn="entmax15")(tokens()).logits
     monkeypatch.setattr(LlamaForCausalLM, "forward", doubled)
     assert torch.equal(sparsify(tiny_model("llama"), attn="entmax15")(tokens()).logits, expected)
+
+
+@pytest.mark.parametrize("build", [tiny_model, tiny_inline_model])
+@torch.no_grad()
+def test_blocks_with_dense_maps_end_one_by_one(build):
+    model = sparsify(build("llama" if build is tiny_model else "bloom"), attn="entmax15", head="entmax15")
+    sparse = model(tokens()).logits
+    with dense_attention(model):
+        expected = model(tokens()).logits
+        with dense_head(model):
+            assert not torch.equal(model(tokens()).logits, expected)
+        assert torch.equal(model(tokens()).logits, expected)
+    assert torch.equal(model(tokens()).logits, sparse)
