@@ -282,6 +282,10 @@ def test_annealing_may_take_all_of_training():
     assert AnnealingCallback(1.0).share(step=3, max_steps=4) == 0.75
 
 
+def test_a_share_that_is_no_whole_number_of_steps_is_rounded_up():
+    assert AnnealingCallback(0.5).share(step=2, max_steps=5) == 2 / 3
+
+
 def test_training_of_no_steps_is_refused_by_name(tmp_path):
     model = sparsify(tiny_model("llama"), head="entmax15")
     with pytest.raises(ValueError, match="do not end within 0 training steps"):
