@@ -15,7 +15,15 @@ from peft import (
 )
 from transformers import BertConfig, BertLMHeadModel, EncoderDecoderConfig, EncoderDecoderModel, LogitsProcessor
 
-from hf_sparse import exact_search, is_sparse, probabilities, sparsify, unsparsify
+from hf_sparse import (
+    exact_search,
+    is_sparse,
+    log_probabilities,
+    probabilities,
+    raw_scores,
+    sparsify,
+    unsparsify,
+)
 from tests.peft_version import needs_fitting_peft
 from tests.sweep.architectures import build
 from tests.sweep.inputs import inputs_for
@@ -82,6 +90,14 @@ def test_the_decoder_of_an_encoder_decoder_decodes_sparse_by_itself():
     output = model.decoder.generate(torch.ones(2, 1, dtype=torch.long), **options)
     assert isinstance(model.decoder, BertLMHeadModel)
     assert sparse_scores(output.scores)
+    inputs = {"input_ids": output.sequences, "encoder_hidden_states": states}
+    with raw_scores(model), log_probabilities(model):
+        log_p = model.decoder(**inputs, labels=output.sequences).logits
+    with raw_scores(model):
+        scores = model.decoder(**inputs).logits
+    assert torch.equal(log_p, model.decoder(**inputs).logits)
+    assert torch.equal(scores, model.decoder(**inputs, log_probs=False).logits)
+    assert not torch.equal(scores, log_p)
 
 
 PROMPTS = {

@@ -28,7 +28,7 @@ from hf_sparse.attention.site import attention_sites, observe
 from hf_sparse.cache_name import CACHE
 from hf_sparse.config import SparseConfig
 from hf_sparse.model.attach import change_settings
-from hf_sparse.model.state import dense_attention, dense_head
+from hf_sparse.model.dense_blocks import dense_attention, dense_head
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import ARCHITECTURES, CAUSAL, PAD, SEQ2SEQS, attentions, labelled, tiny_model, tokens
 
