@@ -15,6 +15,7 @@ from ..inside_generate import inside_generate
 from ..language import Language, check_language
 from ..search.enumerate import check_unconstrained
 from ..search.exact_search import check_stop_strings, search_strings
+from ..search.options import SearchOptions
 from .result import Conditioned
 
 
@@ -113,19 +114,16 @@ def condition(
     for name in ("min_probability", "num_hypotheses"):
         if name in generate_options:
             raise ValueError(f"{name}: condition finds every member of its language, however unlikely; leave it out")
+    everything = sys.maxsize  # nothing is pruned
+    options = SearchOptions(everything, 0.0, width, max_open, max_expanded, max_seconds, progress)
     mode = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
     results = inside_generate(
         model,
         inputs,
         search_strings,
         members_of=languages,
-        num_hypotheses=sys.maxsize,  # all of them: nothing is pruned
+        search_options=options,
         max_new_tokens=max_new_tokens,
-        width=width,
-        max_open=max_open,
-        max_expanded=max_expanded,
-        max_seconds=max_seconds,
-        progress=progress,
         constrained=constrained,
         **mode | generate_options,
     )

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 
 from ._frontier import Frontier, Prefixes
 from ._lattice import Lattice
+from .options import SearchOptions
 from .result import Hypothesis, SearchResult
 
 
@@ -21,30 +22,15 @@ class Sweeps:
     Args:
         lattice: the strings of all sentences.
         ends: (E,) the tokens that end a string.
-        max_new_tokens: see ``exact_search``, as for all that follow.
-        num_hypotheses: see there.
-        min_probability: see there.
-        width: see there.
-        max_open: see there.
-        max_expanded: see there.
+        max_new_tokens: of the longest string.
+        options: what to find, and what to spend.
     """
 
-    def __init__(
-        self,
-        lattice: Lattice,
-        ends: Tensor,
-        max_new_tokens: int,
-        num_hypotheses: int,
-        min_probability: float,
-        width: int,
-        max_open: int,
-        max_expanded: int,
-    ) -> None:
-        self.lattice, self.ends, self.max_new_tokens = lattice, ends, max_new_tokens
-        self.num_hypotheses, self.width, self.max_expanded = num_hypotheses, width, max_expanded
-        self.least = math.log(min_probability) if min_probability else -math.inf
+    def __init__(self, lattice: Lattice, ends: Tensor, max_new_tokens: int, options: SearchOptions) -> None:
+        self.lattice, self.ends, self.max_new_tokens, self.options = lattice, ends, max_new_tokens, options
+        self.least = math.log(options.min_probability) if options.min_probability else -math.inf
         num_sentences = lattice.num_sentences
-        self.frontier = Frontier(num_sentences, max_new_tokens, max_open)
+        self.frontier = Frontier(num_sentences, max_new_tokens, options.max_open)
         self.found: list[list[tuple[float, list[int]]]] = [[] for _ in range(num_sentences)]  # -log p, tokens
         self.finished_mass = torch.zeros(num_sentences, dtype=torch.float64)
         self.num_expanded = torch.zeros(num_sentences, dtype=torch.long)
@@ -52,22 +38,19 @@ class Sweeps:
     @property
     def to_beat(self) -> Tensor:
         """The log-probability (B,) that a string must exceed to become one of the hypotheses."""
-        full = [-found[-1][0] if len(found) == self.num_hypotheses else -math.inf for found in self.found]
+        full = [-found[-1][0] if len(found) == self.options.num_hypotheses else -math.inf for found in self.found]
         return torch.tensor(full, dtype=torch.float64)
 
-    def run(self, max_seconds: float | None, progress: bool) -> list[SearchResult]:
+    def run(self) -> list[SearchResult]:
         """Sweep until no prefix is open.
-
-        Args:
-            max_seconds: time for all sentences; None for no limit.
-            progress: whether to show a progress bar.
 
         Returns:
             One result per sentence.
         """
-        deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
+        seconds = self.options.max_seconds
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
         num_open = self.frontier.num_open
-        with tqdm(total=len(num_open), desc="exact search", unit="sentence", disable=not progress) as bar:
+        with tqdm(total=len(num_open), desc="exact search", unit="sentence", disable=not self.options.progress) as bar:
             while num_open.any():
                 self.sweep(deadline)
                 bar.update(int((num_open == 0).sum()) - bar.n)
@@ -78,10 +61,10 @@ class Sweeps:
         """Expand the likeliest open prefixes of every length, short ones first; ``deadline`` is a monotonic time."""
         for length in range(self.max_new_tokens):
             self.frontier.prune(length, self.to_beat, self.least)
-            prefixes = self.frontier.take(length, self.width)
+            prefixes = self.frontier.take(length, self.options.width)
             if len(prefixes):
                 self.expand(length, prefixes)
-                spent = self.num_expanded >= self.max_expanded
+                spent = self.num_expanded >= self.options.max_expanded
                 if spent.any():
                     self.frontier.leave(spent, "max_expanded")
                 if time.monotonic() >= deadline:
@@ -110,7 +93,7 @@ class Sweeps:
         strings = self.lattice.strings(ended.parent, length)
         for i, log_mass, string, end in zip(ended.sentence.tolist(), ended.log_mass.tolist(), strings, ended.token):
             bisect.insort(self.found[i], (-log_mass, [*string, int(end)]))
-            del self.found[i][self.num_hypotheses :]
+            del self.found[i][self.options.num_hypotheses :]
 
     def result(self, i: int) -> SearchResult:
         """The hypotheses of sentence ``i`` and their proof."""

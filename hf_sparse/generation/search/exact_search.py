@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from ...functional.arguments import check_count, check_number
+from ...functional.arguments import check_count
 from ..inputs import check_generates, check_one_segment, cuts_outputs, num_sentences
 from ..inside_generate import inside_generate
 from ..language import Language
@@ -28,6 +28,7 @@ from ._constraints import Constraints
 from ._lattice import Lattice
 from ._membership import Membership
 from ._sweeps import Sweeps
+from .options import SearchOptions
 from .result import Hypothesis, SearchResult
 
 _OTHER_STOP = (
@@ -124,6 +125,7 @@ def exact_search(
     num_sentences(inputs)
     check_one_segment(model, inputs)
     check_count("max_new_tokens", max_new_tokens)
+    options = SearchOptions(num_hypotheses, min_probability, width, max_open, max_expanded, max_seconds, progress)
     check_stop_strings(model, generate_options)
     # These override the model's generation config, and the user's options override them and may be refused.
     mode = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
@@ -131,14 +133,8 @@ def exact_search(
         model,
         inputs,
         search_strings,
-        num_hypotheses=num_hypotheses,
+        search_options=options,
         max_new_tokens=max_new_tokens,
-        min_probability=min_probability,
-        width=width,
-        max_open=max_open,
-        max_expanded=max_expanded,
-        max_seconds=max_seconds,
-        progress=progress,
         **mode | generate_options,
     )
     return results
@@ -192,19 +188,14 @@ def exact_decoding(
             f"generate of {type(model).__name__} cuts what decoding returns and would lose the results; call "
             "exact_search(model, inputs, ...), which returns them"
         )
+    options = SearchOptions(num_hypotheses, min_probability, width, max_open, max_expanded, max_seconds, progress)
     results = search_strings(
         model,
         input_ids,
         logits_processor,
         stopping_criteria,
         generation_config,
-        num_hypotheses=num_hypotheses,
-        min_probability=min_probability,
-        width=width,
-        max_open=max_open,
-        max_expanded=max_expanded,
-        max_seconds=max_seconds,
-        progress=progress,
+        search_options=options,
         **model_kwargs,
     )
     output = _as_sequences(results, input_ids, num_hypotheses, generation_config._pad_token_tensor)
@@ -228,31 +219,24 @@ def search_strings(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     *,
-    num_hypotheses: int = 1,
-    min_probability: float = 0.0,
-    width: int = 16,
-    max_open: int = 100_000,
-    max_expanded: int = 10_000,
-    max_seconds: float | None = None,
-    progress: bool = False,
+    search_options: SearchOptions,
     constrained: bool = True,
     members_of: Sequence[Language] | None = None,
     **model_kwargs: Any,
 ) -> list[SearchResult]:
     """The search itself, inside ``generate``.
 
-    Arguments are those of ``exact_decoding``; ``constrained``: whether ``logits_processor`` applies; and
-    ``members_of``: one language per sentence, whose members alone are found, with the probabilities that they have
-    among all strings.
+    Arguments are those of ``exact_decoding``, its own in ``search_options``; ``constrained``: whether
+    ``logits_processor`` applies; and ``members_of``: one language per sentence, whose members alone are found, with
+    the probabilities that they have among all strings.
     """
     _check_mode(generation_config, stopping_criteria)
     if any(module.training for module in model.modules()):
         raise ValueError("the model is in training mode, where outputs are random: call model.eval() before generate")
     if len(input_ids) == 0:
         raise ValueError("the batch is empty: give at least one sentence")
-    budgets = {"num_hypotheses": num_hypotheses, "width": width, "max_open": max_open, "max_expanded": max_expanded}
     max_new_tokens = generation_config.max_length - input_ids.shape[1]
-    _check_budgets({**budgets, "max_new_tokens": max_new_tokens}, min_probability, max_seconds)
+    check_count("max_new_tokens", max_new_tokens)
     ends = generation_config._eos_token_tensor
     if ends is None:
         raise ValueError("generation_config.eos_token_id is None: no string ever ends; set it to the end token")
@@ -261,8 +245,7 @@ def search_strings(
     constraints = Constraints(processors, input_ids, int(ends[0]), int(ends[0] if pad is None else pad))
     membership = None if members_of is None else Membership(members_of, input_ids.shape[1], ends.tolist())
     lattice = Lattice(model, input_ids, constraints, model_kwargs, max_new_tokens, membership)
-    search = Sweeps(lattice, ends.cpu(), max_new_tokens, min_probability=min_probability, **budgets)
-    return search.run(max_seconds, progress)
+    return Sweeps(lattice, ends.cpu(), max_new_tokens, search_options).run()
 
 
 def _check_mode(generation_config: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> None:
@@ -291,14 +274,6 @@ def check_stop_strings(model: PreTrainedModel, generate_options: Mapping[str, An
     configs = (generate_options.get("generation_config"), model.generation_config)
     if "stop_strings" not in generate_options and any(getattr(config, "stop_strings", None) for config in configs):
         raise ValueError(_OTHER_STOP.format("the generation config's stop_strings, which must be None"))
-
-
-def _check_budgets(budgets: dict[str, int], min_probability: float, max_seconds: float | None) -> None:
-    for name, value in budgets.items():
-        check_count(name, value)
-    check_number("min_probability", min_probability, "in [0, 1]", lambda p: 0 <= p <= 1)
-    if max_seconds is not None:
-        check_number("max_seconds", max_seconds, "above 0, or None", lambda seconds: seconds > 0)
 
 
 def _as_sequences(
