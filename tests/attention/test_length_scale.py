@@ -157,8 +157,8 @@ def test_a_larger_factor_gives_a_smaller_support():
     [
         ({"attn": {"name": "entmax15", "gamma": 1.5}}, "gamma is the power of a length that beta=0 leaves out"),
         ({"attn": {"name": "entmax15", "delta": 0}}, "delta and beta are both 0"),
-        ({"attn": {"name": "entmax15", "beta": -1}}, "attn: beta must be a number from 0 to 1000000, was -1"),
-        ({"attn": {"name": "entmax15", "beta": 1, "gamma": 3}}, "attn: gamma must be a number from -2 to 2, was 3"),
+        ({"attn": {"name": "entmax15", "beta": -1}}, "attn: beta must be a number from 0 to 1000000, .* was -1"),
+        ({"attn": {"name": "entmax15", "beta": 1, "gamma": 3}}, "attn: gamma must be a number from -2 to 2, .* was 3"),
         ({"attn": {"name": "entmax15", "beta": "learned"}}, "attn: beta cannot start to be learned at"),
         ({"head": {"name": "entmax15", "beta": 1.0}}, "head: beta scale scores by the number of keys"),
     ],

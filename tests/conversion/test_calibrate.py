@@ -320,7 +320,7 @@ def test_models_and_arguments_that_do_not_fit_are_refused():
     bounded = sparsify(tiny_model("t5"), attn={"cross": "csparsemax", "encoder": "entmax15"})
     with pytest.raises(ValueError, match="those of csparsemax depend on what earlier queries spent; train the model"):
         calibrate(bounded, loader(bounded), progress=False)
-    with pytest.raises(ValueError, match=r"eps must be in \(0, 1\), was 0"):
+    with pytest.raises(ValueError, match=r"uniform_share must be in \(0, 1\), was 0"):
         calibrate(sparsify(dense, head="entmax15"), loader(dense), uniform_share=0, progress=False)
 
 

@@ -98,7 +98,9 @@ def test_a_model_that_cannot_read_what_is_made_up_asks_for_an_example(examine):
 
 
 def test_failures_on_the_users_own_example_name_it():
-    with pytest.raises(ValueError, match=r"given for 3 heads, but scores are of shape .* as many heads$"):
+    with pytest.raises(
+        ValueError, match=r"given for 3 heads, but scores are of shape .* give one number, or a list of 4$"
+    ):
         sparsify(tiny_model("llama"), attn={"name": "entmax", "alpha": [1.5, 1.5, 1.5]})
     with pytest.raises(NoExampleError, match=r"ReadsBoxes does not run on example={'input_ids'}: AttributeError"):
         sparsify(ReadsBoxes(BertConfig(vocab_size=23, **DECODER)), attn="entmax15", example={"input_ids": tokens()})

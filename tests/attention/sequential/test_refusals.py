@@ -35,7 +35,7 @@ REFUSED = [
     ("llama", {"attn": {**CSPARSEMAX, "fertility": "given"}}, ValueError, 'fertility="given" is for cross-attention'),
     ("gemma2", {"attn": CSPARSEMAX}, ValueError, "Gemma2Attention was given one of DynamicSlidingWindowLayer"),
     ("bart", {"head": "csparsemax"}, ValueError, "'csparsemax' needs bounds on its weights, so it has no Fench"),
-    ("bart", csoftmax(fertility=-1), ValueError, 'from 0 to 1000000 or "given" or'),
+    ("bart", csoftmax(fertility=-1), ValueError, 'from 0 to 1000000, a list with one for each head or "given" or'),
     ("bart", csoftmax(fertility=float("nan")), ValueError, "was nan"),
     ("bart", csoftmax(fertility="guessed"), TypeError, "was 'guessed'"),
     ("bart", csoftmax(fertility=[1, "given"]), TypeError, "was 'given'"),
