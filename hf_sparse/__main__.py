@@ -169,7 +169,7 @@ def _saved_tokenizer(path: str) -> Any:
     names = {"tokenizer_config.json", "tokenizer.json"}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, ImportError, KeyError, OSError, TypeError, ValueError):
         if _is_saved(path, names):
             raise
         return None

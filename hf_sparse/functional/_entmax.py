@@ -14,7 +14,7 @@ from ._softmax import softmax
 from ._steep import LARGEST_ALPHA
 from .candidates import CANDIDATES_FROM, candidates, put, take, values_on_candidates
 from .negentropy import tsallis_negentropy
-from .newton import SOFTMAX_BELOW, exponent_of
+from .newton import exponent_of, is_softmax
 from .registry import Setting, SparseMap, register
 from .rows import check_scores, is_transformed, map_rows, per_row, upcast
 
@@ -123,7 +123,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
         impl = kernels.chosen(impl, z, alpha if impl == "triton" else None)
         return map_rows(lambda x: EntmaxPerRow.call(x, alphas.to(x.dtype), impl), z, dim)
     alpha = float(ALPHA.check("alpha", alpha))
-    if alpha - 1 < SOFTMAX_BELOW:
+    if is_softmax(alpha):
         kernels.chosen(impl, z, alpha)
         return softmax(z, dim)
     if dim in (-1, z.dim() - 1):  # a movedim of no effect would take a fifth of the time of a single row

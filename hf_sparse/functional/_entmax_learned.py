@@ -19,7 +19,7 @@ from ..tracing import in_graph
 from ._entmax_rows import write_jacobian_product, write_weights
 from ._softmax import softmax_rows
 from .function import Function, differentiated_again
-from .newton import SOFTMAX_BELOW, exponent_of
+from .newton import exponent_of, is_softmax
 from .rows import by_chunks, is_readable
 
 
@@ -124,13 +124,13 @@ def _run_by_run(write: Callable[..., object], runs: Runs, *tensors: Tensor, widt
 
 def _weights_of(x: Tensor, runs: Runs, impl: str) -> Tensor:
     length = x.shape[-1]
-    if impl == "cpp" and length <= STREAM_ABOVE and float(runs.alphas.min()) - 1 >= SOFTMAX_BELOW:
+    if impl == "cpp" and length <= STREAM_ABOVE and not is_softmax(float(runs.alphas.min())):
         return weights_by_run(x, runs)
     return _run_by_run(partial(_write_weights, impl=impl), runs, x, width=length)
 
 
 def _write_weights(x: Tensor, alpha: float, out: Tensor, impl: str) -> None:
-    if alpha - 1 < SOFTMAX_BELOW:
+    if is_softmax(alpha):
         out.copy_(softmax_rows(x))
     elif impl == "cpp":
         entmax_weights(x, alpha, exponent_of(alpha), out)

@@ -7,7 +7,7 @@ from math import inf, isfinite
 from typing import Any
 
 from ._few_rows import raised
-from .newton import SOFTMAX_BELOW, exponent_of
+from .newton import exponent_of, is_softmax
 from .registry import underlying
 
 _EPS = 2.0**-23
@@ -18,7 +18,7 @@ _OF_THRESHOLD, _OF_SCORES = 64 * _EPS, 16 * _EPS
 def has_cut(name: str, settings: Mapping[str, Any]) -> bool:
     """Whether ``score_cut`` knows a map: alpha-ReLU, and the entmax family with alpha above 1 and at most 2."""
     name, settings = underlying(name, settings)
-    return name == "alpha_relu" or (name == "entmax" and 1 + SOFTMAX_BELOW < settings["alpha"] <= 2)
+    return name == "alpha_relu" or (name == "entmax" and not is_softmax(settings["alpha"]) and settings["alpha"] <= 2)
 
 
 def score_cut(name: str, settings: Mapping[str, Any], largest: list[float]) -> float:

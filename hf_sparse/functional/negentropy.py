@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .newton import SOFTMAX_BELOW
+from .newton import is_softmax
 
 
 def negative_entropy(p: Tensor) -> Tensor:
@@ -21,7 +21,7 @@ def tsallis_negentropy(p: Tensor, alpha: float = 1.5) -> Tensor:
 
     Zero at every one-hot p.
     """
-    if alpha - 1 < SOFTMAX_BELOW:
+    if is_softmax(alpha):
         return negative_entropy(p)
     # As the mass is one, that is sum_i p_i (p_i^(alpha - 1) - 1) / (alpha (alpha - 1)). Written so, alpha - 1 divides
     # the small differences themselves, to full relative precision, and not the rounding of powers and mass near one.

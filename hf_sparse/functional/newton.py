@@ -17,8 +17,11 @@ from .rows import accumulation_dtype
 _MAX_STEPS = 100
 # Squares that are summed up one after the other.
 _PART = 128
-# Below this distance of alpha from 1 the weights differ from softmax by less than float32 can tell.
-SOFTMAX_BELOW = 1e-7
+
+
+def is_softmax(alpha: float) -> bool:
+    """Whether the weights of this alpha differ from softmax by less than float32 can tell."""
+    return alpha - 1 < 1e-7  # not a global: see dtype_for
 
 
 def dtype_for(alpha: float, *tensors: Tensor) -> torch.dtype:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..functional.negentropy import tsallis_negentropy
-from ..functional.newton import SOFTMAX_BELOW, dtype_for, exponent_of, near_softmax, power, solve_crowded
+from ..functional.newton import dtype_for, exponent_of, is_softmax, near_softmax, power, solve_crowded
 from ..functional.rows import accumulation_dtype, upcast
 from ._alpha_relu_support import relu_loss_from_mass
 from ._row_terms import differentiable_gradient, from_conjugate, weighted
@@ -53,7 +53,7 @@ def _solve_entmax(z: Tensor, alpha: float, p: Tensor, top: Tensor) -> Tensor:
     x = upcast(z)
     torch.amax(x, -1, keepdim=True, out=top)
     x = x - top.masked_fill_(top == -torch.inf, 0.0)
-    if alpha - 1 < SOFTMAX_BELOW:
+    if is_softmax(alpha):
         return _solve_softmax(x, p)
     if dtype_for(alpha, x) != x.dtype:
         weights = near_softmax(x * (alpha - 1), alpha)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..functional import MAPS, SparseMap, get_map
 from ..functional.candidates import CANDIDATES_FROM
-from ..functional.newton import SOFTMAX_BELOW
+from ..functional.newton import is_softmax
 from ..functional.registry import underlying
 from ..functional.rows import is_readable, is_transformed, row_by_row, upcast
 from ..kernels import chosen
@@ -120,7 +120,7 @@ def row_losses(z: Tensor, y: Tensor, counted: Tensor, name: str, settings: MapSe
 
 
 def _is_softmax(alpha: float | Tensor) -> bool:
-    return not isinstance(alpha, Tensor) and alpha - 1 < SOFTMAX_BELOW
+    return not isinstance(alpha, Tensor) and is_softmax(alpha)
 
 
 def _cross_entropies(z: Tensor, y: Tensor, counted: Tensor, impl: str) -> Tensor:

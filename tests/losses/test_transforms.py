@@ -82,6 +82,21 @@ def test_forward_mode_derivatives(name, settings, length):
     torch.testing.assert_close(found.double(), wanted, atol=length * GRADIENT[torch.float32], rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"), [("entmax", {"alpha": 1.3}), ("alpha_relu", {"alpha": 1.5, "tau": 0.1}), ("softmax", {})]
+)
+def test_a_compiler_takes_a_loss_twice_with_dynamic_shapes(name, settings):
+    z, y = torch.randn(4, 9, requires_grad=True), torch.arange(4)
+
+    def total(z):
+        return fenchel_young_loss(z, y, name, **settings) + fenchel_young_loss(2 * z, y, name, **settings)
+
+    torch.compiler.reset()
+    compiled = torch.compile(total, fullgraph=True, dynamic=True, backend="eager")
+    found, expected = (torch.autograd.grad(each(z), z)[0] for each in (compiled, total))
+    torch.testing.assert_close(found, expected)
+
+
 def test_the_derivative_in_alpha():
     z, y, _ = rows(9)
     alpha = torch.tensor(1.4, dtype=torch.float64)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...functional import alpha_relu
-from ...functional.newton import SOFTMAX_BELOW, dtype_for, exponent_of, power
+from ...functional.newton import dtype_for, exponent_of, is_softmax, power
 from ...functional.rows import accumulation_dtype, upcast
 from .._alpha_relu_support import relu_loss, relu_mass
 from ._function import RowLosses, refuse_second_derivative
@@ -123,7 +123,7 @@ def divided_entmax(alpha: float) -> DividedMap:
             f"alpha must be at most 2 where the weight is divided over processes, was {alpha:g}; pass "
             "weight.full_tensor()"
         )
-    if alpha - 1 < SOFTMAX_BELOW:
+    if is_softmax(alpha):
         return DividedMap(_softmax_losses, _softmax_weights)
     return DividedMap(partial(_entmax_losses, alpha=alpha), partial(_entmax_weights, alpha=alpha))
 
