@@ -171,7 +171,7 @@ def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwar
         As ``_loaded``.
     """
     config = _configuration(path, auto_class, kwargs)
-    if block_of(config) is None and (Path(path) / ADAPTER_CONFIG_NAME).exists():
+    if block_of(config) is None and (Path(path) / ADAPTER_SETTINGS).exists():
         raise ValueError(
             f"{path} holds a dense model beside an adapter that was trained under sparse maps, and Transformers puts "
             "the one into the other: move the adapter into a folder of its own"

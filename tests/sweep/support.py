@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 
+from recipes.lib import markdown
 from tests.sweep.architectures import MAPPINGS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -66,43 +67,37 @@ def table() -> str:
         "attention module; *mixed*: both. Modules that never ran, or never had an exact zero, would be listed below.",
         "`support.json` has every check of every entry; a check that the dense model itself fails is left out.",
         "",
-        "| mapping | entries | " + " | ".join(RESULTS) + " |",
-        "|---|" + "---|" * (len(RESULTS) + 1),
     ]
-    for mapping in MAPPINGS:
-        of = Counter(entry["result"] for entry in entries if entry["mapping"] == mapping)
-        counts = " | ".join(str(of[result]) for result in RESULTS)
-        lines.append(f"| {mapping} | {of.total()} | {counts} |")
-    lines += _table_of_classes(entries)
+    of = {m: Counter(entry["result"] for entry in entries if entry["mapping"] == m) for m in MAPPINGS}
+    counts = [[m, str(of[m].total()), *(str(of[m][result]) for result in RESULTS)] for m in MAPPINGS]
+    lines += [markdown.table(["mapping", "entries", *RESULTS], counts)]
+    lines += ["", "## Classes", "", _table_of_classes(entries)]
     for result in RESULTS[3:]:
         chosen = [entry for entry in entries if entry["result"] == result]
         if chosen:
             classes: dict[str, str] = {entry["class"]: entry["reason"] for entry in chosen}
-            lines += ["", f"## {result}", "", "| class | reason |", "|---|---|"]
-            lines += [f"| {name} | {reason.replace('|', ' ')} |" for name, reason in sorted(classes.items())]
+            lines += ["", f"## {result}", "", markdown.table(["class", "reason"], sorted(classes.items()))]
     for key, text in LISTS.items():
         rows = sorted({(entry["class"], ", ".join(entry[key])) for entry in entries if entry.get(key)})
         if rows:
-            lines += ["", f"## {key.capitalize()}", "", text, "", f"| class | {key} |", "|---|---|"]
-            lines += [f"| {name} | {modules} |" for name, modules in rows]
+            lines += ["", f"## {key.capitalize()}", "", text, "", markdown.table(["class", key], rows)]
     for check, text in FURTHER.items():
         results = Counter(_outcome(entry[check]) for entry in entries if check in entry)
-        lines += ["", f"## {check.capitalize()}", "", text, "", "| result | entries |", "|---|---|"]
-        lines += [f"| {result} | {count} |" for result, count in results.most_common()]
+        counted = [[result, str(count)] for result, count in results.most_common()]
+        lines += ["", f"## {check.capitalize()}", "", text, "", markdown.table(["result", "entries"], counted)]
         failed = sorted({(e["class"], e[check]) for e in entries if e.get(check, "").startswith("FAILED")})
         lines += ["", *(f"- {name}: {reason}" for name, reason in failed)] if failed else []
     return "\n".join(lines) + "\n"
 
 
-def _table_of_classes(entries: list[dict[str, Any]]) -> list[str]:
+def _table_of_classes(entries: list[dict[str, Any]]) -> str:
     """A row per class, with what became of its attention and of every further check."""
-    lines = ["", "## Classes", "", "| class | attention | " + " | ".join(FURTHER) + " |"]
-    lines.append("|---|---|" + "---|" * len(FURTHER))
     by_class = {entry["class"]: entry for entry in entries if not entry["result"].startswith("cannot")}
-    for name, entry in sorted(by_class.items()):
-        further = " | ".join(_outcome(entry.get(check, "")) for check in FURTHER)
-        lines.append(f"| {name} | {entry['result']} | {further} |")
-    return lines
+    rows = [
+        [name, entry["result"], *(_outcome(entry.get(check, "")) for check in FURTHER)]
+        for name, entry in sorted(by_class.items())
+    ]
+    return markdown.table(["class", "attention", *FURTHER], rows)
 
 
 def _outcome(result: str) -> str:
