@@ -17,19 +17,23 @@ from typing import Any
 _WRAPPER = "_hf_sparse_wrapper"
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Wrapper:
-    """What a method in the place of another knows; ``functools.wraps`` hands it on to wrappers around that method.
+    """What is known of a method in the place of another; ``functools.wraps`` hands it on to wrappers around it.
 
     Attributes:
         original: what it took the place of, as its owner held it.
-        method: itself.
-        active: whether it calls the replacement.
+        method: the method.
+        switch: has it call the replacement (True) or the original (False).
     """
 
     original: Any
-    method: Any = None
-    active: bool = True
+    method: Callable[..., Any]
+    switch: Callable[[bool], None]
+
+
+def _as_before(original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    return original(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,19 @@ class Patch:
         original = found.__func__ if of_class else found
         known: _Wrapper | None = getattr(original, _WRAPPER, None)
         if known is not None:
-            known.active = True
+            known.switch(True)
             return
-        wrapper, replacement = _Wrapper(found), self.replacement
+        replacement = self.replacement
 
         @functools.wraps(original)
         def method(*args: object, **kwargs: object) -> Any:
-            return replacement(original, *args, **kwargs) if wrapper.active else original(*args, **kwargs)
+            return replacement(original, *args, **kwargs)
 
-        wrapper.method = method
-        setattr(method, _WRAPPER, wrapper)
+        def switch(to_ours: bool) -> None:
+            nonlocal replacement
+            replacement = self.replacement if to_ours else _as_before
+
+        setattr(method, _WRAPPER, _Wrapper(found, method, switch))
         setattr(owner, self.name, classmethod(method) if of_class else method)
 
     def uninstall(self) -> None:
@@ -84,7 +91,7 @@ class Patch:
         if wrapper is None:
             return
         if wrapper.method is not method:
-            wrapper.active = False
+            wrapper.switch(False)
             return
         delattr(owner, self.name)
         if inspect.getattr_static(owner, self.name, None) is not wrapper.original:  # it was not inherited
