@@ -265,15 +265,16 @@ def sweep_learned() -> str:
 @block
 def sweep_dropout() -> str:
     """The dropout of the longer runs, chosen on development rows."""
-    rows = []
-    records = [record for path in (CONVERGED, DROPOUT) for record in selected("*", result=path)]
     names = {record["run"] for record in selected("*", result=DROPOUT)}
-    for record in records:
-        settings, figures = record["settings"], record["figures"]
-        if record["run"] in names and settings["seed"] == 0:
-            accuracy = figures["curve"][-1]["accuracy"]
-            rows.append([record["run"], f"{settings['dropout']:g}", f"{accuracy:.1%}", f"{figures['bleu']:.2f}"])
-    return markdown.table(["run", "dropout", "right next tokens, development rows", "BLEU, test rows"], rows)
+    rows = []
+    for path in (CONVERGED, DROPOUT):
+        for name, records in by_run(selected("*", result=path)).items():
+            if name in names:
+                figures = [record["figures"] for record in records]
+                accuracy = over_seeds([each["curve"][-1]["accuracy"] for each in figures], ".1%")
+                bleu = over_seeds([each["bleu"] for each in figures], ".2f")
+                rows.append([name, f"{records[0]['settings']['dropout']:g}", str(len(records)), accuracy, bleu])
+    return markdown.table(["run", "dropout", "seeds", "right next tokens, development rows", "BLEU, test rows"], rows)
 
 
 @block
