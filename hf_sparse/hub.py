@@ -169,6 +169,9 @@ def _base_of_adapter(path: str, auto_class: Any, settings: AdapterSettings, kwar
 
     Returns:
         As ``_loaded``.
+
+    Raises:
+        ValueError: a dense model with an adapter from a sparse one in its own folder.
     """
     config = _configuration(path, auto_class, kwargs)
     if block_of(config) is None and (Path(path) / ADAPTER_SETTINGS).exists():

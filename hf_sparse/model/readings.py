@@ -29,20 +29,24 @@ def probabilities(model: nn.Module, logits: Tensor, *, log_probs: bool | None = 
         alpha-ReLU weights divided by their sum; NaN in rows with NaN.
 
     Raises:
-        ValueError: the model is not sparse; ``log_probs=None``, and at least half of the rows are log-probabilities
-            but not all.
+        ValueError: the model is not sparse; ``log_probs=None``, and of a sparse head at least half of the rows are
+            log-probabilities but not all.
         TypeError: not a Transformers model, or logits that are no floating-point tensor.
     """
     state = sparse_state(model)
     check_scores(logits, -1)
-    if log_probs is not None:
-        check_flag("log_probs", log_probs)
-    if _are_log_probs(logits) if log_probs is None else log_probs:
-        return upcast(logits).softmax(-1)
-    return distribution(state.head, logits)
+    if log_probs is None:
+        log_probs = state.config.head is not None and _are_log_probs(logits)
+    check_flag("log_probs", log_probs)
+    return upcast(logits).softmax(-1) if log_probs else distribution(state.head, logits)
 
 
 def _are_log_probs(logits: Tensor) -> bool:
+    """Whether rows of a sparse head's logits (..., V) are log-probabilities, all of them that have no NaN.
+
+    Raises:
+        ValueError: at least half of them are, and not all.
+    """
     in_row = sum_to_one(logits)[~logits.isnan().any(-1)]
     count, total = int(in_row.sum()), in_row.numel()
     if total / 2 <= count < total:

@@ -152,6 +152,13 @@ def test_probabilities_of_rows_that_are_mixed_are_asked_for_by_name():
     torch.testing.assert_close(probabilities(model, scores, log_probs=False), logits.exp())
 
 
+def test_masked_rows_of_a_dense_head_are_scores_like_others():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    logits = model(tokens()).logits[0].detach().log_softmax(-1)
+    logits[0, :5] = -torch.inf
+    torch.testing.assert_close(probabilities(model, logits), logits.softmax(-1))
+
+
 def test_half_precision_without_zeros_is_read_as_it_is_called():
     model = sparsify(tiny_model("llama"), head={"name": "entmax15", "temperature": 1000.0})
     log_p = model(tokens()).logits.bfloat16()
