@@ -269,7 +269,11 @@ def classifier():
 BAD = [
     ({"attn": "entmx15"}, ValueError, "unknown sparse map 'entmx15'; choose one of .*'entmax15'"),
     ({"head": {"name": "entmax", "alpha": 0.8}}, ValueError, "alpha must be a number from 1 to 64, was 0.8"),
-    ({"attn": {"name": "entmax", "alpha": "big"}}, TypeError, "alpha must be a number from 1 to 64, .*, was 'big'"),
+    (
+        {"attn": {"name": "entmax", "alpha": "big"}},
+        TypeError,
+        "alpha must be a number from 1 to 64, a list with one for each head or .learned., was 'big'",
+    ),
     ({"head": {"name": "alpha_relu", "alpha": 1.0}}, ValueError, "alpha must be a number from 1.001 to 5, was 1.0"),
     (
         {"head": {"name": "alpha_relu", "tau": float("nan")}},
