@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -152,28 +153,29 @@ def _batches(model: PreTrainedModel, options: argparse.Namespace) -> list[dict[s
     return text_batches(options.data, model, tokenizer, batch_size=options.batch_size, max_length=options.max_length)
 
 
+class _NoTokenizerError(ValueError):
+    """No tokenizer was saved with a model."""
+
+
 def _own_tokenizer(path: str) -> Any:
     """The tokenizer saved with a model.
 
     Raises:
-        ValueError: there is none.
+        _NoTokenizerError: there is none: Transformers makes one that knows no words, or misses a file.
+        ImportError: it needs a package that is missing.
     """
-    tokenizer = _saved_tokenizer(path)
-    if tokenizer is None:
-        raise ValueError(f"{path} has no tokenizer; save the model's there: tokenizer.save_pretrained({path!r})")
-    return tokenizer
-
-
-def _saved_tokenizer(path: str) -> Any:
-    """The tokenizer saved with a model, or None: Transformers makes one that knows no words, or misses a file."""
-    names = {"tokenizer_config.json", "tokenizer.json"}
+    names, problem = {"tokenizer_config.json", "tokenizer.json"}, None
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-    except (AttributeError, ImportError, KeyError, OSError, TypeError, ValueError):
+        if _is_saved(path, names | set(tokenizer.vocab_files_names.values())):
+            return tokenizer
+    except (KeyError, OSError, TypeError, ValueError) as error:
         if _is_saved(path, names):
             raise
-        return None
-    return tokenizer if _is_saved(path, names | set(tokenizer.vocab_files_names.values())) else None
+        problem = error
+    raise _NoTokenizerError(
+        f"{path} has no tokenizer; save the model's there: tokenizer.save_pretrained({path!r})"
+    ) from problem
 
 
 def _is_saved(path: str, names: Iterable[str]) -> bool:
@@ -187,7 +189,9 @@ def _found(path: str, name: str) -> str | None:
 
 def _save(model: PreTrainedModel, options: argparse.Namespace) -> None:
     """Save a model, with the tokenizer and the processor that were saved with the dense one."""
-    tokenizer = _saved_tokenizer(options.model)
+    tokenizer = None
+    with suppress(_NoTokenizerError):
+        tokenizer = _own_tokenizer(options.model)
     of_processor = [found for name in _PROCESSOR if (found := _found(options.model, name)) is not None]
     save_pretrained(model, options.out)
     if tokenizer is not None:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
-from transformers.utils import CONFIG_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from .attention.find import find_sites, through_interface
@@ -96,6 +95,12 @@ def save_pretrained(
     """
     config = sparse_config(model)
     check_path(path)
+    whole_model = isinstance(model, PreTrainedModel) and not getattr(model, "_hf_peft_config_loaded", False)
+    if whole_model and Path(path, ADAPTER_CONFIG_NAME).exists():
+        raise ValueError(
+            f"{path} holds an adapter, which would be put into this model when it is loaded from there: save the "
+            f"model in another folder, or remove {ADAPTER_CONFIG_NAME} first"
+        )
     if figures is None:
         figures = sparse_state(model).figures
     if not kwargs.get("is_main_process", True):
@@ -111,11 +116,6 @@ def save_pretrained(
         with _figures_in_cards(sparse_state(model), figures):
             model.save_pretrained(folder, **kwargs)
         update_card(folder, config, figures)
-        if (folder / CONFIG_NAME).exists() and (target / ADAPTER_CONFIG_NAME).exists():
-            raise ValueError(
-                f"{path} holds an adapter, which would be put into this model when it is loaded from there: save the "
-                f"model in another folder, or remove {ADAPTER_CONFIG_NAME} first"
-            )
 
 
 @contextmanager

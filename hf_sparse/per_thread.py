@@ -15,10 +15,14 @@ _numbers = count()
 
 
 class _Own(local):
-    """Values of one thread, by the numbers of their blocks; each thread has its own."""
+    """Values of one thread, and the numbers of their blocks; each thread has its own.
+
+    A compiler compiles again for what it has not seen, so that it must meet the values alone.
+    """
 
     def __init__(self) -> None:
-        self.values: dict[int, Any] = {}
+        self.values: tuple[Any, ...] = ()
+        self.numbers: tuple[int, ...] = ()
 
 
 class PerThread(Generic[T]):
@@ -51,19 +55,23 @@ class PerThread(Generic[T]):
     @contextmanager
     def set(self, value: T) -> Iterator[None]:
         """Set a value for the block."""
-        own, number = self._own.values, next(_numbers)
-        own[number] = self._of_all[number] = value
+        own, number = vars(self._own), next(_numbers)
+        own["values"], own["numbers"] = (*own["values"], value), (*own["numbers"], number)
+        self._of_all[number] = value
         try:
             yield
         finally:
-            del own[number], self._of_all[number]
+            del self._of_all[number]
+            at = own["numbers"].index(number)
+            for name in ("values", "numbers"):
+                own[name] = (*own[name][:at], *own[name][at + 1 :])
 
     def of(self, module: nn.Module) -> tuple[T, ...]:
         """The values that hold for a call of ``module`` by this thread, the innermost last.
 
         For replicas of ``nn.DataParallel``, which run in threads of their own, those of all threads hold.
         """
-        return tuple((self._of_all if getattr(module, "_is_replica", False) else self._own.values).values())
+        return tuple(self._of_all.values()) if getattr(module, "_is_replica", False) else self._own.values
 
     def innermost(self, module: nn.Module) -> T | None:
         """The last of the values of ``of``, or None."""

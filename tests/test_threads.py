@@ -8,6 +8,7 @@ from threading import Event, Thread
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from hf_sparse import (
     beam_certificate,
@@ -166,6 +167,18 @@ def test_blocks_may_end_in_the_order_in_which_they_began(blocks):
     second.__exit__(None, None, None)
     assert torch.equal(model(ids).logits, logits)
     assert not any(site.observers.of(module) for module, site in attention_sites(model))
+
+
+@pytest.mark.parametrize("block", [raw_scores, log_probabilities, dense_head])
+@torch.no_grad()
+def test_a_block_that_is_entered_again_is_not_compiled_again(block):
+    model, counter = sparsify(tiny_model("llama"), **BOTH), CompileCounter()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for _ in range(3):
+        with block(model):
+            compiled(tokens())
+    assert counter.frame_count == 1
 
 
 @torch.no_grad()

@@ -253,11 +253,13 @@ def _is_place(argument: object) -> bool:
     return torch.is_tensor(argument) or isinstance(argument, torch.device | str | int)
 
 
-def _axes_of(key: object) -> int:
-    """How many axes a part of an index takes up."""
+def _axes_of(key: object) -> float:
+    """How many axes a part of an index takes up; infinitely many of what may be a mask and is no tensor."""
     if key is None:
         return 0
-    return key.dim() if torch.is_tensor(key) and key.dtype in (torch.bool, torch.uint8) else 1
+    if not torch.is_tensor(key):
+        return 1 if isinstance(key, int | slice) else math.inf
+    return key.dim() if key.dtype in (torch.bool, torch.uint8) else 1
 
 
 def _is_emptied(weight: Tensor) -> bool:

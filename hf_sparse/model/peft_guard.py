@@ -108,8 +108,8 @@ def _compose_cartridges(
     original: Callable[..., None], adapter_paths: Any, *args: object, output_path: Any, **kwargs: Any
 ) -> None:
     saved = [Path(path) / ADAPTER_SETTINGS for path in adapter_paths]
-    configs = [AdapterSettings.read(file).config if file.exists() else None for file in saved]
-    if any((config and config.maps) != (configs[0] and configs[0].maps) for config in configs):
+    configs = [AdapterSettings.read(file).config.maps if file.exists() else None for file in saved]
+    if any(config != configs[0] for config in configs):
         under = ", ".join("softmax" if config is None else str(config.to_dict()) for config in configs)
         raise ValueError(f"these adapters were trained under maps that differ, {under}: compose those of one model")
     original(adapter_paths, *args, output_path=output_path, **kwargs)

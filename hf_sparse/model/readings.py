@@ -81,6 +81,10 @@ def raw_scores(model: nn.Module) -> Iterator[None]:
     ...     scores = model(ids).logits
     >>> bool(torch.allclose(probabilities(model, scores), model(ids).logits.exp(), atol=1e-6))
     True
+    >>> with log_probabilities(model):
+    ...     log_p = model(ids, labels=ids).logits
+    >>> bool(torch.equal(log_p, model(ids).logits))
+    True
     """
     with _read_as(model, log_probs=False):
         yield
@@ -90,26 +94,8 @@ def raw_scores(model: nn.Module) -> Iterator[None]:
 def log_probabilities(model: nn.Module) -> Iterator[None]:
     """Run the block with log-probabilities in ``output.logits`` of a sparse head, also in calls with labels.
 
-    For code that passes labels and reads the logits beside the loss. With a dense head nothing changes. As in
-    ``raw_scores`` other threads are not affected.
-
-    Args:
-        model: a sparse model, perhaps wrapped by PEFT.
-
-    Raises:
-        ValueError: the model is not sparse.
-        TypeError: not a Transformers model.
-
-    >>> import torch
-    >>> from hf_sparse import sparsify
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    >>> model = sparsify(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), head="sparsemax")
-    >>> ids = torch.tensor([[1, 2, 3]])
-    >>> with log_probabilities(model):
-    ...     logits = model(ids, labels=ids).logits
-    >>> bool(torch.equal(logits, model(ids).logits))
-    True
+    For code that passes labels and reads the logits beside the loss. Arguments, errors, an example and what it means
+    for other threads are those of ``raw_scores``.
     """
     with _read_as(model, log_probs=True):
         yield

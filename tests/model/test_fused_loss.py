@@ -1,5 +1,6 @@
 """A loss computed without logits is the loss computed from them, in every model and every step between."""
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -103,6 +104,7 @@ STEPS = {
     "slice of the vocabulary": lambda z: z[..., :3],
     "mask": lambda z: z[torch.tensor([[True, False, True], [False, True, True]])],
     "mask of the vocabulary": lambda z: z[z > 0],
+    "mask of another library": lambda z: z[np.arange(30).reshape(2, 3, 5) % 4 == 0],
     "mask of a row": lambda z: z[torch.tensor([True, False])],
     "axis more": lambda z: z[None, :, -1],
     "as another tensor": lambda z: z.to(torch.ones(1)),

@@ -117,10 +117,7 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     if output is not None:
         return output
     explicit = site.impl != "auto" and site.map_config is not None  # softmax that was kept stays with torch
-    first = next((n for n, each in BACKENDS.items() if each.is_first(call)), "torch")
-    if counts_flops() and not isinstance(call.mask, BlockMask):
-        first = "torch"
-    name = site.impl if explicit else first
+    name = site.impl if explicit else _first_backend(call)
     if name in BACKENDS:
         call, alpha, problem = _for_backend(BACKENDS[name], module, _autocast(call))
         if problem is not None and explicit:
@@ -138,6 +135,13 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
             'model, "flex")'
         )
     return None
+
+
+def _first_backend(call: AttentionCall) -> str:
+    """What ``"auto"`` tries for a call before torch, which alone takes no BlockMask; or torch."""
+    if counts_flops() and not isinstance(call.mask, BlockMask):
+        return "torch"
+    return next((name for name, each in BACKENDS.items() if each.is_first(call)), "torch")
 
 
 def _over_screened_cache(module: nn.Module, layer: ScreenedLayer, call: AttentionCall) -> Tensor | None:
