@@ -23,6 +23,7 @@ from hf_sparse import (
 from hf_sparse.attention import attention_sites, observe
 from hf_sparse.attention.site import trial
 from hf_sparse.model.dense_blocks import dense_head
+from hf_sparse.model.dry_run import watch
 from tests.tiny_models import tiny_model, tokens
 
 BOTH = {"attn": "entmax15", "head": "entmax15"}
@@ -144,6 +145,26 @@ def test_blocks_hold_for_the_thread_that_runs_them_alone():
             assert torch.equal(in_another_thread(run), scores)
     assert seen == []
     assert {count.calls for count in counts.values()} == {0}
+
+
+@torch.no_grad()
+def test_a_forward_call_of_another_thread_outlives_a_block_that_watches_the_model():
+    model, ids = sparsify(tiny_model("llama"), **BOTH), tokens()
+    logits, entered, ended, found = model(ids).logits, Event(), Event(), []
+
+    def wait_between_hooks(*_):
+        entered.set()
+        ended.wait(60)
+
+    handle = model.lm_head.register_forward_pre_hook(wait_between_hooks)
+    thread = Thread(target=torch.no_grad()(lambda: found.append(model(ids).logits)))
+    with watch(model):
+        thread.start()
+        assert entered.wait(60)
+    ended.set()
+    thread.join()
+    handle.remove()
+    assert torch.equal(found[0], logits)
 
 
 def replica_of(module):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -207,7 +208,8 @@ def _hidden_states(head: nn.Module | None, record: DryRun) -> Iterator[None]:
 
     thread = get_ident()
 
-    def look(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+    def look(_: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+        # Torch calls a hook that ``remove`` overtakes in another thread without its keyword arguments.
         if get_ident() == thread:
             hidden = next(iter((*args, *kwargs.values())))
             record.hidden_rms = float(hidden.detach().double().pow(2).mean().sqrt())
