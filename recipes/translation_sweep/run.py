@@ -182,6 +182,18 @@ def temperatures() -> dict[str, Sweep]:
     return made
 
 
+def rates() -> dict[str, Sweep]:
+    """Learning rates of three heads, on dev rows, at half the steps of the longest runs: as many for each."""
+    half = Sweep(part="dev", steps=3400, test_rows=1000, beams=1)
+    heads: dict[str, dict[str, Any]] = {"softmax": {}}
+    heads |= {f"{alpha:g}": {"head": output(alpha), "attention": within(1.5)} for alpha in (1.33, 1.5)}
+    return {
+        f"tune-{name}-lr-{lr:g}": dataclasses.replace(half, lr=lr, **maps)
+        for name, maps in heads.items()
+        for lr in (1e-3, 2e-3, 3e-3)
+    }
+
+
 QUICK = {"steps": 4, "batch_size": 8, "train_rows": 200, "test_rows": 6, "vocabulary": 400, "beams": 2}
 
 
@@ -293,8 +305,8 @@ def perform(settings: Sweep, folder: Path) -> Figures:
 STUDY = Study(
     name="translation_sweep",
     description=__doc__,
-    runs=runs() | trials() | temperatures(),
-    usual=("[!t]*",),  # all but the trials of settings
+    runs=runs() | trials() | temperatures() | rates(),
+    usual=("[!t]*",),  # all but those that choose settings
     perform=perform,
     report=report,
     card=card,
