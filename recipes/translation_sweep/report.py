@@ -17,7 +17,7 @@ from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
 from ..translation.data import sides
 from .pictures import draw
 
-RESULT, LONGER_SCENES, MULTI30K, CONVERGED, HALF, BEAMS, DROPOUT, TRIALS, TEMPERATURES = (
+RESULT, LONGER_SCENES, MULTI30K, CONVERGED, HALF, BEAMS, DROPOUT, TRIALS, RATES, TEMPERATURES = (
     f"recipes/translation_sweep/results/{name}.json"
     for name in (
         "scenes",
@@ -28,6 +28,7 @@ RESULT, LONGER_SCENES, MULTI30K, CONVERGED, HALF, BEAMS, DROPOUT, TRIALS, TEMPER
         "multi30k_beams",
         "multi30k_dropout",
         "multi30k_trials",
+        "multi30k_rates",
         "multi30k_temperatures",
     )
 )
@@ -280,14 +281,24 @@ def sweep_dropout() -> str:
 @block
 def sweep_trials() -> str:
     """The short runs by which temperatures and learning rates were chosen."""
-    records = selected("trial-*", result=TRIALS)
+    return _by_rate(selected("trial-*", result=TRIALS), "bleu", "accuracy", "missed")
+
+
+@block
+def sweep_rates() -> str:
+    """The learning rate of longer runs, by their maps."""
+    return _by_rate(selected("tune-*", result=RATES), "bleu", "chrf", "accuracy", "missed", "head_support")
+
+
+def _by_rate(records: Sequence[Record], *keys: str) -> str:
+    """A table of runs that were judged on development rows, by their maps and learning rate."""
 
     def described(record: Record) -> list[str]:
         config = record["figures"]["config"] or {}
         maps = [with_temperature(config.get(place)) for place in ("head", "attn")]
         return [*maps, f"{record['settings']['lr']:g}"]
 
-    return _on_dev_rows(records, ["head", "attention", "learning rate"], described, ("bleu", "accuracy", "missed"))
+    return _on_dev_rows(records, ["head", "attention", "learning rate"], described, keys)
 
 
 @block
