@@ -18,6 +18,7 @@ from .readings import log_probabilities, raw_scores
 
 _LM_EVAL = "lm_eval.models.huggingface"
 _SENTENCES = "sentence_transformers.base.modules.transformer"
+_OF_LIBRARIES = ("transformers", "hf_sparse", "trl")  # a compute_loss from elsewhere may read labels and logits
 _of_whole_texts: ContextVar[bool] = ContextVar("whether the harness scores texts for their perplexity", default=False)
 
 
@@ -32,9 +33,9 @@ def prediction_step(
 ) -> object:
     """``Trainer.prediction_step``, whose logits go to ``compute_metrics`` and out of ``predict``.
 
-    Inside a block of ``raw_scores``, or where no logits are asked for, they stay as they are.
+    Inside a block of ``raw_scores``, or where nobody reads them, they stay as they are.
     """
-    if prediction_loss_only:
+    if prediction_loss_only and _reads_no_logits(self):
         return original(self, model, inputs, prediction_loss_only, *args, **kwargs)
     return _reading_log_probabilities(original, self, model, inputs, prediction_loss_only, *args, **kwargs)
 
@@ -44,6 +45,18 @@ def _reading_log_probabilities(original: Callable[..., object], self: Any, *args
         for model in filter(_is_unread, sparse_models(self.model)):
             readings.enter_context(log_probabilities(model))
         return original(self, *args, **kwargs)
+
+
+def training_step(original: Callable[..., object], self: Any, *args: object, **kwargs: object) -> object:
+    """``Trainer.training_step``, where a ``compute_loss`` of the user's own may read the logits beside the labels."""
+    if _reads_no_logits(self):
+        return original(self, *args, **kwargs)
+    return _reading_log_probabilities(original, self, *args, **kwargs)
+
+
+def _reads_no_logits(trainer: Any) -> bool:
+    """Whether a trainer's ``compute_loss`` takes the model's loss as it is, or passes no labels."""
+    return trainer.compute_loss.__module__.partition(".")[0] in _OF_LIBRARIES
 
 
 def _model_call(original: Callable[..., Tensor], self: Any, *args: object, **kwargs: object) -> Tensor:

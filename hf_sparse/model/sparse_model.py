@@ -205,7 +205,7 @@ def sparse_forward(
     if as_tuple:
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
     if has_labels and head is not None:
-        fused = self.training and state.config.fused_loss
+        fused = self.training and state.config.fused_loss and not log_probs
         factor = state.config.loss_factor
         others = state.with_other_heads
         loss = HeadLoss(

@@ -12,7 +12,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..config import SparseConfig
 from .find import check_parts, described, sparse_models, sparse_state
-from .logits_guard import prediction_step
+from .logits_guard import prediction_step, training_step
 from .model_card import update_card
 from .patch import Patch
 from .saved_config import ADAPTER_SETTINGS, BLOCK, AdapterSettings
@@ -110,6 +110,14 @@ OF_TRAINER = (
         _evaluation_loop,
         reason="Its label smoothing is that of softmax. In training the model notices that the labels were taken "
         "away; in evaluation nothing tells it.",
+        after="transformers.trainer",
+    ),
+    Patch(
+        "transformers:Trainer",
+        "training_step",
+        training_step,
+        reason="A compute_loss that passes labels and compares the logits with a teacher's would train softmax of the "
+        "raw scores, and be evaluated by log-probabilities.",
         after="transformers.trainer",
     ),
     Patch(

@@ -100,3 +100,28 @@ def test_an_evaluation_by_generation_tells_the_sparsity_at_the_labels(tmp_path):
         assert {f"eval_{name}" for name in seen[-1]} <= set(metrics)
     assert {"head_support", "head_missed_rate", "attention_support"} <= set(seen[1])
     assert seen[1] == pytest.approx(seen[0])
+
+
+class Distilling(Trainer):
+    """Compares a model's logits with a teacher's beside the labels, as scripts do that distil."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        loss = -outputs.logits[:, :-1].log_softmax(-1).gather(-1, inputs["labels"][:, 1:, None].clamp(min=0)).mean()
+        return (loss, outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_compute_loss_of_ones_own_trains_on_the_logits_it_is_evaluated_by(fused, tmp_path):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15", fused_loss=fused)
+    data = rows_of_uneven_length()
+    batch = data.with_format("torch")[:]
+    args = arguments(tmp_path, max_steps=1, per_device_train_batch_size=len(data), learning_rate=0.0)
+    trainer = Distilling(model, args, train_dataset=data, eval_dataset=data)
+    with torch.no_grad():
+        log_p = model(batch["input_ids"]).logits[:, :-1]
+    by_hand = -log_p.gather(-1, batch["labels"][:, 1:, None].clamp(min=0)).mean()
+    assert trainer.train().training_loss == pytest.approx(float(by_hand), rel=1e-4)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(float(by_hand), rel=1e-4)
+    with raw_scores(model):
+        assert trainer.train().training_loss < 100
