@@ -14,6 +14,7 @@ from .attention.mask import pattern_mask
 from .hub import attach_as_saved, check_loaded
 from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
+from .model.divided_sequences import OF_ACCELERATE
 from .model.find import check_parts
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
 from .model.patch import Patch, Registration, forget_imports, install_all
@@ -165,6 +166,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
         reason="With early_stopping=True a beam search over sparse distributions would stop at strings of probability "
         "zero.",
     ),
+    *OF_ACCELERATE,
     *OF_BATCHING,
     *OF_SPEECH,
     *OF_TRAINER,
