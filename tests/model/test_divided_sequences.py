@@ -21,14 +21,14 @@ def prepared(model, **sizes):
 
 def test_sparse_attention_over_divided_sequences_is_refused():
     model = sparsify(tiny_model("llama"), attn="entmax15")
-    with pytest.raises(ValueError, match="^cp_size=2 divides .*LlamaForCausalLM would see one part of them; leave it"):
+    with pytest.raises(ValueError, match=r"^cp_size=2 divides .*LlamaForCausalLM would see one part of them; leave"):
         prepared(model, cp_size=2)
 
 
 @pytest.mark.skipif("sp_size" not in vars(ParallelismConfig), reason="this accelerate has no sequence parallelism")
 def test_so_is_sequence_parallelism():
     model = sparsify(tiny_model("llama"), attn="entmax15")
-    with pytest.raises(ValueError, match="^sp_size=4 divides"):
+    with pytest.raises(ValueError, match=r"^sp_size=4 divides"):
         prepared(model, sp_size=4, sp_backend="deepspeed")
 
 
