@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from ..functional.log_zero import on_floor
 from .find import sparse_models, sparse_state
 from .patch import Patch
 from .readings import log_probabilities, raw_scores
+
+logger = logging.get_logger(__name__)
 
 _LM_EVAL = "lm_eval.models.huggingface"
 _SENTENCES = "sentence_transformers.base.modules.transformer"
@@ -51,6 +54,13 @@ def training_step(original: Callable[..., object], self: Any, *args: object, **k
     """``Trainer.training_step``, where a ``compute_loss`` of the user's own may read the logits beside the labels."""
     if _reads_no_logits(self):
         return original(self, *args, **kwargs)
+    for model in filter(_is_unread, sparse_models(self.model)):
+        if sparse_state(model).config.fused_loss:
+            logger.warning_once(
+                f"{type(self).__name__} has a compute_loss of its own, which may read the logits: the fused loss of "
+                f"this {type(model).__name__} is computed unfused, in more memory; if it reads none, train in a block "
+                "of hf_sparse.raw_scores(model)"
+            )
     return _reading_log_probabilities(original, self, *args, **kwargs)
 
 
@@ -62,7 +72,7 @@ def _reads_no_logits(trainer: Any) -> bool:
 def _model_call(original: Callable[..., Tensor], self: Any, *args: object, **kwargs: object) -> Tensor:
     """``HFLM._model_call``: log-probabilities; in ``loglikelihood_rolling`` minus infinity in place of the floor."""
     logits: Any = _reading_log_probabilities(original, self, *args, **kwargs)
-    if _of_whole_texts.get() and any(sparse_state(model).config.head for model in sparse_models(self.model)):
+    if _of_whole_texts.get() and any(map(_has_sparse_head, sparse_models(self.model))):
         return logits.masked_fill(on_floor(logits), -torch.inf)
     return logits
 
@@ -80,15 +90,18 @@ def _token_scores(original: Callable[..., object], self: Any, *args: object, **k
     """``Transformer.forward``, whose logits of a masked language model go to SPLADE's pooling."""
     with ExitStack() as readings:
         if self.transformer_task == "fill-mask":
-            for model in filter(_is_unread, sparse_models(self.model)):
-                readings.enter_context(raw_scores(model))
+            for model in filter(_has_sparse_head, sparse_models(self.model)):
+                readings.enter_context(raw_scores(model))  # within a trainer's block, too
         return original(self, *args, **kwargs)
 
 
 def _is_unread(model: PreTrainedModel) -> bool:
     """Whether the head of a model is sparse, and nobody asked for one of the two kinds of logits."""
-    state = sparse_state(model)
-    return state.config.head is not None and state.readings.innermost(model) is None
+    return _has_sparse_head(model) and sparse_state(model).readings.innermost(model) is None
+
+
+def _has_sparse_head(model: PreTrainedModel) -> bool:
+    return sparse_state(model).config.head is not None
 
 
 OF_HARNESS = (

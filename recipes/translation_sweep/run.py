@@ -160,9 +160,14 @@ def trials() -> dict[str, Sweep]:
     return {f"trial-{name}": dataclasses.replace(short, **changes) for name, changes in settings.items()}
 
 
+def half_of_the_longest() -> Sweep:
+    """A run on dev rows at half the steps of the longest."""
+    return Sweep(part="dev", steps=3400, test_rows=1000, beams=1)
+
+
 def temperatures() -> dict[str, Sweep]:
     """Temperatures and starts of sparse heads, on dev rows, at half the steps of the longest runs."""
-    half = Sweep(part="dev", steps=3400, test_rows=1000, beams=1)
+    half = half_of_the_longest()
     made = {"temperature-softmax": half}
     for alpha, values in {1.33: (4.0, 2.0, 1.4), 1.5: (8.0, 4.0, 2.8, 2.0)}.items():
         attended = dataclasses.replace(half, attention=within(1.5))
@@ -184,7 +189,7 @@ def temperatures() -> dict[str, Sweep]:
 
 def rates() -> dict[str, Sweep]:
     """Learning rates of three heads, on dev rows, at half the steps of the longest runs: as many for each."""
-    half = Sweep(part="dev", steps=3400, test_rows=1000, beams=1)
+    half = half_of_the_longest()
     heads: dict[str, dict[str, Any]] = {"softmax": {}}
     heads |= {f"{alpha:g}": {"head": output(alpha), "attention": within(1.5)} for alpha in (1.33, 1.5)}
     return {

@@ -9,6 +9,8 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
     SparseEncoder,
+    SparseEncoderTrainer,
+    SparseEncoderTrainingArguments,
 )
 from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 from transformers import BertModel
@@ -91,6 +93,36 @@ def test_splade_weighs_words_by_the_scores_of_a_sparse_head(name, tmp_path):
         z = model(**tokenizer(sentence, return_tensors="pt"), log_probs=False).logits[0]
         torch.testing.assert_close(words, z.relu().log1p().amax(0), atol=1e-5, rtol=1e-4)
         assert bool((words > 0).any())
+
+
+class Seen(torch.nn.Module):
+    """A loss that keeps the embeddings which a trainer gives it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.embeddings = model, []
+
+    def forward(self, features, labels):
+        (feature,) = features
+        self.embeddings.append(self.model(feature)["sentence_embedding"])
+        return self.embeddings[-1].sum()
+
+
+def test_splade_is_trained_on_the_words_that_it_encodes(tmp_path):
+    hf_sparse.sparsify(tiny_model("bert"), attn="entmax15", head="entmax15").save_pretrained(tmp_path)
+    word_tokenizer(mask_token="<mask>").save_pretrained(tmp_path)
+    encoder = SparseEncoder(str(tmp_path), device="cpu")
+    for dropout in encoder.modules():
+        if isinstance(dropout, torch.nn.Dropout):
+            dropout.p = 0.0
+    expected = encoder.encode(SENTENCES[:1], convert_to_sparse_tensor=False)
+    loss = Seen(encoder)
+    settings = {"max_steps": 1, "report_to": "none", "use_cpu": True, "learning_rate": 0.0}
+    rows = Dataset.from_dict({"text": SENTENCES[:1], "label": [1.0]})
+    args = SparseEncoderTrainingArguments(str(tmp_path / "out"), **settings)
+    SparseEncoderTrainer(encoder, args, train_dataset=rows, loss=loss).train()
+    torch.testing.assert_close(loss.embeddings[0].detach(), torch.as_tensor(expected))
+    assert bool((loss.embeddings[0] > 0).any())
 
 
 def test_splade_has_the_same_words_in_other_processes(tmp_path):

@@ -17,6 +17,7 @@ from hf_sparse import (
     raw_scores,
     sparsify,
 )
+from hf_sparse.model import logits_guard
 from hf_sparse.model.find import sparse_state
 from tests.tiny_models import tiny_model
 from tests.training.runs import ROWS, arguments, rows_of_uneven_length
@@ -121,7 +122,27 @@ def test_a_compute_loss_of_ones_own_trains_on_the_logits_it_is_evaluated_by(fuse
     with torch.no_grad():
         log_p = model(batch["input_ids"]).logits[:, :-1]
     by_hand = -log_p.gather(-1, batch["labels"][:, 1:, None].clamp(min=0)).mean()
+    assert by_hand > 1000  # impossible tokens are on the floor
     assert trainer.train().training_loss == pytest.approx(float(by_hand), rel=1e-4)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(float(by_hand), rel=1e-4)
     with raw_scores(model):
         assert trainer.train().training_loss < 100
+
+
+class Logging(Trainer):
+    """Takes the model's loss as it is."""
+
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_fused_loss_that_is_given_up_is_told_once_and_kept_among_raw_scores(fused, tmp_path, caplog):
+    model = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15", fused_loss=fused)
+    type(logits_guard.logger).warning_once.cache_clear()
+    trainer = Logging(model, arguments(tmp_path, max_steps=2), train_dataset=rows_of_uneven_length())
+    with raw_scores(model):
+        trainer.train()
+    assert "unfused" not in caplog.text
+    trainer.train()
+    assert caplog.text.count("Logging has a compute_loss of its own") == fused
