@@ -160,14 +160,13 @@ def trials() -> dict[str, Sweep]:
     return {f"trial-{name}": dataclasses.replace(short, **changes) for name, changes in settings.items()}
 
 
-def half_of_the_longest() -> Sweep:
-    """A run on dev rows at half the steps of the longest."""
-    return Sweep(part="dev", steps=3400, test_rows=1000, beams=1)
+# of the runs that last longest, on dev rows
+HALF_OF_THE_LONGEST: dict[str, Any] = {"part": "dev", "steps": 3400, "test_rows": 1000, "beams": 1}
 
 
 def temperatures() -> dict[str, Sweep]:
     """Temperatures and starts of sparse heads, on dev rows, at half the steps of the longest runs."""
-    half = half_of_the_longest()
+    half = Sweep(**HALF_OF_THE_LONGEST)
     made = {"temperature-softmax": half}
     for alpha, values in {1.33: (4.0, 2.0, 1.4), 1.5: (8.0, 4.0, 2.8, 2.0)}.items():
         attended = dataclasses.replace(half, attention=within(1.5))
@@ -188,13 +187,13 @@ def temperatures() -> dict[str, Sweep]:
 
 
 def rates() -> dict[str, Sweep]:
-    """Learning rates of three heads, on dev rows, at half the steps of the longest runs: as many for each."""
-    half = half_of_the_longest()
-    heads: dict[str, dict[str, Any]] = {"softmax": {}}
-    heads |= {f"{alpha:g}": {"head": output(alpha), "attention": within(1.5)} for alpha in (1.33, 1.5)}
+    """Learning rates of five heads, on dev rows, at half the steps of the longest runs: as many for each."""
+    made = runs()
+    heads = {"softmax": "softmax", "1.33": "output-1.33", "1.5": "entmax15"}
+    heads |= {"alpha_relu": "output-alpha_relu", "sparsemax": "sparsemax-from-entmax15"}
     return {
-        f"tune-{name}-lr-{lr:g}": dataclasses.replace(half, lr=lr, **maps)
-        for name, maps in heads.items()
+        f"tune-{head}-lr-{lr:g}": dataclasses.replace(made[run], lr=lr, **HALF_OF_THE_LONGEST)
+        for head, run in heads.items()
         for lr in (1e-3, 2e-3, 3e-3)
     }
 

@@ -74,13 +74,13 @@ def test_trials_are_shared_evenly_and_see_no_test_rows():
     assert len(trials) == 2 * len(softmax) == 10
 
 
-def test_three_heads_have_the_same_learning_rates_to_choose_from():
+def test_five_heads_have_the_same_learning_rates_to_choose_from():
     found = recipe.rates()
     assert {(settings.part, settings.beams, settings.steps) for settings in found.values()} == {("dev", 1, 3400)}
     rates = {}
     for settings in found.values():
         rates.setdefault(str(settings.head), []).append(settings.lr)
-    assert list(rates.values()) == [[1e-3, 2e-3, 3e-3]] * 3
+    assert list(rates.values()) == [[1e-3, 2e-3, 3e-3]] * 5
 
 
 def test_temperatures_are_compared_on_dev_rows():
