@@ -92,13 +92,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _calibrate(options: argparse.Namespace) -> int:
     model = _sparse(options)
-    given = {name: getattr(options, name) for name in ("edges", "coverage", "classes", "max_batches")}
-    fitted: dict[str, Any] = {
-        "per_head": not options.per_layer,
-        "fit_alpha": not options.keep_alpha,
-        "fit_attention": not options.keep_attention,
-    }
-    print(calibrate(model, _batches(model, options), **fitted, **given))
+    names = ("per_head", "fit_alpha", "fit_attention", "edges", "coverage", "classes", "max_batches")
+    print(calibrate(model, _batches(model, options), **{name: getattr(options, name) for name in names}))
     _save(model, options)
     return 0
 
@@ -278,11 +273,14 @@ def _parser() -> argparse.ArgumentParser:
         "calibrate", _calibrate, "fit temperatures, alphas and thresholds to data, and save the sparse model"
     )
     calibrating.add_argument("out", help="the folder to write")
-    calibrating.add_argument("--per-layer", action="store_true", help="settings for each layer of attention, not head")
-    calibrating.add_argument("--keep-alpha", action="store_true", help="fit no alpha")
-    calibrating.add_argument(
-        "--keep-attention", action="store_true", help="fit the head alone: for attention that was trained sparse"
-    )
+    switches = {
+        "--per-head": "settings for each head of attention (default), or for each layer",
+        "--fit-alpha": "fit alphas and temperatures (default), or temperatures alone",
+        "--fit-attention": "fit attention and the head (default), or the head alone, for attention trained sparse",
+    }
+    for flag, help in switches.items():
+        default = _default(calibrate, flag.strip("-").replace("-", "_"))
+        calibrating.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=help)
     calibrating.add_argument(
         "--edges", type=float, metavar="SHARE", help="largest share of attention's weights to keep"
     )

@@ -76,7 +76,7 @@ def from_pretrained(path: str | Path, *, auto_class: Any = None, **kwargs: Any) 
 
 
 def save_pretrained(
-    model: PreTrainedModel, path: str | Path, *, figures: Mapping[str, float] | None = None, **kwargs: Any
+    model: PreTrainedModel, path: str | Path, *, metrics: Mapping[str, float] | None = None, **kwargs: Any
 ) -> None:
     """Save a sparse model, or the PEFT adapter around one with its base's maps, all of it or nothing.
 
@@ -85,7 +85,7 @@ def save_pretrained(
         path: the folder to write. What is there stays untouched until the new files are complete. They then take the
             places of those of their names, and of the weights saved before; all else stays. In the model card
             (``README.md``) only the section on sparsity is new.
-        figures: measured sparsity for that section, as ``SparseTrainer.evaluate`` returns it; None takes what the
+        metrics: measured sparsity for that section, as ``SparseTrainer.evaluate`` returns it; None takes what the
             last such evaluation measured, if there was one.
         **kwargs: as for the model's own ``save_pretrained``.
 
@@ -101,8 +101,8 @@ def save_pretrained(
             f"{path} holds an adapter, which would be put into this model when it is loaded from there: save the "
             f"model in another folder, or remove {ADAPTER_CONFIG_NAME} first"
         )
-    if figures is None:
-        figures = sparse_state(model).figures
+    if metrics is None:
+        metrics = sparse_state(model).metrics
     if not kwargs.get("is_main_process", True):
         model.save_pretrained(path, **kwargs)  # writes nothing, but takes part in gathering the weights
         return
@@ -113,19 +113,19 @@ def save_pretrained(
         card = target / "README.md"
         if card.exists():
             shutil.copy(card, folder)
-        with _figures_in_cards(sparse_state(model), figures):
+        with _metrics_in_cards(sparse_state(model), metrics):
             model.save_pretrained(folder, **kwargs)
-        update_card(folder, config, figures)
+        update_card(folder, config, metrics)
 
 
 @contextmanager
-def _figures_in_cards(state: SparseState, figures: Mapping[str, float]) -> Iterator[None]:
-    """Have cards that the block writes, and perhaps pushes, say these figures in the place of those of the state."""
-    before, state.figures = state.figures, cast(dict[str, float], figures)
+def _metrics_in_cards(state: SparseState, metrics: Mapping[str, float]) -> Iterator[None]:
+    """Have cards that the block writes, and perhaps pushes, say these metrics in the place of those of the state."""
+    before, state.metrics = state.metrics, cast(dict[str, float], metrics)
     try:
         yield
     finally:
-        state.figures = before
+        state.metrics = before
 
 
 def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> Any:

@@ -113,7 +113,7 @@ def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(de
     loader = text_batches(tmp_path / "text", tiny_model("llama"), word_tokenizer())
     expected = hf_sparse.sparsify(tiny_model("llama"), "entmax15", "entmax15")
     report = hf_sparse.calibrate(expected, loader, per_head=False, edges=0.9, classes=5.0, progress=False)
-    common = ["--data", str(tmp_path / "text"), "--per-layer", "--edges", "0.9", "--classes", "5"]
+    common = ["--data", str(tmp_path / "text"), "--no-per-head", "--edges", "0.9", "--classes", "5"]
     maps = ["--attn", "entmax15", "--head", "entmax15"]
     assert main(["calibrate", str(dense), str(tmp_path / "fitted"), *maps, *common]) == 0
     assert capsys.readouterr().out == f"{report}\n"
@@ -127,7 +127,7 @@ def test_calibrate_saves_fitted_settings_of_a_dense_model_and_of_a_sparse_one(de
 def test_calibrate_keeps_alpha_and_attention_where_asked(dense, tmp_path):
     head = {"name": "entmax", "alpha": 1.7}
     main(["convert", str(dense), str(tmp_path / "bare"), "--attn", "entmax15", "--head", json.dumps(head)])
-    common = ["--data", str(tmp_path / "text"), "--classes", "5", "--keep-alpha", "--keep-attention"]
+    common = ["--data", str(tmp_path / "text"), "--classes", "5", "--no-fit-alpha", "--no-fit-attention"]
     main(["calibrate", str(tmp_path / "bare"), str(tmp_path / "fitted"), *common])
     before, after = (
         hf_sparse.sparse_config(hf_sparse.from_pretrained(tmp_path / name)) for name in ("bare", "fitted")

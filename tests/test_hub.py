@@ -356,11 +356,11 @@ def test_a_pushed_card_has_the_figures_that_were_given(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "hf_api", lambda: LocalHub(tmp_path))
     monkeypatch.setattr(ModelCard, "load", lambda *args, **kwargs: ModelCard("Mine."))
     model = sparsify(tiny_model("llama"), head="entmax15")
-    sparse_state(model).figures = before = {"head_support": 9.0}
-    save_pretrained(model, tmp_path / "m", figures={"head_support": 7.0}, push_to_hub=True, repo_id="someone/m")
+    sparse_state(model).metrics = before = {"head_support": 9.0}
+    save_pretrained(model, tmp_path / "m", metrics={"head_support": 7.0}, push_to_hub=True, repo_id="someone/m")
     for card in (tmp_path / "m" / "README.md", tmp_path / "someone" / "m" / "README.md"):
         assert "classes of nonzero probability, mean a token: 7\n" in card.read_text(encoding="utf-8")
-    assert sparse_state(model).figures is before
+    assert sparse_state(model).metrics is before
 
 
 CODE = """

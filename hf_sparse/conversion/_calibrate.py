@@ -139,7 +139,7 @@ def calibrate(
     fitted = replace(config, attn=rules(sparse, work.fitted) or config.attn, head=head)
     _land(sparse, config, fitted, on_device(sparse, batches[0]))
     if coverage is not None:
-        sparse_state(model).figures["head_coverage"] = coverage
+        sparse_state(model).metrics["head_coverage"] = coverage
     logger.info("calibrated %s", report)
     return report
 
@@ -356,7 +356,7 @@ def _alphas(map_config: MapConfig) -> float | tuple[float, ...] | None:
 def _land(model: PreTrainedModel, old: SparseConfig, new: SparseConfig, example: Batch) -> None:
     state = sparse_state(model)
     with ExitStack() as undo:
-        undo.callback(setattr, state, "figures", state.figures)
+        undo.callback(setattr, state, "metrics", state.metrics)
         undo.callback(change_settings, model, old)
         change_settings(model, SparseConfig.from_dict(new.to_dict()))
         if new.fused_loss:

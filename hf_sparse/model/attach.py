@@ -127,7 +127,7 @@ def change_settings(model: nn.Module, config: SparseConfig) -> None:
     for site in sites:
         site.map_config = config.attention(site.kind, site.layer)
     if config != state.config:
-        state.figures = {}
+        state.metrics = {}
     added = _added_tags(inner, state)
     state.settings, state.target = config, None
     inner.model_tags = [*tags(state.dense_tags, config), *added]

@@ -1,4 +1,4 @@
-"""The model card's section on sparsity: maps, measured figures, how to load. Nothing else in the card is touched."""
+"""The model card's section on sparsity: maps, metrics, how to load. Nothing else in the card is touched."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OF_ADAPTERS = "This is an adapter. `hf_sparse` makes its base sparse too; PEFT r
 
 def sparsity_section(
     config: SparseConfig,
-    figures: Mapping[str, float] | None = None,
+    metrics: Mapping[str, float] | None = None,
     load_from: str = HERE,
     *,
     is_adapter: bool = False,
@@ -47,8 +47,8 @@ def sparsity_section(
 
     Args:
         config: the model's settings.
-        figures: what was measured, by name: those that ``SparseTrainer`` logs, with any prefix, are written out;
-            others keep their names. Rates, edges and coverage are shares in [0, 1]. None or empty leaves the figures
+        metrics: what was measured, by name: those that ``SparseTrainer`` logs, with any prefix, are written out;
+            others keep their names. Rates, edges and coverage are shares in [0, 1]. None or empty leaves the metrics
             out.
         load_from: what the example loads.
         is_adapter: whether that is an adapter of PEFT, without its base.
@@ -66,7 +66,7 @@ def sparsity_section(
     """
     lines = ["<!-- begin hf_sparse -->", "## Sparse maps", "", "| place | instead of softmax |", "|---|---|"]
     lines += [f"| {place} | {text} |" for place, text in _places(config)]
-    lines += ["", *(_figure(name, value) for name, value in figures.items()), ""] if figures else [""]
+    lines += ["", *(_metric(name, value) for name, value in metrics.items()), ""] if metrics else [""]
     lines += ["```python", "import hf_sparse", "", f'model = hf_sparse.from_pretrained("{load_from}")', "```", ""]
     lines += [OF_ADAPTERS if is_adapter else OF_MODELS]
     return "\n".join([*lines, "<!-- end hf_sparse -->"])
@@ -75,7 +75,7 @@ def sparsity_section(
 def update_card(
     folder: str | Path,
     config: SparseConfig,
-    figures: Any = None,
+    metrics: Any = None,
     load_from: str = HERE,
     *,
     is_adapter: bool | None = None,
@@ -85,21 +85,21 @@ def update_card(
     Args:
         folder: where the model was saved. Without a card there a new one is made.
         config: the model's settings; ``hf_sparse`` and the names of its maps are added to the card's tags.
-        figures: see ``sparsity_section``.
+        metrics: see ``sparsity_section``.
         load_from: see ``sparsity_section``.
         is_adapter: see ``sparsity_section``; None looks for an adapter in the folder.
 
     Raises:
         ValueError: the metadata of the card that is there cannot be read.
-        TypeError: figures that are not names and numbers.
+        TypeError: metrics that are not names and numbers.
     """
-    _check_figures(figures)
+    _check_metrics(metrics)
     path = Path(folder, "README.md")
     card = ModelCard(path.read_text(encoding="utf-8") if path.exists() else NEW_CARD)
     metadata: Any = card.data
     if is_adapter is None:
         is_adapter = Path(folder, ADAPTER_CONFIG_NAME).exists()
-    section = sparsity_section(config, figures, load_from, is_adapter=is_adapter)
+    section = sparsity_section(config, metrics, load_from, is_adapter=is_adapter)
     text, found = SECTION.subn(lambda _: section, card.text, count=1)
     tags = list(metadata.tags or [])
     metadata.tags = [*tags, *(tag for tag in ("hf_sparse", *config.map_names) if tag not in tags)]
@@ -107,12 +107,12 @@ def update_card(
     card.save(path)
 
 
-def _check_figures(figures: object) -> None:
-    entries = figures.items() if isinstance(figures, Mapping) else [figures]
-    if figures is not None and not all(
+def _check_metrics(metrics: object) -> None:
+    entries = metrics.items() if isinstance(metrics, Mapping) else [metrics]
+    if metrics is not None and not all(
         isinstance(entry, tuple) and isinstance(entry[0], str) and isinstance(entry[1], Real) for entry in entries
     ):
-        raise TypeError(f"figures must map names to numbers, was {figures!r}")
+        raise TypeError(f"metrics must map names to numbers, was {metrics!r}")
 
 
 def _places(config: SparseConfig) -> list[tuple[str, str]]:
@@ -131,6 +131,6 @@ def _map_text(map_config: MapConfig, coverage: CoverageVectors | None = None) ->
     return f"{map_config.name} ({', '.join(settings)})" if settings else map_config.name
 
 
-def _figure(name: str, value: float) -> str:
+def _metric(name: str, value: float) -> str:
     label, form = next((FIGURES[known] for known in FIGURES if name.endswith(known)), (name, ".4g"))
     return f"- {label}: {value:{form}}"

@@ -111,7 +111,7 @@ class SparseModel:
         if kwargs.get("is_main_process", args[0] if args else True):
             state = sparse_state(cast(Any, self))
             folder, is_adapter = Path(save_directory), getattr(self, "_hf_peft_config_loaded", False)
-            update_card(folder, state.config, state.figures, is_adapter=is_adapter)
+            update_card(folder, state.config, state.metrics, is_adapter=is_adapter)
             if is_adapter:  # else one that lies there is another model's
                 save_adapter_settings(cast(Any, self), folder)
 
@@ -123,7 +123,7 @@ class SparseModel:
     def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: object, **kwargs: object) -> Any:
         """Refresh the model card before every upload."""
         state = sparse_state(cast(Any, self))
-        update_card(working_dir, state.config, state.figures, load_from=repo_id)
+        update_card(working_dir, state.config, state.metrics, load_from=repo_id)
         return cast(Any, super())._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:

@@ -78,7 +78,7 @@ class SparseState:
         settings: of the model. In use is ``config``.
         attention: the configurations of its parts.
         dense_tags: the tags it had when it was dense.
-        figures: measured sparsity, for the model card.
+        metrics: measured sparsity, for the model card.
         parts: the states of the models inside it, which are sparse by themselves too.
         whole: the class of the model that it is a part of, or None.
         owns_configs: whether its configurations are copies that no other model reads.
@@ -94,7 +94,7 @@ class SparseState:
     settings: SparseConfig
     attention: list[PartAttention] = field(default_factory=list)
     dense_tags: list[str] | None = None
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     parts: list[SparseState] = field(default_factory=list)
     whole: str | None = None
     owns_configs: bool = False

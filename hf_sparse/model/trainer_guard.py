@@ -36,7 +36,7 @@ def _train(original: Callable[..., Any], self: Any, *args: object, **kwargs: obj
         check_parts(model)
     _check_reference(self)
     for each in sparse_models(self.model):
-        sparse_state(each).figures.pop("head_coverage", None)  # what calibration promised holds until training
+        sparse_state(each).metrics.pop("head_coverage", None)  # what calibration promised holds until training
     return original(self, *args, **kwargs)
 
 
@@ -83,7 +83,7 @@ def create_model_card(original: Callable[..., None], self: Any, *args: object, *
     original(self, *args, **kwargs)
     state = state_of(self.model)
     if state is not None and self.is_world_process_zero():
-        update_card(self.args.output_dir, state.config, state.figures)
+        update_card(self.args.output_dir, state.config, state.metrics)
 
 
 def _trained_settings(checkpoint: Path) -> SparseConfig | None:

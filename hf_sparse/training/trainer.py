@@ -325,11 +325,11 @@ class SparseTrainer(BucketedTrainer):
         """Evaluate, with the sparsity on the evaluation data among the metrics."""
         self._sparsity.clear()
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
-        figures = self._sparsity.take(self.accelerator)
-        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
-        if figures:  # for the model card; what calibration promised holds until training
-            promised = {} if self.state.global_step else sparse_state(self.model).figures
-            sparse_state(self.model).figures = promised | figures
+        metrics = self._sparsity.take(self.accelerator)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        if metrics:  # for the model card; what calibration promised holds until training
+            promised = {} if self.state.global_step else sparse_state(self.model).metrics
+            sparse_state(self.model).metrics = promised | metrics
         return output
 
 

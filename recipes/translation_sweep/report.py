@@ -17,21 +17,11 @@ from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
 from ..translation.data import sides
 from .pictures import draw
 
-RESULT, LONGER_SCENES, MULTI30K, CONVERGED, HALF, BEAMS, DROPOUT, TRIALS, RATES, TEMPERATURES = (
-    f"recipes/translation_sweep/results/{name}.json"
-    for name in (
-        "scenes",
-        "scenes_longer",
-        "multi30k",
-        "multi30k_converged",
-        "multi30k_half",
-        "multi30k_beams",
-        "multi30k_dropout",
-        "multi30k_trials",
-        "multi30k_rates",
-        "multi30k_temperatures",
-    )
-)
+RESULTS = "recipes/translation_sweep/results"
+RESULT, LONGER_SCENES = f"{RESULTS}/scenes.json", f"{RESULTS}/scenes_longer.json"
+MULTI30K, CONVERGED, HALF = (f"{RESULTS}/multi30k{name}.json" for name in ("", "_converged", "_half"))
+BEAMS, DROPOUT = f"{RESULTS}/multi30k_beams.json", f"{RESULTS}/multi30k_dropout.json"
+TRIALS, RATES, TEMPERATURES = (f"{RESULTS}/multi30k_{name}.json" for name in ("trials", "rates", "temperatures"))
 DATA = {"": "The embedded sample (`recipes/data`)", "multi30k": "Multi30k"}
 SCORES = ("bleu", "rouge1", "rouge2", "rougeL")
 MEASURES = (

@@ -340,9 +340,9 @@ def test_a_model_that_gives_nan_is_named_and_left_as_it_was(settings):
 
 def test_figures_come_back_where_calibrated_settings_are_refused_after_all(monkeypatch):
     model = sparsify(tiny_model("gemma2"), head={"name": "alpha_relu", "tau": 0.3}, fused_loss=True)
-    sparse_state(model).figures = {"head_support": 3.0}
+    sparse_state(model).metrics = {"head_support": 3.0}
     fit = sparse_config(model).head.with_settings(centered=True)
     monkeypatch.setattr("hf_sparse.conversion._calibrate.fit_head", lambda *_: fit)
     with pytest.raises(ValueError, match="the mean of soft-capped logits needs all of them"):
         calibrate(model, loader(model), progress=False)
-    assert sparse_state(model).figures == {"head_support": 3.0}
+    assert sparse_state(model).metrics == {"head_support": 3.0}

@@ -121,9 +121,9 @@ def test_calibrate_lands_the_goal_in_the_model_its_report_and_its_card():
     assert head.to_dict() == report.head
     assert report.coverage == 0.9
     assert "coverage 0.9: for targets exchangeable with the loader's" in str(report)
-    assert model._sparse_state.figures["head_coverage"] == 0.9
+    assert model._sparse_state.metrics["head_coverage"] == 0.9
     report = calibrate(model, batches, classes=5, progress=False)
-    assert not model._sparse_state.figures
+    assert not model._sparse_state.metrics
     with torch.no_grad():
         support = [(probabilities(model, model(input_ids=b["input_ids"]).logits) > 0).sum(-1) for b in batches]
     assert 3 < float(torch.cat(support).double().mean()) < 7

@@ -91,7 +91,7 @@ def test_figures_are_those_of_the_last_evaluation_or_the_users_and_never_invente
     assert f"- keys with weight, mean a query: {support:.4g}" in card.text
     save_pretrained(model, tmp_path / "model")
     assert f"{rate:.1%}" in card_in(tmp_path / "model").text
-    save_pretrained(model, tmp_path / "model", figures={"eval_head_zero_rate": 0.5, "my_measure": 3})
+    save_pretrained(model, tmp_path / "model", metrics={"eval_head_zero_rate": 0.5, "my_measure": 3})
     text = card_in(tmp_path / "model").text
     assert "- classes of exactly zero probability: 50.0%\n- my_measure: 3\n" in text
     assert f"{support:.4g}" not in text
@@ -117,12 +117,12 @@ def test_what_calibration_promised_stays_until_training(tmp_path):
     data = rows_of_uneven_length()
     trainer = SparseTrainer(model, arguments(tmp_path), train_dataset=data, eval_dataset=data)
     trainer.evaluate()
-    section = sparsity_section(sparse_config(model), model._sparse_state.figures)
+    section = sparsity_section(sparse_config(model), model._sparse_state.metrics)
     assert "with those of the calibration: 90.0%" in section
     assert "classes of exactly zero probability" in section
     trainer.train()
     trainer.evaluate()
-    assert "calibration" not in sparsity_section(sparse_config(model), model._sparse_state.figures)
+    assert "calibration" not in sparsity_section(sparse_config(model), model._sparse_state.metrics)
 
 
 def test_a_pushed_card_names_its_repository(tmp_path, monkeypatch):

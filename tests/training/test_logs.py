@@ -135,6 +135,6 @@ def test_the_first_step_does_not_warn(head, tmp_path, caplog):
 @pytest.mark.parametrize("trainer_class", [SparseTrainer, Trainer])
 def test_training_ends_what_calibration_promised(trainer_class, tmp_path):
     model = sparsify(tiny_model("llama"), head="entmax15")
-    sparse_state(model).figures = {"head_coverage": 0.9, "head_support": 3.0}
+    sparse_state(model).metrics = {"head_coverage": 0.9, "head_support": 3.0}
     trainer_class(model, arguments(tmp_path), train_dataset=rows_of_uneven_length()).train()
-    assert sparse_state(model).figures == {"head_support": 3.0}
+    assert sparse_state(model).metrics == {"head_support": 3.0}

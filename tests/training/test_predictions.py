@@ -97,7 +97,7 @@ def test_an_evaluation_by_generation_tells_the_sparsity_at_the_labels(tmp_path):
         args = arguments(tmp_path, predict_with_generate=generated)
         trainer = SparseSeq2SeqTrainer(model, args, compute_metrics=lambda _: {})
         metrics = trainer.evaluate(rows_of_uneven_length())
-        seen.append(sparse_state(model).figures)
+        seen.append(sparse_state(model).metrics)
         assert {f"eval_{name}" for name in seen[-1]} <= set(metrics)
     assert {"head_support", "head_missed_rate", "attention_support"} <= set(seen[1])
     assert seen[1] == pytest.approx(seen[0])
