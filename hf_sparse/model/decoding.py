@@ -41,12 +41,23 @@ def _prepare_cache_for_generation(
     return found
 
 
-def _get_logits_processor(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
-    """The model's own processors, which leave what has probability zero under a sparse head at zero."""
-    processors = self._dense_class._get_logits_processor(self, *args, **kwargs)
+def _get_logits_processor(
+    self: PreTrainedModel, generation_config: GenerationConfig, *args: object, **kwargs: object
+) -> Any:
+    """The model's own processors, which leave what has probability zero under a sparse head at zero.
+
+    Raises:
+        ValueError: DoLa, which multiplies hidden states with a sparse head by itself.
+    """
+    processors = self._dense_class._get_logits_processor(self, generation_config, *args, **kwargs)
     state = sparse_state(self)
     if state.config.head is None:
         return processors
+    if generation_config.dola_layers is not None:
+        raise ValueError(
+            "dola_layers contrasts the head's distribution with those of earlier layers, which DoLa takes by a "
+            "softmax of its own; leave it out, or pass head=None"
+        )
     if any(map(may_count_calls, processors)):
         state.screen.stop()
     return KeptSupport(processors, lambda num_rows: state.screen.complete(state.head, num_rows))

@@ -327,6 +327,21 @@ def test_a_mixture_with_the_assistant_is_refused_for_sparse_heads_alone():
     sparsify(dense, attn="sparsemax").generate(**inputs, **options)
 
 
+@torch.no_grad()
+def test_a_contrast_with_earlier_layers_is_refused_for_sparse_heads_alone():
+    """The code of DoLa is a folder on the Hub, which gets its settings and processors from ``generate``."""
+
+    def contrast(model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        return generation_config.dola_layers
+
+    options = {"max_new_tokens": 3, "dola_layers": "high", "custom_generate": contrast}
+    model, inputs = model_and_inputs("llama", "sparsemax")
+    with pytest.raises(ValueError, match=r"dola_layers contrasts .* leave it out, or pass head=None"):
+        model.generate(**inputs, **options)
+    dense, _ = model_and_inputs("llama", None)
+    assert sparsify(dense, attn="sparsemax").generate(**inputs, **options) == "high"
+
+
 # --- around generate ---
 
 
