@@ -183,7 +183,9 @@ def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -
     in_parts = "where this only happens under torch.compile, compile the parts of the model"
     if loss.map_config is not None or loss.label_smoothing:
         raise NotImplementedError(
-            f"{unseen} no sparse loss can stand in; compute the loss from output.logits, pass head=None or, {in_parts}"
+            f"{unseen} no sparse loss can stand in; switch off kernels that compute it (for Liger's "
+            "fused_linear_cross_entropy=False, cross_entropy=False), compute the loss from output.logits, pass "
+            f"head=None or, {in_parts}"
         )
     if loss.num_items is not None and not takes_num_items:
         raise NotImplementedError(

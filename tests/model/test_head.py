@@ -245,6 +245,23 @@ def test_a_loss_that_no_sparse_one_can_stand_in_for_is_refused():
     assert model(tokens()).loss is None
 
 
+def test_a_loss_that_kernels_put_into_the_class_of_a_model_is_refused(monkeypatch):
+    """As Liger's AutoLigerKernelForCausalLM does before it loads a model."""
+
+    dense = LlamaForCausalLM.forward
+
+    def with_fused_loss(self, input_ids=None, labels=None, **kwargs):
+        if labels is None:
+            return dense(self, input_ids, **kwargs)
+        z = self.model(input_ids=input_ids)[0][:, :-1] @ self.lm_head.weight.T
+        return CausalLMOutput(loss=(z.logsumexp(-1) - z.gather(-1, labels[:, 1:, None])[..., 0]).mean())
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", with_fused_loss)
+    for fused_loss in (False, True):
+        with pytest.raises(NotImplementedError, match=r"for Liger's fused_linear_cross_entropy=False"):
+            sparsify(tiny_model("llama"), head="entmax15", fused_loss=fused_loss)(tokens(), labels=tokens())
+
+
 class LossOfItsOwn(BertForMaskedLM):
     def forward(self, input_ids, labels=None):
         logits = self.cls(self.bert(input_ids)[0])
