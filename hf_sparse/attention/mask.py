@@ -80,6 +80,8 @@ class PatternMask(Tensor):
 
     def materialized(self) -> Tensor:
         """The mask as a plain tensor, to be read only."""
+        if torch.compiler.is_compiling() and not self._handed_out:
+            return self._materialize()  # kept by the first of layers compiled one by one, it takes a second graph
         if self._matrix is None:
             self._matrix = self._materialize()
         return self._matrix

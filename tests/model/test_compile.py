@@ -160,6 +160,17 @@ def test_a_model_that_is_compiled_in_parts_has_the_same_loss():
     torch.testing.assert_close(model(**labelled(model)).loss, expected)
 
 
+def test_layers_that_are_compiled_one_by_one_share_one_graph():
+    model = sparsify(tiny_model("llama"), attn="sparsemax", head="entmax15")
+    inputs = {**labelled(model), "use_cache": False}  # a cache tells layers apart, dense or sparse
+    expected = model(**inputs).loss
+    torch._dynamo.utils.counters.clear()
+    for layer in model.model.layers:
+        layer.compile(backend="eager")
+    torch.testing.assert_close(model(**inputs).loss, expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 @torch.no_grad()
 def test_static_cache_generation_agrees_with_the_dynamic_cache():
     model = sparsify(tiny_model("llama"), attn="entmax15", head={"name": "alpha_relu", "tau": "auto"})
