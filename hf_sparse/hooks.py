@@ -45,7 +45,7 @@ def _from_pretrained(
     loaded = original(cls, pretrained_model_name_or_path, *args, config=config, **kwargs)
     if config is not None:  # else it is the checkpoint's own
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        check_loaded(model, pretrained_model_name_or_path, config, kwargs)
+        check_loaded(model, pretrained_model_name_or_path, kwargs)
     return loaded
 
 

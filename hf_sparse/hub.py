@@ -255,19 +255,18 @@ def _saved_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[st
             yield from kind_problems(model, config)
 
 
-def check_loaded(model: PreTrainedModel, path: Any, config: Any, where: Mapping[str, Any]) -> None:
+def check_loaded(model: PreTrainedModel, path: Any, where: Mapping[str, Any]) -> None:
     """Refuse a dense model with the weights of a sparse checkpoint, which a configuration from elsewhere makes.
 
     Args:
         model: what was loaded.
         path: the checkpoint's folder or Hub id; None where the weights were given.
-        config: the configuration that the caller gave.
         where: where on the Hub the checkpoint is (revision, token, ...), perhaps among other arguments.
 
     Raises:
         ValueError: it is one.
     """
-    if path is None or is_sparse(model) or getattr(config, "name_or_path", None) == str(path):
+    if path is None or is_sparse(model):
         return
     saved = found_file(path, "config.json", where)
     block = None if saved is None else json.loads(Path(saved).read_text(encoding="utf-8")).get(BLOCK)

@@ -147,6 +147,19 @@ def test_a_dense_configuration_for_a_sparse_checkpoint_is_refused(maps, tmp_path
         LlamaForCausalLM.from_pretrained(str(sparse), config=str(dense), output_loading_info=True)
     loaded = unsparsify(LlamaForCausalLM.from_pretrained(pretrained_model_name_or_path=sparse))
     assert not is_sparse(LlamaForCausalLM.from_pretrained(dense, config=loaded.config))
+    for load in (AutoModelForCausalLM.from_pretrained, LlamaForCausalLM.from_pretrained):
+        with pytest.raises(ValueError, match=r"so that the model would be dense"):
+            load(sparse, config=loaded.config)  # which was read from there, and is dense again
+
+
+def test_a_configuration_from_before_its_folder_was_sparse_is_refused(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path)
+    before = AutoConfig.from_pretrained(str(tmp_path))
+    model = AutoModelForCausalLM.from_pretrained(str(tmp_path), config=before)
+    sparsify(model, attn="entmax15").save_pretrained(tmp_path)
+    for load in (AutoModelForCausalLM.from_pretrained, LlamaForCausalLM.from_pretrained):
+        with pytest.raises(ValueError, match=r"is a sparse checkpoint .* so that the model would be dense"):
+            load(str(tmp_path), config=before)
 
 
 def test_asking_for_dense_attention_of_a_sparse_checkpoint_is_refused(tmp_path):
