@@ -16,6 +16,7 @@ from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
 from .model.divided_sequences import OF_ACCELERATE
 from .model.find import check_parts
+from .model.foreign_files import OF_FOREIGN_FILES
 from .model.logits_guard import OF_HARNESS, OF_SENTENCE_TRANSFORMERS
 from .model.patch import Patch, Registration, forget_imports, install_all
 from .model.peft_guard import OF_PEFT, drop_adapter_settings
@@ -174,6 +175,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
     *OF_TRL,
     *OF_HARNESS,
     *OF_SENTENCE_TRANSFORMERS,
+    *OF_FOREIGN_FILES,
 )
 
 

@@ -1,0 +1,58 @@
+"""What other libraries write of a sparse model. Stand-ins have the shape of CTranslate2's and GLiNER's classes."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+from torch import nn
+
+from hf_sparse import sparsify, unsparsify
+from hf_sparse.model.foreign_files import OF_FOREIGN_FILES
+from tests.tiny_models import tiny_model
+
+CTRANSLATE2, GLINER = OF_FOREIGN_FILES
+
+
+def converted(model):
+    """What goes on to a loader of CTranslate2."""
+    return CTRANSLATE2.replacement(lambda self, model, tokenizer: model, None, model, "tokenizer")
+
+
+@pytest.mark.parametrize("maps", [{"attn": "entmax15"}, {"head": "sparsemax"}], ids=["attention", "head"])
+def test_ctranslate2_does_not_convert_a_sparse_model(maps):
+    model = sparsify(tiny_model("llama"), **maps)
+    with pytest.raises(ValueError, match=r"^this LlamaForCausalLM is sparse .*CTranslate2 would run it with softmax"):
+        converted(model)
+    assert converted(unsparsify(model)) is model
+
+
+class Gliner:
+    """A model that keeps configurations of its encoders apart from theirs."""
+
+    def __init__(self, **encoders):
+        self.model = nn.ModuleDict(encoders)
+        self.config = SimpleNamespace(**{f"{name}_config": copy.deepcopy(it.config) for name, it in encoders.items()})
+
+    def save(self, **kwargs):
+        return GLINER.replacement(lambda self, folder, config: folder, self, "folder", **kwargs)
+
+
+def test_gliner_does_not_save_an_encoder_that_was_made_sparse_inside():
+    gliner = Gliner(encoder=tiny_model("bert"))
+    assert gliner.save() == "folder"
+    encoder = sparsify(gliner.model["encoder"], attn="entmax15")
+    with pytest.raises(ValueError, match=r"encoders of this Gliner have \[.*entmax15.*, and its .* says nothing"):
+        gliner.save()
+    gliner.config.encoder_config = encoder.config
+    assert gliner.save() == "folder"
+    with pytest.raises(ValueError, match="so that another model would come back"):
+        gliner.save(config=SimpleNamespace(encoder_config=tiny_model("bert").config))
+
+
+def test_gliner_saves_encoders_that_were_sparse_from_the_beginning():
+    labels_encoder = sparsify(tiny_model("bert"), attn="sparsemax")
+    gliner = Gliner(encoder=sparsify(tiny_model("bert"), attn="entmax15"), labels_encoder=labels_encoder)
+    assert gliner.save() == "folder"
+    unsparsify(labels_encoder)
+    with pytest.raises(ValueError, match="so that another model would come back"):
+        gliner.save()
