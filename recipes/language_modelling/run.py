@@ -30,12 +30,15 @@ from ..lib.records import Figures
 from ..lib.study import Study, main
 from .curve import fit_to, points
 from .measures import COUNTS, DENSE, SPARSE, Decoding, by_count, distinct, fit, repetitions
-from .model import DENSE_RUN, ENTMAX, HEADS, Corpus, LanguageSettings
+from .model import DENSE_RUN, ENTMAX, HEADS, Corpus, LanguageSettings, attention_of
 from .report import card, condensed, report
 from .trials import TRIALS
 
 ERRORS = (0.2, 0.4)  # standard deviations of what is added to scores
-COVERAGES = (0.94, 0.95, 0.96, 0.97, 0.98, 0.99)  # of dev tokens by the support
+# A temperature is chosen after training among these, of softmax, and those that have these coverages, of dev tokens by
+# the support of an entmax head.
+TEMPERATURES = (0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3)
+COVERAGES = (0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
 
 
 def decodings_of(settings: LanguageSettings) -> dict[str, Decoding]:
@@ -107,30 +110,38 @@ def with_errors(model: Any, corpus: Corpus) -> dict[str, float]:
 
 
 def calibrated(model: Any, corpus: Corpus) -> Figures:
-    """The fit of an entmax head at a temperature chosen after training: that of the coverage best for the dev rows.
+    """The fit of a head at a temperature chosen after training, that which is best for the dev rows.
+
+    Softmax has a few to choose from; an entmax head has those of a few coverages.
 
     Returns:
-        ``coverage`` and ``temperature``, and what ``measure`` gives for sampling. Nothing for other heads,
-        conversions, and fewer dev tokens than the highest coverage takes, and where no coverage does better than the
+        ``temperature``, of an entmax head ``coverage``, and what ``measure`` gives for sampling. Nothing for other
+        heads, conversions, and fewer dev tokens than the highest coverage takes, and where none does better than the
         temperature of training, as near to alpha 1. The model does not keep its temperature.
     """
-    settings, dev = corpus.settings, corpus.dev_rows
-    if settings.head not in ENTMAX or settings.conversion or dev[:, 1:].numel() < 1 / (1 - COVERAGES[-1]):
+    settings, dev, is_softmax = corpus.settings, corpus.dev_rows, corpus.settings.head == "softmax"
+    too_few = dev[:, 1:].numel() < 1 / (1 - COVERAGES[-1])
+    if settings.conversion or too_few or not (is_softmax or settings.head in ENTMAX):
         return {}
     batches = [{"input_ids": rows, "labels": rows} for rows in dev.to(model.device).split(10)]
 
-    def eps_perplexity(coverage: float) -> float:
-        hf_sparse.calibrate(model, batches, coverage=coverage, fit_attention=False, fit_alpha=False, progress=False)
+    def eps_perplexity(choice: float) -> float:
+        if is_softmax:
+            if hf_sparse.is_sparse(model):
+                hf_sparse.unsparsify(model)
+            head = {"name": "softmax", "temperature": choice}
+            hf_sparse.sparsify(model, attn=attention_of(settings), head=head)
+        else:
+            hf_sparse.calibrate(model, batches, coverage=choice, fit_attention=False, fit_alpha=False, progress=False)
         return fit_to(model, dev, settings.uniform)["eps_perplexity"]
 
     trained = fit_to(model, dev, settings.uniform)["eps_perplexity"]
-    coverage = min(COVERAGES, key=eps_perplexity)
-    if eps_perplexity(coverage) >= trained:  # the model was left at the last coverage
+    best = min(TEMPERATURES if is_softmax else COVERAGES, key=eps_perplexity)
+    if eps_perplexity(best) >= trained:  # the model was left at the last choice
         return {}
-    temperature = hf_sparse.sparse_config(model).head.temperature
     return {
-        "coverage": coverage,
-        "temperature": temperature,
+        **({} if is_softmax else {"coverage": best}),
+        "temperature": hf_sparse.sparse_config(model).head.temperature,
         **measure(model, corpus)["decodings"]["sampling"],
     }
 

@@ -400,6 +400,20 @@ def test_a_temperature_fitted_after_training_holds_more_targets_and_is_the_best_
     assert recipe.calibrated(model, models.Corpus(dataclasses.replace(settings, head="alpha_relu"))) == {}
 
 
+@pytest.mark.parametrize("attention", ["softmax", "entmax15"])
+def test_softmax_has_a_temperature_fitted_after_training_too(attention):
+    settings = dataclasses.replace(recipe.RUNS["softmax"], **recipe.QUICK | {"dev_rows": 30, "attention": attention})
+    corpus = models.Corpus(settings)
+    model = models.made_sparse(models.build(settings, corpus.tokenizer), settings).eval()
+    model.transformer.ln_f.weight.data.mul_(6)  # far too sure of itself, untrained as it is
+    before = measures_on(model, corpus)
+    found = recipe.calibrated(model, corpus)
+    assert sparse_config(model).head.temperature == found["temperature"] == max(recipe.TEMPERATURES)
+    assert bool(sparse_config(model).attn) == (attention == "entmax15")
+    assert measures_on(model, corpus)["eps_perplexity"] < before["eps_perplexity"]
+    assert found["support"] == len(corpus.tokenizer)
+
+
 def measures_on(model, corpus):
     return recipe.fit_to(model, corpus.dev_rows, corpus.settings.uniform)
 
