@@ -23,6 +23,7 @@ RESULT = "recipes/language_modelling/results/wikitext2.json"
 LONGER = "recipes/language_modelling/results/wikitext2_longer.json"
 EMBEDDING = "recipes/language_modelling/results/wikitext2_embedding.json"
 UNTIED = "recipes/language_modelling/results/wikitext2_untied.json"
+UNTIED_LONGER = "recipes/language_modelling/results/wikitext2_untied_longer.json"
 OF_TRIALS = "recipes/language_modelling/results/wikitext2_trials.json"
 CUT = "nucleus 0.9"  # the truncation of softmax that the tables over seeds have beside it
 MEASURES = (
@@ -153,6 +154,12 @@ def language_embedding() -> str:
 def language_untied() -> str:
     """The same where the head has a matrix of its own."""
     return seeds_table(UNTIED)
+
+
+@block
+def language_untied_longer() -> str:
+    """That after four times the steps."""
+    return seeds_table(UNTIED_LONGER)
 
 
 @block

@@ -56,8 +56,8 @@ def loading(rng: random.Random, world: World) -> BadCall:
 @family(2)
 def saving(rng: random.Random, world: World) -> BadCall:
     name, value = rng.choice((
-        ("path", None), ("path", 3), ("figures", 3), ("figures", [1]),
-        ("figures", {"support": "x"}), ("figures", "x"), ("figures", {3: 1.0}),
+        ("path", None), ("path", 3), ("metrics", 3), ("metrics", [1]),
+        ("metrics", {"support": "x"}), ("metrics", "x"), ("metrics", {3: 1.0}),
     ))  # fmt: skip
     good = {"model": world.sparse, "path": world.folder / f"saved-{rng.randrange(10**9)}"}
     return bad_call(hf_sparse.save_pretrained, good, name, value)
