@@ -160,7 +160,7 @@ def trials() -> dict[str, Sweep]:
     return {f"trial-{name}": dataclasses.replace(short, **changes) for name, changes in settings.items()}
 
 
-# of the runs that last longest, on dev rows
+# Half of the steps of the longest runs, judged on dev rows.
 HALF_OF_THE_LONGEST: dict[str, Any] = {"part": "dev", "steps": 3400, "test_rows": 1000, "beams": 1}
 
 
