@@ -238,14 +238,16 @@ def seeds_table(result: str) -> str:
     records = [run for run in _from_scratch(result) if run["settings"]["attention"] == "softmax"]
     seeds = by_run(records)
     columns = ["run", "temperature", *(label for label, *_ in SEEDS), "fitted: temperature"]
-    columns += [label for label, *_ in FITTED]
+    columns += [*(label for label, *_ in FITTED), "behind softmax"]
+    softmax = _lowest(seeds["softmax"])
     rows = []
     for name, runs in seeds.items():
         maps, drawn = runs[0]["figures"]["maps"], [run["figures"]["decodings"] for run in runs]
         start = [name, f"{maps['head'].get('temperature', 1.0):.2f}" if maps else "1"]
-        rows.append([*start, *_over_seeds([way["sampling"] for way in drawn], SEEDS), *_fitted(runs)])
+        behind = "" if name == "softmax" else f"{_lowest(runs) / softmax - 1:+.0%}"
+        rows.append([*start, *_over_seeds([way["sampling"] for way in drawn], SEEDS), *_fitted(runs), behind])
         if CUT in drawn[0]:
-            rows.append([f"{name}, {CUT}", "1", *_over_seeds([way[CUT] for way in drawn], SEEDS), *_fitted([])])
+            rows.append([f"{name}, {CUT}", "1", *_over_seeds([way[CUT] for way in drawn], SEEDS), *_fitted([]), ""])
     settings, count = records[0]["settings"], max(map(len, seeds.values()))
     multiple = settings.get("embedding_lr", 1.0)
     of_embedding = f", {multiple:g} times that for the embedding" if multiple != 1 else ""
@@ -258,6 +260,13 @@ def seeds_table(result: str) -> str:
         f"{markdown.table(columns, rows)}\n\n"
         f"{over}; accuracy and tokens missed in per cent; {settings['steps']} steps at the learning rate "
         f"{settings['lr']:g}{of_embedding}. {origin(records)}"
+    )
+
+
+def _lowest(runs: Sequence[Record]) -> float:
+    """Mean eps-perplexity over seeds, at the fitted temperature where there is one."""
+    return fmean(
+        (run["figures"]["calibrated"] or run["figures"]["decodings"]["sampling"])["eps_perplexity"] for run in runs
     )
 
 

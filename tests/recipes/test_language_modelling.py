@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict
 import hf_sparse
 from hf_sparse import from_pretrained, sparse_config
 from hf_sparse.functional import balanced_temperature, entmax, entmax15
-from recipes.language_modelling import data, measures
+from recipes.language_modelling import data, measures, report
 from recipes.language_modelling import model as models
 from recipes.language_modelling import run as recipe
 from recipes.language_modelling.curve import points
@@ -412,6 +412,18 @@ def test_softmax_has_a_temperature_fitted_after_training_too(attention):
     assert bool(sparse_config(model).attn) == (attention == "entmax15")
     assert measures_on(model, corpus)["eps_perplexity"] < before["eps_perplexity"]
     assert found["support"] == len(corpus.tokenizer)
+
+
+def test_heads_are_set_beside_softmax_at_fitted_temperatures_where_there_are_any():
+    """eps-perplexities after training and fitted: softmax 80 and 70, a sparse head 90 and 77, another 84 and none."""
+
+    def runs(trained, fitted):
+        calibrated = {"eps_perplexity": fitted} if fitted else {}
+        figures = {"decodings": {"sampling": {"eps_perplexity": trained}}, "calibrated": calibrated}
+        return [{"figures": figures}]
+
+    softmax, entmax15, entmax12 = (report._lowest(runs(*each)) for each in ((80.0, 70.0), (90.0, 77.0), (84.0, None)))
+    assert (entmax15 / softmax, entmax12 / softmax) == pytest.approx((1.1, 1.2))
 
 
 def measures_on(model, corpus):
