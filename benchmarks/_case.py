@@ -16,7 +16,8 @@ class Case:
         candidates: by name, what to time: a call without arguments.
         targets: by name, the ratio to the baseline a candidate should not exceed.
         parts: by candidate and name, pieces of what it does, timed alone in the same rounds: where its time goes.
-        rounds: how often each candidate is timed.
+        rounds: how often each candidate is timed, while there is time.
+        seconds: how long the rounds may take; two are timed however long.
         threads: intra-op threads of torch.
     """
 
@@ -26,6 +27,7 @@ class Case:
     targets: Mapping[str, float] = field(default_factory=dict)
     parts: Mapping[str, Mapping[str, Callable[[], object]]] = field(default_factory=dict)
     rounds: int = 11
+    seconds: float = 15.0
     threads: int = 2
 
 

@@ -58,6 +58,6 @@ def _attended(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, _cache: Screen
     return sparse_attention(module, q, k, v)[0]
 
 
-CASES = [partial(step, length, kind) for length in (1024, 4096, 16384, 65536) for kind in SIZES]
+CASES = [partial(step, length, kind) for length in (128, 1024, 4096, 16384, 65536) for kind in SIZES]
 CASES.append(partial(step, 16384, "wide", torch.bfloat16))
 QUICK = [partial(step, 64, "wide")]

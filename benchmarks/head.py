@@ -80,6 +80,7 @@ def greedy(num_classes: int = 50_000, width: int = 512, num_layers: int = 4, num
         },
         targets=dict.fromkeys(HEADS, 0.55),
         rounds=7,
+        seconds=90.0,
         threads=1,
     )
 
@@ -104,7 +105,8 @@ def smollm2(num_tokens: int = 32) -> Case:
             **{f"{name}, full product": model(head, "full") for name, head in OF_SMOLLM2.items()},
         },
         targets=dict.fromkeys(OF_SMOLLM2, 1 / 1.15),
-        rounds=5,
+        rounds=7,
+        seconds=90.0,
         threads=1,
     )
 

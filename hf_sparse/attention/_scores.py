@@ -23,7 +23,7 @@ def attention_scores(
 
     Args:
         query: (batch, heads, queries, head_dim).
-        key: (batch, heads, keys, head_dim).
+        key: (batch, key_value_heads, keys, head_dim).
         attention_mask: None, boolean (True is visible) or additive, broadcastable to (batch, heads, queries, keys).
             An additive value in the lower half of its dtype's range counts as masked: models write the smallest
             finite number there, which would make fully masked rows look like rows without a mask.
@@ -35,7 +35,7 @@ def attention_scores(
     Returns:
         Scores (batch, heads, queries, keys) in the dtype of ``query``.
     """
-    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = grouped_product(query, key.transpose(-1, -2)) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     return biased_scores(scores, attention_mask, softcap, position_bias, causal)
 
 
@@ -62,23 +62,30 @@ def biased_scores(
     return torch.where(attention_mask > lowest_visible(attention_mask.dtype), scores + attention_mask, -torch.inf)
 
 
-def grouped(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """Keys and values of a call, repeated where several heads share one."""
-    groups = call.query.shape[1] // call.key.shape[1]
-    if groups <= 1:
-        return call.key, call.value
-    return call.key.repeat_interleave(groups, dim=1), call.value.repeat_interleave(groups, dim=1)
-
-
-def scores_of_call(call: AttentionCall, key: Tensor) -> Tensor:
-    """Scores (batch, heads, queries, keys, then a sink if there is one) of a call with a matrix for its mask.
+def grouped_product(x: Tensor, shared: Tensor) -> Tensor:
+    """``x @ shared``, where heads of x share those of the other by groups; nothing is repeated.
 
     Args:
-        call: the call.
-        key: its keys, one for each head.
+        x: (..., heads, queries, n).
+        shared: (..., key_value_heads, n, m).
+
+    Returns:
+        The product (..., heads, queries, m).
     """
+    groups = x.shape[-3] // shared.shape[-3] if shared.dim() > 2 else 1
+    if groups <= 1:
+        return x @ shared
+    together = (shared.shape[-3], groups * x.shape[-2])
+    product = x.reshape(*x.shape[:-3], *together, x.shape[-1]) @ shared
+    return product.reshape(*product.shape[:-3], *x.shape[-3:-1], shared.shape[-1])
+
+
+def scores_of_call(call: AttentionCall) -> Tensor:
+    """Scores (batch, heads, queries, keys, then a sink if there is one) of a call with a matrix for its mask."""
     assert not isinstance(call.mask, BlockMask)
-    scores = attention_scores(call.query, key, call.mask, call.scaling, call.softcap, call.position_bias, call.causal)
+    scores = attention_scores(
+        call.query, call.key, call.mask, call.scaling, call.softcap, call.position_bias, call.causal
+    )
     if call.indices is not None:
         shape = (scores.shape[0], 1, *scores.shape[2:])
         hidden = torch.ones(shape, dtype=torch.bool, device=scores.device)

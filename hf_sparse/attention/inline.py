@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..functional.rows import lowest_visible
-from ._scores import attention_scores
+from ._scores import attention_scores, grouped_product
 from .find import cached, calls_softmax
 from .site import SITE, AttentionSite, attention_sites, weigh
 from .swap_class import change_class
@@ -109,16 +109,13 @@ def weighted_values(
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
-    enable_gqa: bool,
+    **_: object,
 ) -> Tensor:
-    """Replacement for ``scaled_dot_product_attention`` in ``module``."""
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(groups, dim=-3), value.repeat_interleave(groups, dim=-3)
+    """Replacement for ``scaled_dot_product_attention`` in ``module``; heads share fewer keys by groups."""
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     p = weights(module, attention_scores(query, key, attn_mask, scale))
-    return nn.functional.dropout(p, dropout_p) @ value
+    return grouped_product(nn.functional.dropout(p, dropout_p), value)
 
 
 def _multi_head_attention(module: nn.Module, num_heads: int) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -134,7 +131,7 @@ def _multi_head_attention(module: nn.Module, num_heads: int) -> Callable[..., tu
     def dot_product(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool
     ) -> Tensor:
-        return weighted_values(module, query, key, value, attn_mask, dropout_p, is_causal, None, False)
+        return weighted_values(module, query, key, value, attn_mask, dropout_p, is_causal, None)
 
     original = nn.functional.multi_head_attention_forward
     names = {"softmax": softmax, "scaled_dot_product_attention": dot_product, "has_torch_function": lambda _: False}

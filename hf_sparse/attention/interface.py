@@ -12,7 +12,7 @@ from transformers.utils.output_capturing import _active_collector
 
 from ..tracing import in_graph
 from ._call import Arguments, AttentionCall
-from ._scores import grouped, scores_of_call
+from ._scores import grouped_product, scores_of_call
 from .backends import output_without_weights
 from .find import mixes_layers, own_attention
 from .sequential import sequential_weights
@@ -108,9 +108,9 @@ def sparse_attention(
         if site.observers.of(module):
             _show_weights(module, call)
         return output, None
-    weights, value = _weights(module, call)
+    weights = _weights(module, call)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
+    return grouped_product(weights, value).transpose(1, 2).contiguous(), weights
 
 
 @torch.no_grad()
@@ -124,16 +124,16 @@ def _show_weights(module: nn.Module, call: AttentionCall) -> None:
         _weights(module, part)
 
 
-def _weights(module: nn.Module, call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """The weights (batch, heads, queries, keys) of a call, which observers see, and a value for each of its heads."""
+def _weights(module: nn.Module, call: AttentionCall) -> Tensor:
+    """The weights (batch, heads, queries, keys) of a call, which observers see."""
     site: AttentionSite = module.__dict__[SITE]
-    key, value = grouped(call)
-    scores = scores_of_call(call.with_matrix(), key)
+    num_keys = call.key.shape[2]
+    scores = scores_of_call(call.with_matrix())
     weights = sequential_weights(module, call, scores) if site.is_sequential else weigh(module, scores)
-    weights = weights[..., : key.shape[2]]
+    weights = weights[..., :num_keys]
     for observer in site.observers.of(module):
-        observer.add(module, scores[..., : key.shape[2]], weights)
-    return weights, value
+        observer.add(module, scores[..., :num_keys], weights)
+    return weights
 
 
 def _site_of(module: nn.Module, others: Arguments) -> AttentionSite:

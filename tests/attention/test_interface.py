@@ -8,11 +8,12 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import hf_sparse.functional as F
-from hf_sparse.attention._scores import attention_scores
+from hf_sparse.attention._scores import attention_scores, grouped_product
 from hf_sparse.attention.find import is_attention, named_arguments
 from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE, AttentionSite
@@ -62,7 +63,47 @@ def test_grouped_heads_share_keys_and_values():
     q, k, v = qkv(key_value_heads=2)
     output, _ = sparse_attention(module(), q, k, v)
     full, _ = sparse_attention(module(), q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
-    assert torch.equal(output, full)
+    torch.testing.assert_close(output, full)
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (3, 2)])
+@pytest.mark.parametrize(("heads", "key_value_heads"), [(6, 1), (6, 2), (6, 3), (6, 6)])
+@pytest.mark.parametrize("queries", [0, 1, 5])
+def test_a_product_of_groups_is_that_of_repeated_heads(lead, heads, key_value_heads, queries):
+    x = torch.randn(*lead, heads, 4, queries, dtype=torch.float64).mT.requires_grad_()
+    shared = torch.randn(*lead, key_value_heads, 4, 7, dtype=torch.float64, requires_grad=True)
+    found, expected = grouped_product(x, shared), x @ shared.repeat_interleave(heads // key_value_heads, -3)
+    torch.testing.assert_close(found, expected)
+    up = torch.randn_like(expected)
+    gradients = (torch.autograd.grad(y, (x, shared), up) for y in (found, expected))
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_product_of_groups_refuses_heads_that_do_not_divide():
+    with pytest.raises(RuntimeError):
+        grouped_product(torch.randn(1, 6, 2, 4), torch.randn(1, 4, 4, 7))
+
+
+def test_heads_that_share_keys_are_not_given_copies_of_them():
+    q, k, v = torch.randn(1, 8, 1, 16), torch.randn(1, 2, 4096, 16), torch.randn(1, 2, 4096, 16)
+    with _Sizes() as sizes:
+        sparse_attention(module(), q, k, v)
+    assert max(sizes.made) < k.numel()
+
+
+class _Sizes(TorchDispatchMode):
+    """How many numbers each tensor has that was made in memory of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
+        if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in given:
+            self.made.append(result.numel())
+        return result
 
 
 def test_boolean_and_additive_masks_agree_and_masked_positions_get_exactly_zero():

@@ -6,7 +6,7 @@ import torch
 from hf_sparse import sparsify
 from hf_sparse.attention import interface, observe
 from hf_sparse.attention._call import AttentionCall
-from hf_sparse.attention._scores import grouped, scores_of_call
+from hf_sparse.attention._scores import scores_of_call
 from tests.tiny_models import tiny_model, tokens
 
 
@@ -35,11 +35,11 @@ def test_scores_of_parts_are_those_of_the_call(name, num_scores):
     if call.window is not None:
         visible = visible.triu(2 - call.window + 1)
     plain = call._replace(causal=False, window=None)
-    whole = scores_of_call(plain, grouped(plain)[0]).masked_fill(~visible, -torch.inf)
+    whole = scores_of_call(plain).masked_fill(~visible, -torch.inf)
     if num_scores >= whole.numel():
         assert list(call.parts(num_scores)) == [call]
         return
-    parts = [scores_of_call(part, grouped(part)[0]) for part in call.parts(num_scores)]
+    parts = [scores_of_call(part) for part in call.parts(num_scores)]
     assert all(part.numel() <= max(num_scores, 4 * 7) for part in parts)
     of_sequences = [torch.cat(parts[: len(parts) // 2], 2), torch.cat(parts[len(parts) // 2 :], 2)]
     torch.testing.assert_close(torch.cat(of_sequences), whole, atol=1e-6, rtol=1e-6)

@@ -21,7 +21,7 @@ from ...kernels import (
 )
 from ...tracing import in_graph
 from .._call import AttentionCall
-from .._scores import biased_scores, with_head_sinks
+from .._scores import biased_scores, grouped_product, with_head_sinks
 
 # Fewer queries than this fill too little of a tile, and fewer scores take less time than the call itself.
 _FEWEST_QUERIES, _FEWEST_SCORES = 32, 1 << 15
@@ -137,15 +137,13 @@ def _gradients_by_torch(ctx: Any, dout: Tensor) -> list[Tensor | None]:
     """The derivatives of all tensors, with a graph of their own, through the matrix of scores."""
     q, k, v, alpha, sinks, bias, mask, temperature, _ = ctx.saved_tensors
     numbers: _Numbers = ctx.numbers
-    groups = q.shape[1] // k.shape[1]
-    keys, values = (x.repeat_interleave(groups, dim=1) for x in (k, v))
-    scores = biased_scores(numbers.scaling * q @ keys.mT, mask, numbers.softcap, bias)
+    scores = biased_scores(grouped_product(numbers.scaling * q, k.mT), mask, numbers.softcap, bias)
     if numbers.causal:
         scores = scores.masked_fill(_hidden_by_order(q.shape[2], k.shape[2], numbers.window), -torch.inf)
     if sinks is not None:
         scores = with_head_sinks(scores, sinks)
     weights = entmax(scores / temperature.view(-1, 1, 1), alpha.view(-1, 1, 1), impl="torch")
-    out = weights[..., : k.shape[2]].to(v.dtype) @ values
+    out = grouped_product(weights[..., : k.shape[2]].to(v.dtype), v)
     wanted = [x if needed else None for x, needed in zip((q, k, v, alpha, sinks), ctx.needs_input_grad)]
     given = [x for x in wanted if x is not None]
     gradients = iter(torch.autograd.grad(out, given, dout, create_graph=True))
