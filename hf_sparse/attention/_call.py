@@ -58,8 +58,11 @@ class AttentionCall(NamedTuple):
         return self._replace(mask=mask.padding, causal=mask.causal, window=mask.window)
 
     def with_matrix(self) -> AttentionCall:
-        """The same call with a ``PatternMask`` materialized."""
-        return self._replace(mask=self.mask.materialized()) if isinstance(self.mask, PatternMask) else self
+        """The same call with a ``PatternMask`` materialized, or left out where it hides nothing."""
+        mask = self.mask
+        if not isinstance(mask, PatternMask):
+            return self
+        return self._replace(mask=None if mask.hides_nothing_from(self.query, self.key) else mask.materialized())
 
     def visible_keys(self) -> Tensor:
         """How many keys each query sees, (batch or 1, heads or 1, queries or 1, 1); for a mask that only hides."""

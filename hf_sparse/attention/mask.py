@@ -78,6 +78,11 @@ class PatternMask(Tensor):
         """Whether the attributes describe attention of these (batch, heads, length, head_dim) completely."""
         return not self.is_materialized and self.shape[2] == query.shape[2] and self.shape[3] == key.shape[2]
 
+    def hides_nothing_from(self, query: Tensor, key: Tensor) -> bool:
+        """Whether every query of this attention sees every key: no padding, and one query, or not causal."""
+        in_order = self.causal and (query.shape[2] > 1 or (self.window or key.shape[2]) < key.shape[2])
+        return self.padding is None and not in_order and self.is_known_for(query, key)
+
     def materialized(self) -> Tensor:
         """The mask as a plain tensor, to be read only."""
         if torch.compiler.is_compiling() and not self._handed_out:
@@ -159,7 +164,7 @@ def pattern_mask(
             local_size=local_size, device=device, **others,
         )  # fmt: skip
 
-    if q_length == 1 or isinstance(q_offset, Tensor) or _is_traced(attention_mask):  # a single row is cheap
+    if isinstance(q_offset, Tensor) or _is_traced(attention_mask):
         return materialize()
     window = local_size if allow_is_causal_skip and _slides(mask_function, local_size, device) else None
     causal = window is not None or mask_function is causal_mask_function

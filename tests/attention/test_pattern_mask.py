@@ -17,6 +17,7 @@ from transformers.masking_utils import (
 from hf_sparse import sparsify
 from hf_sparse.attention import mask as mask_module
 from hf_sparse.attention import set_impl
+from hf_sparse.attention._call import AttentionCall
 from hf_sparse.attention.interface import NAME
 from hf_sparse.attention.mask import PatternMask
 from hf_sparse.cache_name import CACHE
@@ -91,6 +92,30 @@ def test_the_pattern_is_the_mask(create, seen, ends):
     assert torch.equal(mask.materialized(), expected)
 
 
+@pytest.mark.parametrize("ends", [None, (0, 0), (2, 0), (0, 3)], ids=str)
+@pytest.mark.parametrize("create", [CAUSAL, SLIDING, BIDIRECTIONAL])
+@pytest.mark.parametrize(("queries", "seen"), [(1, 0), (1, 1), (1, 2), (1, 4), (2, 0), (4, 3)])
+def test_a_mask_is_left_out_where_it_hides_nothing(create, ends, queries, seen):
+    length = seen + queries
+    padding = None if ends is None else padded(*(min(end, length) for end in ends), length)
+    caches = [filled_cache(seen) if seen else None for _ in range(2)]
+    mask = asked_for(create, queries=queries, padding=padding, cache=caches[0])
+    expected = asked_for(create, "eager", queries=queries, padding=padding, cache=caches[1])
+    query, key = torch.zeros(2, 2, queries, 4), torch.zeros(2, 2, length, 4)
+    call = AttentionCall(query, key, key, mask, 1.0).with_matrix()
+    if expected is None or bool((expected == 0).all()):
+        assert call.mask is None
+    else:
+        assert torch.equal(call.mask, expected)
+
+
+def test_a_mask_of_other_keys_is_not_left_out():
+    mask = asked_for(CAUSAL, queries=1, cache=filled_cache(4))
+    assert isinstance(mask, PatternMask)
+    query, key = torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 6, 4)
+    assert AttentionCall(query, key, key, mask, 1.0).with_matrix().mask is mask.materialized()
+
+
 def test_a_cache_that_forgets_has_a_pattern_too():
     mask = asked_for(SLIDING, cache=filled_cache(5, sliding=True), queries=4)
     expected = asked_for(SLIDING, "eager", cache=filled_cache(5, sliding=True), queries=4)
@@ -112,7 +137,6 @@ def static_cache():
         (CHUNKED, dict),
         (CHUNKED, lambda: {"padding": padded(2, 0, 7)}),
         (CAUSAL, lambda: {"cache": static_cache()}),
-        (CAUSAL, lambda: {"queries": 1, "cache": filled_cache(4)}),
         (CAUSAL, lambda: {"block_sequence_ids": torch.tensor([[0, 0, 1, 1, -1, -1, -1]] * 2)}),
         (SLIDING, lambda: {"block_sequence_ids": torch.tensor([[0, 0, 1, 1, -1, -1, -1]] * 2)}),
         (CAUSAL, lambda: {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]] * 2)}),
