@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels import chosen, log_weights_
 from .rows import by_chunks, upcast, writes_rows
 
 # The highest floor; they go down to twice this value. The exponential underflows to 0 from -104 on.
@@ -16,23 +17,25 @@ LOG_ZERO = -1e4
 _SUM_TO_ONE = 1e-3
 
 
-def log_or_floor(p: Tensor, z: Tensor) -> Tensor:
+def log_or_floor_(p: Tensor, z: Tensor) -> Tensor:
     """``log p``; where p is zero ``LOG_ZERO + max(z - max z, LOG_ZERO)``, so that the order of scores is not lost.
 
     Differentiable, also on the floor: its gradient raises z there against the largest score of the row.
 
     Args:
-        p: (..., V) distributions, float32 or float64.
+        p: (..., V) distributions, float32 or float64; may be overwritten where nothing differentiates them.
         z: the scores (..., V) they were made from, of the same dtype.
     """
     if writes_rows(p, z):
+        if chosen("auto", p) == "cpp":
+            return log_weights_(p.contiguous(), z, LOG_ZERO)
         return by_chunks(_write_log_or_floor, p, z)
     floor = (z - z.amax(-1, keepdim=True)).clamp_(min=LOG_ZERO).add_(LOG_ZERO)
     return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log_(), floor)
 
 
 def _write_log_or_floor(p: Tensor, z: Tensor, out: Tensor) -> None:
-    """``log_or_floor`` of a chunk of rows, without torch.where, which takes a scalar loop on a CPU."""
+    """``log_or_floor_`` of a chunk of rows, without torch.where, which takes a scalar loop on a CPU."""
     torch.sub(z, z.amax(-1, keepdim=True), out=out).clamp_(min=LOG_ZERO).add_(LOG_ZERO)
     log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log_()
     log_p += p.sign().sub_(1).mul_(-3 * LOG_ZERO)  # where p is zero, below any floor

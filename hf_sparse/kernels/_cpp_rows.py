@@ -68,6 +68,24 @@ def jacobian_product(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     return out
 
 
+def log_weights_(p: Tensor, z: Tensor, floor: float) -> Tensor:
+    """``log p`` in the place of p, and ``floor + max(z - max z, floor)`` where p is zero.
+
+    Args:
+        p: weights (..., V), float32, contiguous.
+        z: their scores, of the same shape, float32; a row without a finite maximum gives NaN.
+        floor: below the logarithm of any weight.
+
+    Cost: two reads of z, a read and a write of p.
+    """
+    z = z.contiguous()
+    length = p.shape[-1]
+    library().hf_sparse_write_logarithms(
+        z.data_ptr(), p.data_ptr(), p.numel() // max(length, 1), length, floor, torch.get_num_threads()
+    )
+    return p
+
+
 class Runs(NamedTuple):
     """Runs of rows that share an alpha.
 

@@ -26,6 +26,7 @@ SIGNATURES = {
     "hf_sparse_weights": (_POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_residuals": (*[_POINTER] * 5, _INT, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT),
     "hf_sparse_product": (_POINTER, _POINTER, _POINTER, _INT, _LONG, _LONG, _DOUBLE, _INT),
+    "hf_sparse_write_logarithms": (_POINTER, _POINTER, _LONG, _LONG, ctypes.c_float, _INT),
     "hf_sparse_weights_by_run": (_POINTER, _POINTER, _LONG, _POINTER, _LONG, _POINTER, _POINTER, _INT),
     "hf_sparse_product_by_run": (*[_POINTER] * 3, _LONG, _POINTER, _LONG, _POINTER, _INT),
     "hf_sparse_slopes_by_run": (*[_POINTER] * 3, _LONG, _POINTER, _LONG, _POINTER, _INT),

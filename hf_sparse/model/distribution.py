@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..config import MapConfig
-from ..functional.log_zero import log_or_floor
+from ..functional.log_zero import log_or_floor_
 from ..functional.rows import upcast
 from ..tracing import in_graph
 
@@ -36,6 +36,6 @@ def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
 
 
 def log_distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
-    """log of ``distribution``, with a finite floor off the support; see ``log_or_floor``."""
+    """log of ``distribution``, with a finite floor off the support; see ``log_or_floor_``."""
     z = upcast(logits)
-    return log_or_floor(distribution(map_config, z), z)
+    return log_or_floor_(distribution(map_config, z), z)

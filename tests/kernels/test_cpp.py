@@ -101,6 +101,32 @@ def test_ties_share_the_weight_equally(length):
         assert int((p > 0).sum()) == 3
 
 
+@pytest.mark.parametrize("length", [1, 3, 16, 17, 130, 5001])
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_logarithms_are_exact_and_zeros_keep_the_order_of_their_scores(length, scale):
+    z = scores(5, length, scale)
+    z[1, length // 2 :] = -torch.inf
+    for p in (entmax15(z), entmax(z, 1.05), z.softmax(-1)):
+        kept, normal = p.double(), torch.finfo(torch.float32).tiny
+        order = (z - z.amax(-1, keepdim=True)).clamp(min=-50.0)
+        expected = torch.where(kept > 0, kept.clamp(min=normal).log(), order.double() - 50)
+        found = kernels.log_weights_(p, z, -50.0)
+        assert found is p
+        full = z[:, 0] > -torch.inf  # a row of masked entries has no logarithms
+        torch.testing.assert_close(found.double()[full], expected[full], rtol=3e-7, atol=3e-7)
+        assert found[~full].isnan().all()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("length", [5, 70])
+def test_rows_without_a_finite_maximum_have_no_logarithms(bad, length):
+    z = scores(3, length, 1.0)
+    z[1] = bad if bad < 0 else z[1].index_fill(0, torch.tensor([2]), bad)
+    found = kernels.log_weights_(entmax15(z), z, -50.0)
+    assert found[1].isnan().all()
+    assert found[[0, 2]].isfinite().all()
+
+
 def test_any_dim_stride_and_no_rows():
     z = scores(6, 5000, 3.0).view(2, 3, 5000)
     for dim in (0, 1, 2):

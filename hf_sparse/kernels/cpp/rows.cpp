@@ -6,6 +6,7 @@
 
 #include "alpha_slope.hpp"
 #include "dense_rows.hpp"
+#include "logarithms.hpp"
 #include "parallel.hpp"
 
 namespace {
@@ -68,6 +69,14 @@ void hf_sparse_product(const void* p, const void* g, void* out, int dtype, int64
                        double alpha, int num_threads) {
     BY_DTYPE(all_products(static_cast<const T*>(p), static_cast<const T*>(g), static_cast<T*>(out), num_rows, length,
                           alpha, num_threads))
+}
+
+// Logarithms of weights in their place, of scores in float32.
+void hf_sparse_write_logarithms(const float* z, float* p, int64_t num_rows, int64_t length, float floor,
+                                int num_threads) {
+    by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; row++) write_logarithms(z + row * length, p + row * length, length, floor);
+    });
 }
 
 // ---- Runs of rows, each with an alpha of its own above 1, in float32 ------------------------------------------------
