@@ -21,6 +21,8 @@ from .newton import dtype_for, exponent_of, power, solve_
 CANDIDATES_FROM = 1024
 # Maps solve rows densely where more than this share of the chunks hold candidates.
 _MOST_CHUNKS = 0.75
+# As many rows are looked at before all others: to find that one is crowded at the end takes longer than to solve all.
+_SAMPLE = 8
 
 
 class CandidateRows(NamedTuple):
@@ -78,6 +80,16 @@ def solve_long_rows(z: Tensor, alpha: float, most: float = 1.0) -> CandidateRows
     return CandidateRows(padding.fill(column, 0), padding.fill(x, -torch.inf), u, top, crowded, bound)
 
 
+def _solve_all(z: Tensor, alpha: float) -> CandidateRows | None:
+    """``solve_long_rows``, or None where a row has weights, NaN included, but no candidates."""
+    if len(z) > _SAMPLE**2:
+        sample = torch.linspace(0, len(z) - 1, _SAMPLE, dtype=torch.int64, device=z.device)
+        if _any_left(solve_long_rows(z[sample], alpha, _MOST_CHUNKS)):
+            return None
+    solved = solve_long_rows(z, alpha, _MOST_CHUNKS)
+    return None if _any_left(solved) else solved
+
+
 def _any_left(solved: CandidateRows | Supports) -> bool:
     """Whether some row has weights, NaN included, but no candidates."""
     return bool((solved.crowded | ~(solved.top < torch.inf)[:, 0]).any())
@@ -88,10 +100,8 @@ class _Candidates(Function):
 
     @staticmethod
     def forward(z: Tensor, alpha: float, impl: str) -> tuple[Tensor, Tensor]:
-        solved = (
-            entmax_supports(z, alpha, exponent_of(alpha)) if impl == "cpp" else solve_long_rows(z, alpha, _MOST_CHUNKS)
-        )
-        if _any_left(solved):
+        solved = entmax_supports(z, alpha, exponent_of(alpha)) if impl == "cpp" else _solve_all(z, alpha)
+        if solved is None or _any_left(solved):
             return z.new_empty((len(z), 0), dtype=torch.int64), z.new_empty((len(z), 0), dtype=torch.bool)
         return solved.columns, (solved.p if isinstance(solved, Supports) else solved.u) > 0
 
@@ -186,8 +196,8 @@ class _Put(Function):
 
 def values_on_candidates(z: Tensor, alpha: float) -> Tensor | None:
     """p (..., V) of long rows, without a gradient; None where dense arithmetic is faster."""
-    solved = solve_long_rows(z.reshape(-1, z.shape[-1]), alpha, _MOST_CHUNKS)
-    if solved.columns.shape[-1] == 0 or _any_left(solved):
+    solved = _solve_all(z.reshape(-1, z.shape[-1]), alpha)
+    if solved is None or solved.columns.shape[-1] == 0:
         return None
     p = power(solved.u, exponent_of(alpha))
     mass = p.sum(-1, keepdim=True)

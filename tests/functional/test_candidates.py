@@ -1,11 +1,12 @@
 import pytest
 import torch
 
-from hf_sparse.functional import entmax
+from hf_sparse.functional import candidates as candidates_module
+from hf_sparse.functional import entmax, entmax15
 from hf_sparse.functional._entmax_rows import EntmaxRows
 from hf_sparse.functional.candidates import CANDIDATES_FROM, put, solve_long_rows, take
 from tests.reference import entmax_by_bisection
-from tests.tolerances import MASS
+from tests.tolerances import MASS, WEIGHT
 
 
 def scores(num_rows, length, scale, dtype=torch.float32):
@@ -115,3 +116,23 @@ def test_deterministic_algorithms_are_enough(dtype, num_rows):
     finally:
         torch.use_deterministic_algorithms(False)
     assert torch.equal(p, expected)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("num_rows", [64, 65, 300])
+def test_rows_that_are_mostly_support_are_found_by_looking_at_a_few(monkeypatch, num_rows, wanted):
+    asked, solve = [], candidates_module.solve_long_rows
+
+    def counted(z, *rest):
+        asked.append(len(z))
+        return solve(z, *rest)
+
+    monkeypatch.setattr(candidates_module, "solve_long_rows", counted)
+    few, all_rows = [8] if num_rows > 64 else [num_rows], [8, num_rows] if num_rows > 64 else [num_rows]
+    z = torch.randn(num_rows, 1024, generator=torch.Generator().manual_seed(0))
+    one_crowded = (4 * z).index_copy(0, torch.tensor([1]), 1e-3 * z[1:2])
+    for scores, expected in ((1e-3 * z, few), (4 * z, all_rows), (one_crowded, all_rows)):
+        asked.clear()
+        p = entmax15(scores.clone().requires_grad_(wanted), impl="torch")
+        assert asked == expected
+        torch.testing.assert_close(p.double(), entmax_by_bisection(scores, 1.5), atol=WEIGHT[torch.float32], rtol=0)
