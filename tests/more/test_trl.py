@@ -6,7 +6,7 @@ import math
 import entmax
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, load_from_disk
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl import (
@@ -325,14 +325,44 @@ def test_a_reference_under_other_maps_is_refused(tmp_path):
         dpo(model, tmp_path / "run", ref_model=hf_sparse.sparsify(tiny_model("llama"), head="sparsemax")).evaluate()
 
 
+KTO_ROWS = {"prompt": ["w5 w6", "w10 w11"] * 2, "completion": [" w7", " w8"] * 2, "label": [True, False] * 2}
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "config_class", "rows"),
+    [(DPOTrainer, DPOConfig, PAIRS), (KTOTrainer, KTOConfig, Dataset.from_dict(KTO_ROWS))],
+    ids=["dpo", "kto"],
+)
+def test_a_reference_that_is_kept_on_disk_is_not_that_of_other_maps(trainer_class, config_class, rows, tmp_path):
+    """The name of its file is made from the rows and the weights, which the dense model and the sparse ones share."""
+    rows.save_to_disk(tmp_path / "rows")
+
+    def reward(model):
+        trainer = trainer_class(
+            model,
+            args=arguments(
+                config_class, tmp_path / "run", precompute_ref_log_probs=True, max_length=None, learning_rate=0.0
+            ),
+            train_dataset=load_from_disk(tmp_path / "rows"),
+            processing_class=word_tokenizer(),
+        )
+        trainer.train()
+        return trainer.state.log_history[0]["rewards/chosen"]
+
+    for model in (tiny_model("llama"), sparse(), sparse(head="sparsemax")):
+        assert reward(model) == pytest.approx(0, abs=1e-4)
+        files = len(list((tmp_path / "rows").glob("cache-*")))
+    reward(model)
+    assert len(list((tmp_path / "rows").glob("cache-*"))) == files  # it is kept
+
+
 def test_kto_scores_sparse_log_probabilities(tmp_path):
     sparse().save_pretrained(tmp_path / "model")
     word_tokenizer().save_pretrained(tmp_path / "model")
-    rows = {"prompt": ["w5 w6", "w10 w11"] * 2, "completion": [" w7", " w8"] * 2, "label": [True, False] * 2}
     trainer = KTOTrainer(
         str(tmp_path / "model"),
         args=arguments(KTOConfig, tmp_path / "run", learning_rate=0.0),
-        train_dataset=Dataset.from_dict(rows),
+        train_dataset=Dataset.from_dict(KTO_ROWS),
         processing_class=word_tokenizer(),
     )
     trainer.train()
