@@ -1,4 +1,4 @@
-"""Files of other libraries' formats that would hold the weights of a sparse model without its maps: refused."""
+"""Files and models of other libraries that would hold the weights of a sparse model without its maps: refused."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .saved_config import block_of
 
 _CTRANSLATE2 = "ctranslate2.converters.transformers"
 _GLINER = "gliner.model"
+_TRANSFORMER_LENS = "transformer_lens.loading_from_pretrained"
 
 
 def _converted(original: Callable[..., object], self: Any, model: nn.Module, *args: object) -> object:
@@ -24,6 +25,24 @@ def _converted(original: Callable[..., object], self: Any, model: nn.Module, *ar
             "run it with softmax: serve it with Transformers, or convert what unsparsify(model) saves"
         )
     return original(self, model, *args)
+
+
+def _hooked(
+    original: Callable[..., object],
+    name: str,
+    config: object,
+    hf_model: nn.Module | None = None,
+    *args: object,
+    **kwargs: object,
+) -> object:
+    """``get_pretrained_state_dict`` of TransformerLens before 4, whose own modules compute softmax alone."""
+    for sparse in sparse_models(hf_model):
+        raise ValueError(
+            f"this {type(sparse).__name__} is sparse ({sparse_state(sparse).config.to_dict()}), and TransformerLens "
+            "would copy its weights into modules with softmax: make a TransformerBridge of the dense model, and "
+            "sparsify(bridge.original_model)"
+        )
+    return original(name, config, hf_model, *args, **kwargs)
 
 
 def _save_gliner(
@@ -67,5 +86,12 @@ OF_FOREIGN_FILES = (
         _save_gliner,
         reason="GLiNER saves the configuration that its encoder began with: one made sparse inside would be dense.",
         after=_GLINER,
+    ),
+    Patch(
+        _TRANSFORMER_LENS,
+        "get_pretrained_state_dict",
+        _hooked,
+        reason="HookedTransformer takes the weights of a model that it is given, and runs them with softmax.",
+        after=_TRANSFORMER_LENS,
     ),
 )

@@ -1,4 +1,4 @@
-"""What other libraries write of a sparse model. Stand-ins have the shape of CTranslate2's and GLiNER's classes."""
+"""What other libraries take of a sparse model. Stand-ins have the shape of their classes and functions."""
 
 import copy
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from hf_sparse import sparsify, unsparsify
 from hf_sparse.model.foreign_files import OF_FOREIGN_FILES
 from tests.tiny_models import tiny_model
 
-CTRANSLATE2, GLINER = OF_FOREIGN_FILES
+CTRANSLATE2, GLINER, TRANSFORMER_LENS = OF_FOREIGN_FILES
 
 
 def converted(model):
@@ -56,3 +56,16 @@ def test_gliner_saves_encoders_that_were_sparse_from_the_beginning():
     unsparsify(labels_encoder)
     with pytest.raises(ValueError, match="so that another model would come back"):
         gliner.save()
+
+
+def test_transformer_lens_does_not_copy_the_weights_of_a_sparse_model():
+    def copied(*model):
+        return TRANSFORMER_LENS.replacement(
+            lambda name, config, hf_model, dtype: hf_model, "gpt2", {}, *model, dtype=0
+        )
+
+    model = sparsify(tiny_model("gpt2"), attn="entmax15")
+    with pytest.raises(ValueError, match=r"^this GPT2LMHeadModel is sparse .*sparsify\(bridge\.original_model\)"):
+        copied(model)
+    assert copied(unsparsify(model)) is model
+    assert copied() is None  # it loads the model itself
