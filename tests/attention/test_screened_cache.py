@@ -196,8 +196,9 @@ def test_what_cannot_be_screened_is_refused():
     with pytest.raises(ValueError, match=r"ScreenedCache takes plain tensors on the CPU .* torch.float64"):
         cache.update(*states(dtype=torch.float64), layer_idx=0)
     keys, values = states()
-    with pytest.raises(RuntimeError, match=r"for decoding, and a gradient is wanted"):
-        cache.update(keys.requires_grad_(), values, layer_idx=0)
+    for given in ((keys.clone().requires_grad_(), values), (keys, values.clone().requires_grad_())):
+        with pytest.raises(RuntimeError, match=r"for decoding, and a gradient is wanted"):
+            cache.update(*given, layer_idx=0)
 
 
 def test_reads_are_those_of_all_layers_since_the_last_reset():

@@ -184,7 +184,7 @@ def test_goals_need_a_head_of_the_family_labels_and_sense():
         calibrate(model, unlabelled, coverage=0.9, progress=False)
     with pytest.raises(ValueError, match="coverage and classes are two goals for one head; give one of them"):
         calibrate(model, unlabelled, coverage=0.9, classes=5, progress=False)
-    for head in (None, "alpha_relu", "sparsegen_lin"):
+    for head in (None, "alpha_relu", "sparsegen_lin", {"name": "entmax", "alpha": 1.0}):
         other = sparsify(tiny_model("gpt2"), attn="entmax15", head=head)
         with pytest.raises(ValueError, match="choose alpha and temperature of a head of the entmax family"):
             calibrate(other, unlabelled, classes=5, progress=False)

@@ -72,6 +72,17 @@ def test_alpha_relu_is_refused_where_it_gets_log_probabilities():
         exact_search(dense, inputs, logits_processor=[AlphaReluLogitsProcessor(0.4)])
 
 
+def test_alpha_relu_weighs_what_is_above_its_threshold():
+    weights = AlphaReluLogitsProcessor(0.4, alpha=2)(None, torch.tensor([[1.4, 0.9, 0.1]])).exp()
+    torch.testing.assert_close(weights, torch.tensor([[1 / 1.5, 0.5 / 1.5, 0.0]]))
+
+
+def test_logits_of_one_row_may_sum_to_one_after_exp():
+    scores = torch.tensor([[0.4, -0.1, -1.2], [math.log(0.5), math.log(0.3), math.log(0.2)]])
+    weights = AlphaReluLogitsProcessor(-1.0, alpha=2)(None, scores).exp()
+    torch.testing.assert_close(weights, torch.tensor([[1.4 / 2.3, 0.9 / 2.3, 0.0], [1.0, 0.0, 0.0]]))
+
+
 def test_a_sparse_model_is_not_made_sparse_twice():
     _, sparse, inputs = dense_and_sparse("gpt2", "entmax15")
     with pytest.raises(ValueError, match="head is sparse already"):
