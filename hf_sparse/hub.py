@@ -245,10 +245,8 @@ def _saved_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[st
 
     The stacks inside an encoder-decoder have settings for the whole, and may lack some of its kinds of attention.
     """
+    yield from layer_problems(model, config)
     is_saved_class = type(model).__name__ in (model.config.architectures or ())
-    is_stack = type(model.config).is_encoder_decoder and not is_saved_class
-    if model.config.sub_configs or not is_stack:
-        yield from layer_problems(model, config)
     if is_saved_class and not type(model.config).is_encoder_decoder:
         sites = find_sites(model, config)
         if all(site.map_config is None for site in sites):

@@ -98,6 +98,7 @@ def test_a_base_model_keeps_sparse_attention_and_the_settings_of_the_whole(tmp_p
     model = sparsify(tiny_model("bart"), attn="sparsemax", head="entmax15")
     model.save_pretrained(tmp_path)
     base = AutoModel.from_pretrained(tmp_path)
+    assert sparse_config(base).head is None
     assert is_sparse(base)
     assert (attentions(base, input_ids=tokens(), decoder_input_ids=tokens())[0] == 0).any()
     assert base.config.hf_sparse == model.config.hf_sparse
@@ -270,6 +271,16 @@ def test_a_list_of_maps_is_not_loaded_into_a_model_with_another_number_of_layers
     for load in (from_pretrained, AutoModelForCausalLM.from_pretrained, AutoModel.from_pretrained):
         with pytest.raises(ValueError, match=rf"this model: attn\['decoder'\] lists 2 layers, .* has {layers}"):
             load(tmp_path, num_hidden_layers=layers)
+        assert is_sparse(load(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_a_list_of_maps_is_not_loaded_into_an_encoder_decoder_with_another_number_of_layers(kind, tmp_path):
+    sparsify(tiny_model("bart"), attn={kind: ["entmax15", None]}).save_pretrained(tmp_path)
+    for load in (from_pretrained, AutoModel.from_pretrained):
+        for layers in (1, 3):
+            with pytest.raises(ValueError, match=rf"this model: attn\['{kind}'\] lists 2 layers, .* has {layers} of"):
+                load(tmp_path, **{f"{kind}_layers": layers})
         assert is_sparse(load(tmp_path))
 
 
