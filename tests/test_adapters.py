@@ -241,6 +241,23 @@ def test_an_adapter_may_lie_in_a_folder_of_a_repository(base, tmp_path):
     assert is_sparse(from_pretrained(tmp_path / "repository", subfolder="part"))
 
 
+@pytest.mark.parametrize("of_base", [None, "v1"])
+def test_the_base_of_an_adapter_has_a_revision_of_its_own(of_base, base, tmp_path):
+    revisions = []
+
+    class Noted(AutoModelForCausalLM):
+        @classmethod
+        def from_pretrained(cls, *args, **kwargs):
+            revisions.append(kwargs.get("revision"))
+            return AutoModelForCausalLM.from_pretrained(*args, **kwargs)
+
+    model = adapted(base)
+    model.peft_config["default"].revision = of_base
+    save_pretrained(model, tmp_path)
+    assert is_sparse(from_pretrained(tmp_path, auto_class=Noted, revision="v2"))
+    assert revisions == [of_base]
+
+
 @torch.no_grad()
 def test_an_adapter_comes_back_in_the_class_and_with_the_labels_it_was_trained_with(base, tmp_path):
     names = {0: "bad", 1: "middling", 2: "good"}
@@ -251,6 +268,9 @@ def test_an_adapter_comes_back_in_the_class_and_with_the_labels_it_was_trained_w
     assert type(loaded.get_base_model()) is type(model.get_base_model())
     assert loaded.config.id2label == names
     assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+    assert from_pretrained(tmp_path / "adapter", num_labels=3).config.id2label == {i: f"LABEL_{i}" for i in range(3)}
+    others = {0: "no", 1: "maybe", 2: "yes"}
+    assert from_pretrained(tmp_path / "adapter", id2label=others).config.id2label == others
 
 
 def test_an_adapter_saved_before_classes_were_noted_comes_back_as_its_base(base, tmp_path):
@@ -335,6 +355,16 @@ def test_an_adapter_added_to_a_sparse_model_is_not_loaded_into_another(tmp_path)
     base.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     base.save_pretrained(tmp_path / "dense")
     AutoModelForCausalLM.from_pretrained(tmp_path / "dense")
+
+
+@needs_fitting_peft
+def test_a_model_with_an_adapter_inside_is_saved_where_its_adapter_was(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path / "base")
+    model = sparsify(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), attn="entmax15")
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    for _ in range(2):
+        save_pretrained(model, tmp_path / "adapter")
+    assert torch.equal(from_pretrained(tmp_path / "adapter")(tokens()).logits, model(tokens()).logits)
 
 
 def several(attn, *names):
