@@ -177,17 +177,19 @@ def test_keys_that_are_not_finite_are_read_whole():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_bytes_are_counted_in_the_dtype_of_the_cache(dtype):
     cache = ScreenedCache()
-    cache.update(*states(rows=2, length=10, dtype=dtype), layer_idx=0)
+    keys, values = states(rows=2, length=10, dtype=dtype)
+    cache.update(keys, values[..., :12], layer_idx=0)
     size, layer = dtype.itemsize, cache.layers[0]
     layer.record(RowsRead(coded=60, keys=5, values=3))
     (found,) = layer.reads.values()
     assert isinstance(layer.coded_keys(layer.values), CodedKeys)
     assert found == CacheReads(
-        10, 1, half_bytes=2 * 2 * 3 * 10 * 20 * 2, coded_bytes=60 * 24, exact_bytes=8 * 20 * size
+        10, 1, half_bytes=2 * 3 * 10 * 32 * 2, coded_bytes=60 * 24, exact_bytes=(5 * 20 + 3 * 12) * size
     )
-    layer.record("because")
-    assert (found.calls, found.proved, found.whole) == (2, 1, {"because": 1})
-    assert found.exact_bytes == 8 * 20 * size + 2 * 3 * 10 * 40 * size
+    for _ in range(2):
+        layer.record("because")
+    assert (found.calls, found.proved, found.whole) == (3, 1, {"because": 2})
+    assert found.exact_bytes == (5 * 20 + 3 * 12) * size + 2 * (2 * 3 * 10 * 32 * size)
     assert found.share == (60 * 24 + found.exact_bytes) / found.half_bytes
 
 

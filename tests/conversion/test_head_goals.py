@@ -7,9 +7,11 @@ import torch
 
 import hf_sparse.functional as F
 from hf_sparse import calibrate, probabilities, sparse_config, sparsify
+from hf_sparse.config import MapConfig
+from hf_sparse.config.settings import COLDEST
 from hf_sparse.conversion._batches import Answer, split
 from hf_sparse.conversion._closeness import DIVERGENCES, eps_kl, lost_variance
-from hf_sparse.conversion._fit_head import entmax_head, for_classes, for_coverage, mean_classes
+from hf_sparse.conversion._fit_head import Goal, entmax_head, for_classes, for_coverage, mean_classes
 from hf_sparse.conversion._head_rows import HeadRows, entry_temperature
 from tests.conversion.data import loader
 from tests.tiny_models import tiny_model
@@ -90,6 +92,24 @@ def test_as_many_classes_as_asked_for_at_the_alpha_that_costs_least(labelled):
         gold = ((1 - 1e-4) * q.gather(-1, y[:, None]) + 1e-4 / 30).log().mean()
         costs[alpha] = -float(gold) if labelled else float(eps_kl(q, p).mean())
     assert head.map_settings["alpha"] == min(costs, key=costs.get)
+
+
+def test_ranks_and_numbers_of_targets_are_whole_where_their_products_are_rounded():
+    z, _ = draw(10)
+    seventh = for_coverage({1.5: torch.arange(1.0, 100.0)}, 0.07, z)  # 100 * 0.07 > 7
+    assert 7 < seventh.temperature < 7.001  # above it, where the class has weight
+    with pytest.raises(ValueError, match=r"coverage=0\.9 takes at least 9 targets, the loader has 8"):
+        for_coverage({1.5: torch.arange(1.0, 9.0)}, 0.9, z)
+
+
+def test_the_alpha_of_the_head_is_tried_among_others():
+    head = MapConfig.parse({"name": "entmax", "alpha": 1.4}, "head")
+    assert Goal(classes=3).check(head, fit_alpha=True) == (1.1, 1.2, 1.3, 1.4, 1.5, 2.0)
+
+
+def test_an_alpha_that_leaves_too_many_classes_is_passed_over():
+    z = torch.tensor([[5 * COLDEST, 0.0, -1.0]])
+    assert for_classes((1.1, 2.0), 1.0, z, None, z.softmax(-1)).map_settings["alpha"] == 2
 
 
 def test_more_classes_than_there_are_are_refused():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hf_sparse.functional as F
-from hf_sparse import probabilities, raw_scores, sparsify
+from hf_sparse import log_probabilities, probabilities, raw_scores, sparsify
 from hf_sparse.config import MapConfig
 from hf_sparse.functional.log_zero import LOG_ZERO, log_or_floor_, on_floor
 from hf_sparse.losses import entmax15_loss, fenchel_young_loss
@@ -192,7 +192,10 @@ def test_generate_inside_raw_scores_is_refused():
         pytest.raises(RuntimeError, match=r"generate inside raw_scores\(model\) would decode from"),
     ):
         model.generate(tokens(), max_new_tokens=1)
-    assert model.generate(tokens(), max_new_tokens=1).shape[1] == tokens().shape[1] + 1
+    expected = model.generate(tokens(), max_new_tokens=1)
+    assert expected.shape[1] == tokens().shape[1] + 1
+    with log_probabilities(model):
+        assert torch.equal(model.generate(tokens(), max_new_tokens=1), expected)
     attention = sparsify(tiny_model("llama"), attn="entmax15")
     with raw_scores(attention):
         attention.generate(tokens(), max_new_tokens=1)

@@ -100,11 +100,15 @@ def test_weights_that_change_inside_a_call_are_noticed_where_they_are_read():
             assert torch.equal(screened, model(tokens(1, 1)).logits)
 
 
-def test_a_weight_written_in_place_inside_a_call_is_noticed():
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_weight_written_in_place_inside_a_call_is_noticed(elsewhere):
     model = sparse()
     with torch.no_grad(), sparse_state(model).generating(model):
         weight, p = model.lm_head.weight, model(tokens(1, 1)).logits[0, 0].exp()
-        weight[int(p.argmin())] = 3 * weight[int(p.argmax())]
+        values = weight.data.clone() if elsewhere else weight
+        values[int(p.argmin())] = 3 * values[int(p.argmax())]
+        if elsewhere:
+            weight.data = values
         screened = model(tokens(1, 1)).logits
     with torch.no_grad():
         torch.testing.assert_close(screened.exp(), model(tokens(1, 1)).logits.exp())

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 from transformers import LogitsProcessorList
 
-from hf_sparse import set_head_impl
+from hf_sparse import set_head_impl, sparsify
+from hf_sparse.config import MapConfig
 from hf_sparse.model import screening
 from hf_sparse.model.find import sparse_state
+from hf_sparse.model.lazy_logits import LinearLogits
 from tests.model.screened_models import VOCAB, check_same, generated, needs_compiler, num_screened, sparse
-from tests.tiny_models import tokens
+from tests.tiny_models import tiny_model, tokens
 
 pytestmark = needs_compiler
 
@@ -151,6 +153,16 @@ def test_auto_screens_large_heads_after_the_first_step(monkeypatch):
     assert len(num_screened(model, steps=6)) == 5
     assert len(num_screened(model, steps=6)) == 6
     check_same(model)
+    assert num_screened(sparse(impl="full")) == []
+
+
+def test_a_head_with_few_classes_is_screened():
+    model, found = sparsify(tiny_model("llama"), head="entmax15"), []
+    for impl in ("screened", "full"):
+        set_head_impl(model, impl)
+        output = model.generate(tokens(), max_new_tokens=6, do_sample=False, output_logits=True, return_dict_in_generate=True)
+        found.append(torch.stack(output.logits).softmax(-1))
+    torch.testing.assert_close(*found)
 
 
 def test_auto_takes_the_full_product_where_the_head_cannot_be_screened(monkeypatch):
@@ -198,6 +210,18 @@ def test_generate_inside_a_step_of_generate_leaves_the_outer_call_screened():
     inside = LogitsProcessorList([generate])
     assert torch.equal(generated(model, logits_processor=inside)[0], expected)
     assert len(counts) == 6
+
+
+@torch.no_grad()
+def test_a_call_inside_one_that_was_stopped_is_screened():
+    screen, head = screening.HeadScreen("screened"), nn.Linear(8, VOCAB)
+    sparsemax, hidden = MapConfig("sparsemax"), torch.ones(1, 1, 8)
+    with screen.run():
+        screen.stop()
+        with screen.run(), screen.put_off(head, sparsemax):
+            assert isinstance(head(hidden), LinearLogits)
+        with screen.put_off(head, sparsemax):
+            assert type(head(hidden)) is torch.Tensor
 
 
 def test_threads_generate_side_by_side():

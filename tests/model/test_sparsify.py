@@ -529,4 +529,9 @@ def test_blocks_with_dense_maps_end_one_by_one(build):
         with dense_head(model):
             assert not torch.equal(model(tokens()).logits, expected)
         assert torch.equal(model(tokens()).logits, expected)
+    with dense_head(model):
+        expected = model(tokens()).logits
+        with dense_head(model):
+            pass
+        assert torch.equal(model(tokens()).logits, expected)
     assert torch.equal(model(tokens()).logits, sparse)

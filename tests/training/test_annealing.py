@@ -166,6 +166,14 @@ def test_training_goes_on_from_a_checkpoint(start, restore, tmp_path):
     assert sparse_config(from_pretrained(tmp_path / "parts" / "checkpoint-4")) == SparseConfig.parse(**settings)
 
 
+def test_training_goes_on_from_its_first_step(tmp_path):
+    first = sparsify(tiny_model("llama"), head="sparsemax")
+    anneal(first, tmp_path, AnnealingCallback(0.75), Stop(1), save_strategy="steps", save_steps=1)
+    again = from_pretrained(tmp_path / "checkpoint-1")
+    anneal(again, tmp_path, AnnealingCallback(0.75), resume=str(tmp_path / "checkpoint-1"))
+    assert sparse_config(again) == SparseConfig.parse(head="sparsemax")
+
+
 class Interrupt(TrainerCallback):
     """Raises once, before a step."""
 

@@ -65,6 +65,12 @@ def test_stored_supports_are_the_teachers_distributions_at_the_labels_that_count
     assert 1 < sum(map(len, ids)) / len(ids) < 20
 
 
+def test_a_teacher_in_training_mode_is_asked_without_dropout():
+    teacher = narrow_teacher("bart").train()
+    assert store_supports(teacher, rows_of_uneven_length())[:] == stored_rows("bart")[:]
+    assert teacher.training
+
+
 @pytest.mark.parametrize("form", ["torch", "numpy", "arrow", "pandas"])
 def test_a_data_set_may_have_any_format(form):
     stored = store_supports(narrow_teacher("llama"), rows_of_uneven_length().with_format(form), batch_size=3)
