@@ -172,10 +172,11 @@ class AnnealingCallback(TrainerCallback, ExportableState):
         sparse_state(model).target = None if settings == target else target
 
     def _check_moves(self, target: SparseConfig) -> None:
-        first = self.settings(target, 0.0)
+        # Not the target itself, which has another name where that is entmax15 or sparsemax.
+        first, later = self.settings(target, 0.0), self.settings(target, 0.5)
         given = [role for role in ("attn", "head") if getattr(self, role) is not None]
-        still = [role for role in given if getattr(first, role) == getattr(target, role)]
-        if first == target or still:
+        still = [role for role in given if getattr(first, role) == getattr(later, role)]
+        if first == later or still:
             what = still[0] if still else "the model"
             raise ValueError(f"{what} has nothing to anneal: training would start at its target, {target.to_dict()}")
 

@@ -312,6 +312,8 @@ REFUSED = [
     ),
     ({"attn": "softmax"}, {}, "the model has nothing to anneal"),
     ({"head": "entmax15"}, {"attn": {"alpha": 1}}, "attn has nothing to anneal"),
+    ({"attn": "sparsemax", "head": "entmax15"}, {"attn": {"alpha": 2}, "head": {"alpha": 1}}, "attn has nothing to"),
+    ({"head": "entmax15"}, {"head": {"alpha": 1.5}}, "head has nothing to anneal"),
     ({"head": "entmax15"}, {"head": {"tau": 1}}, "head: entmax15 has no 'tau' to anneal; it has 'temperature'"),
     (
         {"head": {"name": "alpha_relu", "tau": 0.3}},
