@@ -158,10 +158,11 @@ def test_auto_screens_large_heads_after_the_first_step(monkeypatch):
 
 def test_a_head_with_few_classes_is_screened():
     model, found = sparsify(tiny_model("llama"), head="entmax15"), []
+    options = {"max_new_tokens": 6, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     for impl in ("screened", "full"):
         set_head_impl(model, impl)
-        output = model.generate(tokens(), max_new_tokens=6, do_sample=False, output_logits=True, return_dict_in_generate=True)
-        found.append(torch.stack(output.logits).softmax(-1))
+        found.append(torch.stack(model.generate(tokens(), **options).logits).softmax(-1))
+        assert (sparse_state(model).screen._copy is not None) == (impl == "screened")
     torch.testing.assert_close(*found)
 
 
