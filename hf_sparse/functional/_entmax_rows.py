@@ -11,7 +11,7 @@ from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product,
 from ._steep import steep_weights
 from .function import Function, batched, differentiated_again
 from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_
-from .rows import by_chunks, row_by_row, upcast
+from .rows import by_chunks, is_transformed, row_by_row, upcast
 
 
 def write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
@@ -56,7 +56,7 @@ def support_weights(p: Tensor, alpha: float) -> Tensor:
     """``s = p^(2 - alpha)`` on the support and 0 elsewhere; differentiable there, for any alpha."""
     if alpha == 2:
         return p.sign()
-    if not p.requires_grad and alpha < 2:
+    if alpha < 2 and not p.requires_grad and not is_transformed(p):
         if alpha == 1.5:
             # Not p.sqrt(): where MKL computes it, zeros take forty times as long as other numbers.
             return p.clamp(min=torch.finfo(p.dtype).tiny).rsqrt_().mul_(p)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ..tracing import in_graph, is_compiled
 
@@ -14,6 +15,30 @@ from ..tracing import in_graph, is_compiled
 def differentiated_again() -> bool:
     """Within a backward pass, whether more is to come: a second derivative, a transform of ``torch.func``, a trace."""
     return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or in_graph()
+
+
+class _Primals:
+    """The context of a function, with the tensors that it saved, but without their tangents of the running level."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        self.saved_tensors = tuple(forward_ad.unpack_dual(tensor).primal for tensor in ctx.saved_tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+def _jvp_of(tangent: Callable[..., Any]) -> Callable[..., Any]:
+    """``tangent`` as a ``jvp`` that can be differentiated in forward mode again.
+
+    torch switches forward mode off around a ``jvp``, and so takes what it saved for constants of an outer level too.
+    """
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        with forward_ad._set_fwd_grad_enabled(True):
+            return tangent(_Primals(ctx), *tangents)
+
+    return jvp
 
 
 class Function(torch.autograd.Function):
@@ -30,7 +55,7 @@ class Function(torch.autograd.Function):
         forward.__signature__ = inspect.signature(forward)
         tangent = getattr(cls, "tangent", None)
         if tangent is not None and "jvp" not in vars(cls):
-            cls._with_jvp = type(cls.__name__, (cls,), {"jvp": staticmethod(tangent)})
+            cls._with_jvp = type(cls.__name__, (cls,), {"jvp": staticmethod(_jvp_of(tangent))})
 
     @classmethod
     def call(cls, *args: Any) -> Any:

@@ -43,6 +43,38 @@ def test_hessian_of_a_loss_is_symmetric_and_equals_differences_of_its_gradient(l
     torch.testing.assert_close(hessian[best], difference.view(-1), atol=1e-6, rtol=0)
 
 
+FORWARD, REVERSE = torch.func.jacfwd, torch.func.jacrev
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0, torch.tensor([1.4], dtype=torch.float64)])
+@pytest.mark.parametrize("outer", [FORWARD, REVERSE])
+@pytest.mark.parametrize("middle", [FORWARD, REVERSE])
+def test_second_and_third_derivatives_in_every_order_of_forward_and_reverse_mode(outer, middle, alpha):
+    z = scores(5) / 3
+
+    def cubes(z):
+        return (entmax(z, alpha) ** 3).sum()
+
+    second, third = REVERSE(REVERSE(cubes)), REVERSE(REVERSE(REVERSE(cubes)))
+    assert second(z).abs().max() > 0.1
+    for inner in (FORWARD, REVERSE):
+        torch.testing.assert_close(middle(inner(cubes))(z), second(z))
+        torch.testing.assert_close(outer(middle(inner(cubes)))(z), third(z))
+
+
+@pytest.mark.parametrize("inner", [FORWARD, REVERSE])
+@pytest.mark.parametrize("outer", [FORWARD, REVERSE])
+def test_second_derivatives_in_alpha_equal_differences_of_the_first(outer, inner):
+    z, alpha, step = scores(5) / 3, torch.tensor([1.4], dtype=torch.float64), 1e-5
+
+    def of_both(alpha):
+        return entmax(alpha * z, alpha)
+
+    first = FORWARD(of_both)
+    differences = (first(alpha + step) - first(alpha - step)) / (2 * step)
+    torch.testing.assert_close(outer(inner(of_both))(alpha)[..., 0], differences, atol=1e-7, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
