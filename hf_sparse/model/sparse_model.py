@@ -78,9 +78,9 @@ class SparseModel:
         if "forward" not in vars(self):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         state = sparse_state(cast(Any, self))
-        state.calls.reached = False
+        state.calls.reached[0] = False
         output = super().__call__(*args, **kwargs)  # type: ignore[misc]
-        if not state.calls.reached and state.config.head is not None:
+        if not state.calls.reached[0] and state.config.head is not None:
             wrapper = getattr(vars(self)["forward"], "__func__", vars(self)["forward"])
             code = getattr(wrapper, "__code__", None)  # its own name: wraps gave it that of forward
             raise RuntimeError(_NEVER_CALLED.format(type(self).__name__, code.co_name if code else repr(wrapper)))
@@ -143,7 +143,7 @@ def forward(self: PreTrainedModel, *args: object, **kwargs: Any) -> Any:
     Loss and logits are then left to the whole.
     """
     state = sparse_state(self)
-    state.calls.reached = True
+    state.calls.reached[0] = True
     state.check_attention(self)
     if state.calls.inside and not state.calls.decoding:
         return self._dense_forward(self, *args, **kwargs)

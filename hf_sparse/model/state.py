@@ -56,7 +56,8 @@ class RunningCalls(local):
         inside: running calls of the whole: a part that does not generate by itself leaves loss and logits to it.
         decoding: calls of its ``generate`` that are running: a part that generates decodes from its own head then.
         searches: what the searches of the running call of ``generate`` returned, where it cuts that (Whisper).
-        reached: whether its own forward ran in the current call; see ``SparseModel.__call__``.
+        reached: whether its own forward ran in the current call, as the only entry of a list: a compiled forward
+            changes the list, while torch would lose an attribute of a ``local``. See ``SparseModel.__call__``.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class RunningCalls(local):
         self.inside = 0
         self.decoding = 0
         self.searches: list[ModelOutput] = []
-        self.reached = False
+        self.reached = [False]
 
     def __reduce__(self) -> tuple[type[RunningCalls], tuple[()]]:
         return RunningCalls, ()
