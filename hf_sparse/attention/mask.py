@@ -79,7 +79,7 @@ class PatternMask(Tensor):
         return not self.is_materialized and self.shape[2] == query.shape[2] and self.shape[3] == key.shape[2]
 
     def hides_nothing_from(self, query: Tensor, key: Tensor) -> bool:
-        """Whether every query of this attention sees every key: no padding, and one query, or not causal."""
+        """Whether every query of this attention sees every key: no padding, and not causal, or one query."""
         in_order = self.causal and (query.shape[2] > 1 or (self.window or key.shape[2]) < key.shape[2])
         return self.padding is None and not in_order and self.is_known_for(query, key)
 
