@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from ..functional.rows import lowest_visible
+from ..tracing import in_graph
 from ._call import AttentionCall
 
 
@@ -63,7 +64,7 @@ def biased_scores(
 
 
 def grouped_product(x: Tensor, shared: Tensor) -> Tensor:
-    """``x @ shared``, where heads of x share those of the other by groups; nothing is repeated.
+    """``x @ shared``, where heads of x share those of the other by groups; nothing is repeated, but in graphs.
 
     Args:
         x: (..., heads, queries, n).
@@ -75,6 +76,8 @@ def grouped_product(x: Tensor, shared: Tensor) -> Tensor:
     groups = x.shape[-3] // shared.shape[-3] if shared.dim() > 2 else 1
     if groups <= 1:
         return x @ shared
+    if in_graph():  # whose lengths may be open: a change of shape would put conditions on them
+        return x @ shared.repeat_interleave(groups, dim=-3)
     together = (shared.shape[-3], groups * x.shape[-2])
     product = x.reshape(*x.shape[:-3], *together, x.shape[-1]) @ shared
     return product.reshape(*product.shape[:-3], *x.shape[-3:-1], shared.shape[-1])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import chosen, log_weights_
-from .rows import by_chunks, upcast, writes_rows
+from .rows import by_chunks, is_transformed, upcast, writes_rows
 
 # The highest floor; they go down to twice this value. The exponential underflows to 0 from -104 on.
 LOG_ZERO = -1e4
@@ -26,12 +26,15 @@ def log_or_floor_(p: Tensor, z: Tensor) -> Tensor:
         p: (..., V) distributions, float32 or float64; may be overwritten where nothing differentiates them.
         z: the scores (..., V) they were made from, of the same dtype.
     """
+    by_kernel = not is_transformed(p, z) and chosen("auto", p) == "cpp"
     if writes_rows(p, z):
-        if chosen("auto", p) == "cpp":
-            return log_weights_(p.contiguous(), z, LOG_ZERO)
-        return by_chunks(_write_log_or_floor, p, z)
+        return log_weights_(p.contiguous(), z, LOG_ZERO) if by_kernel else by_chunks(_write_log_or_floor, p, z)
     floor = (z - z.amax(-1, keepdim=True)).clamp_(min=LOG_ZERO).add_(LOG_ZERO)
-    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log_(), floor)
+    log_p = torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log_(), floor)
+    if by_kernel:  # the same digits with a gradient as without: a ratio of probabilities is one, not close to it
+        of_kernel = log_weights_(p.detach().clone(memory_format=torch.contiguous_format), z.detach(), LOG_ZERO)
+        log_p = log_p + (of_kernel - log_p).detach()
+    return log_p
 
 
 def _write_log_or_floor(p: Tensor, z: Tensor, out: Tensor) -> None:
