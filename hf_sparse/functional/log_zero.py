@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import chosen, log_weights_
-from .rows import by_chunks, is_transformed, upcast, writes_rows
+from .rows import by_chunks, is_transformed, row_by_row, upcast, writes_rows
 
 # The highest floor; they go down to twice this value. The exponential underflows to 0 from -104 on.
 LOG_ZERO = -1e4
@@ -26,7 +26,7 @@ def log_or_floor_(p: Tensor, z: Tensor) -> Tensor:
         p: (..., V) distributions, float32 or float64; may be overwritten where nothing differentiates them.
         z: the scores (..., V) they were made from, of the same dtype.
     """
-    by_kernel = not is_transformed(p, z) and chosen("auto", p) == "cpp"
+    by_kernel = row_by_row(p) and not is_transformed(p, z) and chosen("auto", p) == "cpp"
     if writes_rows(p, z):
         return log_weights_(p.contiguous(), z, LOG_ZERO) if by_kernel else by_chunks(_write_log_or_floor, p, z)
     floor = (z - z.amax(-1, keepdim=True)).clamp_(min=LOG_ZERO).add_(LOG_ZERO)
