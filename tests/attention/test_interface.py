@@ -79,6 +79,19 @@ def test_a_product_of_groups_is_that_of_repeated_heads(lead, heads, key_value_he
     torch.testing.assert_close(*gradients)
 
 
+class _Product(nn.Module):
+    def forward(self, x, shared):
+        return grouped_product(x.transpose(1, 2), shared.transpose(1, 2).mT)
+
+
+def test_a_product_of_groups_puts_no_condition_on_the_lengths_of_an_exported_graph():
+    x, shared = torch.randn(2, 5, 6, 4), torch.randn(2, 5, 2, 4)
+    length = torch.export.Dim("length")
+    graph = torch.export.export(_Product(), (x, shared), dynamic_shapes=({1: length}, {1: length})).module()
+    x, shared = torch.randn(2, 9, 6, 4), torch.randn(2, 9, 2, 4)
+    torch.testing.assert_close(graph(x, shared), _Product()(x, shared))
+
+
 def test_a_product_of_groups_refuses_heads_that_do_not_divide():
     with pytest.raises(RuntimeError):
         grouped_product(torch.randn(1, 6, 2, 4), torch.randn(1, 4, 4, 7))
