@@ -64,7 +64,7 @@ def biased_scores(
 
 
 def grouped_product(x: Tensor, shared: Tensor) -> Tensor:
-    """``x @ shared``, where heads of x share those of the other by groups; nothing is repeated, but in graphs.
+    """``x @ shared``, where heads of x share those of the other by groups; nothing is repeated, except in graphs.
 
     Args:
         x: (..., heads, queries, n).

@@ -109,9 +109,11 @@ def weighted_values(
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
-    **_: object,
+    enable_gqa: bool,
 ) -> Tensor:
-    """Replacement for ``scaled_dot_product_attention`` in ``module``; heads share fewer keys by groups."""
+    """Replacement for ``scaled_dot_product_attention`` in ``module``."""
+    if not enable_gqa and min(query.dim(), key.dim()) > 2 and query.shape[-3] > key.shape[-3] > 1:
+        raise ValueError(f"{query.shape[-3]} heads share the keys of {key.shape[-3]} only with enable_gqa=True")
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     p = weights(module, attention_scores(query, key, attn_mask, scale))
@@ -131,7 +133,7 @@ def _multi_head_attention(module: nn.Module, num_heads: int) -> Callable[..., tu
     def dot_product(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool
     ) -> Tensor:
-        return weighted_values(module, query, key, value, attn_mask, dropout_p, is_causal, None)
+        return weighted_values(module, query, key, value, attn_mask, dropout_p, is_causal, None, False)
 
     original = nn.functional.multi_head_attention_forward
     names = {"softmax": softmax, "scaled_dot_product_attention": dot_product, "has_torch_function": lambda _: False}

@@ -33,7 +33,7 @@ def log_or_floor_(p: Tensor, z: Tensor) -> Tensor:
     log_p = torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log_(), floor)
     if by_kernel:  # the same digits with a gradient as without: a ratio of probabilities is one, not close to it
         of_kernel = log_weights_(p.detach().clone(memory_format=torch.contiguous_format), z.detach(), LOG_ZERO)
-        log_p = log_p + (of_kernel - log_p).detach()
+        log_p = log_p + (of_kernel - log_p.detach())
     return log_p
 
 

@@ -353,6 +353,8 @@ def test_dot_product_attention_shares_heads_and_drops_weights():
     torch.testing.assert_close(
         diverted(lambda: attend(q, k, k, enable_gqa=True), "softmax"), attend(q, k, k, enable_gqa=True)
     )
+    with pytest.raises(ValueError, match=r"4 heads share the keys of 2 only with enable_gqa=True"):
+        diverted(lambda: attend(q, k, k), "softmax")
     dropped = diverted(lambda: attend(q, q, q, dropout_p=0.5))
     assert not torch.allclose(dropped, diverted(lambda: attend(q, q, q)))
 
