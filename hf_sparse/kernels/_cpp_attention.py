@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ from .gpu.scores import Scores
 
 # The longest vector of the kernel, in entries: rows are read in whole vectors.
 _LANES = 16
+# Tiles multiply as many columns of bfloat16 at a time, and as many queries. They read keys in blocks.
+_TILE, _BLOCK = 32, 64
 # Keys and values are read for every tile of queries: many rows that lie far apart fall on few lines of the cache.
 _MANY_KEYS = 256
 # A part of the queries sums up its own derivatives of keys and values: enough parts to keep threads busy, but none
@@ -40,6 +43,7 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, Rows) for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv")),
         *((name, ctypes.c_int64) for name in ("dk_part", "dv_part")),
+        *((name, Rows) for name in ("half_q", "half_k", "half_v")),
         ("added", Pairs * 2),
         *((name, ctypes.c_void_p) for name in ("alpha", "temperature", "sinks", "tau", "dalpha", "dsinks")),
         *(
@@ -84,17 +88,21 @@ class CppGradients(NamedTuple):
     sinks: Tensor | None
 
 
-def _readable(x: Tensor) -> Tensor:
-    """x (batch, heads, rows, columns) in float32, columns side by side and padded with zeros to whole vectors."""
-    missing = -x.shape[3] % _LANES
-    x = x.detach().float()
-    if missing:
-        return pad(x, (0, missing))
-    return x if x.stride(3) == 1 else x.contiguous()
+@cache
+def has_tiles() -> bool:
+    """Whether the kernel multiplies bfloat16 in tiles: on a CPU with AMX that the system lets this process use."""
+    found = ctypes.c_int()
+    library().hf_sparse_has_tiles(ctypes.byref(found))
+    return bool(found.value)
+
+
+def _by_tiles(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether tiles multiply these: not for a few queries, for which values would be turned in vain."""
+    return q.shape[2] >= _TILE and all(x.dtype == torch.bfloat16 for x in (q, k, v)) and has_tiles()
 
 
 def rows_at(x: Tensor) -> Rows:
-    """A float32 tensor (batch, heads, rows, columns) as the kernel reads it; the caller keeps it alive."""
+    """A tensor (batch, heads, rows, columns) as the kernel reads it; the caller keeps it alive."""
     return Rows(x.data_ptr(), *x.stride()[:3])
 
 
@@ -108,28 +116,49 @@ def pairs_at(x: Tensor, shape: tuple[int, int, int, int]) -> tuple[Pairs, Tensor
 
 
 class _Request:
-    """The kernel's arguments for a call, and the tensors to which they point."""
+    """The kernel's arguments for a call, and the tensors to which they point.
+
+    Attributes:
+        by_tiles: whether tiles multiply queries with keys, and weights with values. All else reads float32.
+    """
 
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, tau: Tensor, scores: Scores, temperature: Tensor | None
     ) -> None:
-        self.q, self.k, self.v = map(_readable, (q, k, v))
+        self.by_tiles = _by_tiles(q, k, v)
+        self.q, self.k, self.v = map(self.readable, (q, k, v))
         if k.shape[2] >= _MANY_KEYS:
             self.k, self.v = self.k.contiguous(), self.v.contiguous()
-        self.alpha = scores.alpha.detach().float().contiguous()
-        self.temperature = (torch.ones_like(self.alpha) if temperature is None else temperature.float()).contiguous()
-        self.sinks = None if scores.sinks is None else scores.sinks.detach().float().contiguous()
+        alpha = scores.alpha.detach().float().contiguous()
+        temperature = (torch.ones_like(alpha) if temperature is None else temperature.float()).contiguous()
+        sinks = None if scores.sinks is None else scores.sinks.detach().float().contiguous()
         shape = (*q.shape[:3], k.shape[2])
         added = [pairs_at(x, shape) for x in (scores.bias, scores.mask) if x is not None]
-        self.held = [tensor for _, tensor in added]
+        self.held = [alpha, temperature, sinks, *(tensor for _, tensor in added)]
         self.call = _Call(
-            q=rows_at(self.q), k=rows_at(self.k), v=rows_at(self.v), added=(Pairs * 2)(*(pairs for pairs, _ in added)),
-            alpha=self.alpha.data_ptr(), temperature=self.temperature.data_ptr(),
-            sinks=None if self.sinks is None else self.sinks.data_ptr(), tau=tau.data_ptr(),
+            added=(Pairs * 2)(*(pairs for pairs, _ in added)),
+            alpha=alpha.data_ptr(), temperature=temperature.data_ptr(),
+            sinks=None if sinks is None else sinks.data_ptr(), tau=tau.data_ptr(),
             num_sequences=shape[0], num_heads=shape[1], num_key_heads=k.shape[1], num_queries=shape[2],
             num_keys=shape[3], head_dim=self.q.shape[3], value_dim=self.v.shape[3], num_parts=1,
             window=scores.window or 0, scaling=scores.scaling, softcap=scores.softcap or 0.0, causal=scores.causal,
         )  # fmt: skip
+        if self.by_tiles:
+            self.point(half_q=self.q, half_k=self.k)
+
+    def readable(self, x: Tensor) -> Tensor:
+        """x (batch, heads, rows, columns), columns side by side and padded with zeros to whole vectors or tiles."""
+        missing = -x.shape[3] % (_TILE if self.by_tiles else _LANES)
+        x = x.detach()
+        if missing:
+            return pad(x, (0, missing))
+        return x if x.stride(3) == 1 else x.contiguous()
+
+    def point(self, **tensors: Tensor) -> None:
+        """Have arguments of the call point to tensors (batch, heads, rows, columns)."""
+        for name, x in tensors.items():
+            setattr(self.call, name, rows_at(x))
+        self.held += tensors.values()
 
 
 def cpp_attention_forward(
@@ -149,13 +178,17 @@ def cpp_attention_forward(
         out: (batch, heads, queries, value_dim) in the dtype of q, in memory (batch, queries, heads, value_dim).
         tau: (batch, heads, queries) float32, the thresholds.
 
-    Memory: the result, tau, float32 copies of half-precision inputs, and for each thread 3 numbers per key and query
-        of a tile of at most 32 queries.
+    Memory: the result, tau, copies of half-precision inputs in float32 (where tiles multiply, of v alone, and one in
+        bfloat16), and for each thread 3 numbers per key and query of a tile of at most 32 queries.
     """
     tau = q.new_empty(q.shape[:3], dtype=torch.float32)
     request = _Request(q, k, v, tau, scores, temperature)
     out = tau.new_empty(q.shape[0], q.shape[2], q.shape[1], request.v.shape[3]).transpose(1, 2)
-    request.call.out = rows_at(out)
+    request.point(v=request.v.float(), out=out)
+    if request.by_tiles:
+        request.point(half_v=pad(request.v.transpose(2, 3), (0, _BLOCK)))
+    else:
+        request.point(q=request.q.float(), k=request.k.float())
     library().hf_sparse_attend(ctypes.byref(request.call), torch.get_num_threads())
     return out[..., : v.shape[3]].to(q.dtype), tau
 
@@ -180,13 +213,14 @@ def cpp_attention_backward(
     """
     request = _Request(q, k, v, tau, scores, temperature)
     call, shape = request.call, request.k.shape
-    upstream = _readable(dout)
+    upstream = request.readable(dout)
     most = -(-_ENOUGH_PARTS // (shape[0] * shape[1]))
     call.num_parts = parts = max(1, min(most, q.shape[2] // _FEWEST_QUERIES))
     dq = tau.new_empty(request.q.shape)
     dk, dv = (tau.new_zeros(parts, *shape[:3], x.shape[3]) for x in (request.k, request.v))
     dalpha, dsinks = (torch.empty_like(tau) if x else None for x in (learned, scores.sinks is not None))
-    call.dout, call.dq, call.dk, call.dv = rows_at(upstream), rows_at(dq), rows_at(dk[0]), rows_at(dv[0])
+    request.point(q=request.q.float(), k=request.k.float(), v=request.v.float(), dout=upstream.float())
+    request.point(dq=dq, dk=dk[0], dv=dv[0])
     call.dk_part, call.dv_part = dk.stride(0), dv.stride(0)
     call.dalpha, call.dsinks = (None if x is None else x.data_ptr() for x in (dalpha, dsinks))
     library().hf_sparse_differentiate_attention(ctypes.byref(call), torch.get_num_threads())

@@ -46,6 +46,7 @@ SIGNATURES = {
         _POINTER,
     ),
     "hf_sparse_refine": (_POINTER, _INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, *[_POINTER] * 3, _INT, _POINTER),
+    "hf_sparse_has_tiles": (_POINTER,),
     "hf_sparse_attend": (_POINTER, _INT),
     "hf_sparse_differentiate_attention": (_POINTER, _INT),
     "hf_sparse_code_keys": (_POINTER, _LONG, _INT),

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from hf_sparse.functional import entmax
-from hf_sparse.kernels import Scores, cpp_attention_backward, cpp_attention_forward, cpp_attention_problem
+from hf_sparse.kernels import (
+    Scores,
+    _cpp_attention,
+    cpp_attention_backward,
+    cpp_attention_forward,
+    cpp_attention_problem,
+)
 from tests.kernels.attention_cases import CASES, LEVELS, TOLERANCE, check, check_case
 from tests.reference import clusters
 
@@ -79,6 +85,66 @@ def test_clusters_of_ties_near_the_threshold_are_no_less_exact(alpha):
 def test_parts_of_the_queries_sum_up_to_the_whole(causal):
     """512 queries are summed up in two parts."""
     check(forward, backward, "cpu", queries=515, keys=515, causal=causal)
+
+
+@pytest.fixture(params=["tiles", "vectors"])
+def multiplier(request, monkeypatch):
+    """What multiplies bfloat16: tiles, where this CPU has them, and vectors of float32."""
+    if request.param == "tiles" and not _cpp_attention.has_tiles():
+        pytest.skip(
+            "this CPU has no tiles that multiply bfloat16 (AMX), or the system does not let processes use them"
+        )
+    monkeypatch.setattr(_cpp_attention, "has_tiles", lambda: request.param == "tiles")
+
+
+# From weights of every key, which are multiplied whole, to lists of a few.
+@pytest.mark.parametrize("size", [0.01, 3.0, 30.0])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {}, {"queries": 32, "keys": 5}, {"queries": 33, "keys": 257}, {"queries": 300, "keys": 64, "heads": 4},
+        {"queries": 129, "keys": 129, "causal": True}, {"queries": 200, "keys": 230, "causal": True, "window": 40},
+        {"mask": "additive"}, {"mask": "left padding"}, {"softcap": True, "bias": "a pair"},
+        {"alpha": None, "heads": 2, "sinks": True}, {"dim": 24, "value_dim": 40}, {"dim": 96, "value_dim": 128},
+        {"layout": "one projection", "heads": 4, "key_heads": 2}, {"layout": "last axis apart"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bfloat16_is_right_by_tiles_and_by_vectors(multiplier, size, settings):
+    given = {"queries": 70, "keys": 90, "dim": 64, "size": size, "dtype": torch.bfloat16} | settings
+    check(forward, backward, "cpu", **given)
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 30.0])
+def test_tiles_lose_no_digits(monkeypatch, size):
+    """Products of bfloat16 are exact in float32, and weights keep what one number in bfloat16 has no room for."""
+    if not _cpp_attention.has_tiles():
+        pytest.skip(
+            "this CPU has no tiles that multiply bfloat16 (AMX), or the system does not let processes use them"
+        )
+    q, k, v = drawn(3, 1, 2, 150, 64).bfloat16()
+    # Values of one sign hide no error in their sum, and an output of some 1.5 shows what float32 rounds it to.
+    v = (v.abs() + 1).bfloat16()
+    scores = Scores(torch.tensor([1.5, 1.3]), 0, size)
+    out, tau = cpp_attention_forward(q, k, v, scores)
+    monkeypatch.setattr(_cpp_attention, "has_tiles", lambda: False)
+    expected, threshold = cpp_attention_forward(q, k, v, scores)
+    torch.testing.assert_close(tau, threshold, rtol=1e-5, atol=1e-5)
+    # At most one number in fifty falls on the other side of a tie in the rounding of the result.
+    assert float((out != expected).float().mean()) < 0.02
+
+
+def test_tiles_leave_those_of_torch_as_they_were():
+    """torch multiplies bfloat16 with tiles, too, and may keep their shapes from call to call."""
+    a, b = drawn(2, 70, 50).bfloat16()
+    q, k, v = drawn(3, 1, 2, 70, 40).bfloat16()
+    scores = Scores(torch.full((2,), 1.5), 2, 1.0)
+    expected = a @ b.mT, torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    ours = cpp_attention_forward(q, k, v, scores)[0]
+    for _ in range(3):
+        assert torch.equal(a @ b.mT, expected[0])
+        assert torch.equal(cpp_attention_forward(q, k, v, scores)[0], ours)
+        assert torch.equal(torch.nn.functional.scaled_dot_product_attention(q, k, v), expected[1])
 
 
 @pytest.mark.parametrize("temperature", [0.5, 3.0, (0.5, 2.0)])

@@ -17,11 +17,14 @@
 #include "newton.hpp"
 #include "parallel.hpp"
 #include "product.hpp"
+#include "tiles.hpp"
 
 extern "C" {
 
 // (batch, heads, rows, columns), columns side by side and a multiple of LANES; how far apart the others are.
 struct Rows { float* at; int64_t batch, head, row; };
+// The same in bfloat16.
+struct HalfRows { const uint16_t* at; int64_t batch, head, row; };
 // (batch, heads, queries, keys) or null.
 struct Pairs { const float* at; int64_t batch, head, query, key; };
 
@@ -29,6 +32,8 @@ struct AttentionCall {
     Rows q, k, v, out;
     Rows dout, dq, dk, dv;          // dk and dv are zero at first; of each part of the queries there is one
     int64_t dk_part, dv_part;       // how far apart those are
+    HalfRows half_q, half_k, half_v;  // what tiles multiply, null without them; of values the columns, a row each, of
+                                      // all keys and KEYS zeros, and only in the forward pass
     Pairs added[2];                 // to scores; -inf hides
     const float *alpha, *temperature;  // (heads)
     const float* sinks;             // (heads) or null
@@ -51,8 +56,9 @@ constexpr int64_t TILE = VECTORS * LANES;  // queries
 constexpr int64_t KEYS = 64;         // of a block; as many as are summed up in float32
 constexpr size_t RUN = 4;            // blocks that are multiplied together
 constexpr float NO_SUPPORT = 1e30f;
-// Lists pay off up to this part of the pairs in a tile: one in so many.
-constexpr int64_t CROWDED = 5;
+static_assert(!HF_SPARSE_TILES || (TILE == TILE_COLUMNS && KEYS % DEPTH == 0), "see tiles.hpp");
+// Lists pay off up to this part of the pairs in a tile, one in so many: of products by tiles up to a smaller one.
+constexpr int64_t CROWDED = 5, CROWDED_FOR_TILES = 50;
 
 // A number for each query of a tile.
 struct Numbers {
@@ -76,7 +82,7 @@ struct Scratch {
     int64_t count[TILE];
 
     void resize(const AttentionCall& call, bool backward) {
-        const int64_t pairs = TILE * (call.num_keys + 1), widest = TILE * std::max(call.head_dim, call.value_dim);
+        const int64_t pairs = TILE * (call.num_keys + KEYS), widest = TILE * std::max(call.head_dim, call.value_dim);
         const bool capped = backward && call.softcap > 0;
         const size_t size = (3 + backward + capped) * pairs + 3 * widest + ALIGNMENT / sizeof(float);
         if (memory.size() < size) memory.resize(size);
@@ -101,7 +107,7 @@ struct Tile {
     int64_t num_blocks() const { return (num_keys() + KEYS - 1) / KEYS; }
 };
 
-float* row_of(const Rows& x, int64_t batch, int64_t head, int64_t row) {
+template <class Of> auto row_of(const Of& x, int64_t batch, int64_t head, int64_t row) {
     return x.at + batch * x.batch + head * x.head + row * x.row;
 }
 
@@ -122,6 +128,29 @@ void turn(const float* rows, int64_t step, int64_t num_rows, int64_t columns, fl
     if (num_rows < TILE) std::fill_n(turned, columns * TILE, 0.0f);
     for (int64_t i = 0; i < num_rows; i++)
         for (int64_t d = 0; d < columns; d++) turned[d * TILE + i] = rows[i * step + d] * factor;
+}
+
+// The same of rows of bfloat16, in pairs of columns: (columns / 2, TILE).
+void turn_pairs(const uint16_t* rows, int64_t step, int64_t num_rows, int64_t columns, uint32_t* turned) {
+    if (num_rows < TILE) std::fill_n(turned, columns / 2 * TILE, 0);
+    for (int64_t i = 0; i < num_rows; i++)
+        for (int64_t d = 0; d < columns; d += 2) std::memcpy(turned + d / 2 * TILE + i, rows + i * step + d, 4);
+}
+
+// c (num_rows, TILE): rows of bfloat16 times the rows of a tile, turned in pairs. What is left of them at the end is
+// multiplied beside rows of zeros.
+void multiply_rows(BRows rows, int64_t num_rows, BPairs turned, int64_t depth, float* c) {
+    int64_t i = 0;
+    for (; i + TILE <= num_rows; i += TILE)
+        tile_product({rows.at + i * rows.step, rows.step}, turned, depth, c + i * TILE, false);
+    const int64_t left = num_rows - i;
+    if (left == 0) return;
+    static thread_local std::vector<uint16_t> last;
+    last.assign(TILE * depth, 0);
+    for (int64_t k = 0; k < left; k++) std::copy_n(rows.at + (i + k) * rows.step, depth, &last[k * depth]);
+    float made[TILE * TILE];
+    tile_product({last.data(), depth}, turned, depth, made, false);
+    std::copy_n(made, left * TILE, c + i * TILE);
 }
 
 inline Floats tanh_of(Floats v) {
@@ -155,13 +184,22 @@ void hide(const AttentionCall& call, const Tile& tile, int64_t begin, int64_t en
 // (alpha - 1) times the scores of the keys that the tile sees, -inf for those that a query does not.
 void write_scores(const AttentionCall& call, const Tile& tile, Scratch& scratch) {
     const bool plain = call.softcap == 0 && !call.added[0].at && !call.added[1].at;
-    const float* q = row_of(call.q, tile.batch, tile.head, tile.query);
-    turn(q, call.q.row, tile.num_queries, call.head_dim, plain ? call.scaling * tile.scale : call.scaling,
-         scratch.turned_q);
-    float* x = scratch.x;
-    product({row_of(call.k, tile.batch, tile.key_head, tile.first), call.k.row, 1}, {scratch.turned_q, TILE},
-            {x, TILE}, tile.num_keys(), TILE, call.head_dim, false);
+    const float factor = plain ? call.scaling * tile.scale : call.scaling;
     const int64_t size = tile.num_keys() * TILE;
+    float* x = scratch.x;
+    if (call.half_k.at) {
+        uint32_t* const turned = reinterpret_cast<uint32_t*>(scratch.turned_q);
+        turn_pairs(row_of(call.half_q, tile.batch, tile.head, tile.query), call.half_q.row, tile.num_queries,
+                   call.head_dim, turned);
+        multiply_rows({row_of(call.half_k, tile.batch, tile.key_head, tile.first), call.half_k.row}, tile.num_keys(),
+                      {turned, TILE}, call.head_dim, x);
+        for (int64_t i = 0; i < size; i++) x[i] *= factor;
+    } else {
+        turn(row_of(call.q, tile.batch, tile.head, tile.query), call.q.row, tile.num_queries, call.head_dim, factor,
+             scratch.turned_q);
+        product({row_of(call.k, tile.batch, tile.key_head, tile.first), call.k.row, 1}, {scratch.turned_q, TILE},
+                {x, TILE}, tile.num_keys(), TILE, call.head_dim, false);
+    }
     if (call.softcap > 0)
         for (int64_t i = 0; i < size; i += LANES) {
             const Floats t = tanh_of(load(x + i) / call.softcap), capped = t * call.softcap, slope = 1.0f - t * t;
@@ -324,14 +362,14 @@ template <class Body> void in_runs(const Tile& tile, const std::vector<int32_t>&
     }
 }
 
-// Lists the support of each query: column, and x - tau. False, and no lists, where it is crowded.
-bool list_support(const Tile& tile, const Numbers& tau, Scratch& scratch) {
+// Lists the support of each query: column, and x - tau. False, and no lists, if it holds one pair in `crowded` or more.
+bool list_support(const Tile& tile, const Numbers& tau, int64_t crowded, Scratch& scratch) {
     int64_t total = 0;
     for (const int32_t block : scratch.live)
         in_block(tile, block, [&](int64_t at, int k) {
             total += __builtin_popcount(beyond(load(scratch.x + at), tau.of[k]));
         });
-    if (total > tile.num_keys() * TILE / CROWDED) return false;
+    if (total > tile.num_keys() * TILE / crowded) return false;
     std::fill_n(scratch.count, TILE, 0);
     float taus[TILE];
     tau.store(taus);
@@ -377,6 +415,52 @@ template <int K> float write_list_weights(float* u, int64_t n, float power) {
     return sum(total);
 }
 
+typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
+
+// The numbers in bfloat16, rounded, each in the upper half of a word. They are taken off `v`.
+inline Bits take_halves(Floats& v) {
+    const Bits halves = ((Bits)v + 0x8000u) & 0xffff0000u;
+    v -= (Floats)halves;
+    return halves;
+}
+
+// Two rows of TILE numbers become a row of pairs in bfloat16, and a row of pairs of what is left.
+inline void split_rows(float* two) {
+    for (int k = 0; k < VECTORS; k++) {
+        float *const at = two + k * LANES, *const below = at + TILE;
+        Floats first = load(at), second = load(below);
+        const Bits pairs = take_halves(first) >> 16 | take_halves(second);
+        const Bits rest = take_halves(first) >> 16 | take_halves(second);
+        std::memcpy(at, &pairs, sizeof pairs);
+        std::memcpy(below, &rest, sizeof rest);
+    }
+}
+
+// The weights in the live blocks of x times values, by tiles. A weight is a number in bfloat16 and what is left of it,
+// also in bfloat16: together they have 16 bits, and what is lost is far below the rounding of the result.
+void multiply_weights(const AttentionCall& call, const Tile& tile, Scratch& scratch) {
+    float* const x = scratch.x;
+    for (const int32_t block : scratch.live) {
+        const int64_t begin = block * KEYS, end = begin + KEYS, seen = std::min(end, tile.num_keys());
+        std::fill_n(x + seen * TILE, (end - seen) * TILE, 0.0f);
+        for (int64_t j = begin; j < end; j += 2) split_rows(x + j * TILE);
+    }
+    const int64_t step = call.half_v.row;
+    const uint16_t* const v = row_of(call.half_v, tile.batch, tile.key_head, 0) + tile.first;
+    for (int64_t d = 0; d < call.value_dim; d += TILE) {
+        float made[TILE * TILE] = {};
+        in_runs(tile, scratch.live, [&](int64_t begin, int64_t end) {
+            const BRows columns{v + d * step + begin, step};
+            const uint32_t* const pairs = reinterpret_cast<const uint32_t*>(x + begin * TILE);
+            const int64_t depth = (end - begin + KEYS - 1) / KEYS * KEYS;
+            tile_product(columns, {pairs, 2 * TILE}, depth, made, true);
+            tile_product(columns, {pairs + TILE, 2 * TILE}, depth, made, true);
+        });
+        for (int64_t i = 0; i < tile.num_queries; i++)
+            for (int64_t k = 0; k < TILE; k++) scratch.rows[i * call.value_dim + d + k] = made[k * TILE + i];
+    }
+}
+
 template <int K> void attend_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch) {
     write_scores(call, tile, scratch);
     const Numbers tau = solve_tile<K>(call, tile, scratch);
@@ -385,7 +469,7 @@ template <int K> void attend_tile(const AttentionCall& call, const Tile& tile, S
     const int64_t width = call.value_dim;
     float mass[TILE], taus[TILE];
     tau.store(taus);
-    const bool listed = list_support(tile, tau, scratch);
+    const bool listed = list_support(tile, tau, call.half_v.at ? CROWDED_FOR_TILES : CROWDED, scratch);
     if (listed) {
         for (int64_t i = 0; i < tile.num_queries; i++) {
             const int64_t start = i * tile.num_keys(), n = scratch.count[i];
@@ -407,11 +491,15 @@ template <int K> void attend_tile(const AttentionCall& call, const Tile& tile, S
             for (int k = 0; k < VECTORS; k++) total.of[k] += part.of[k];
         }
         total.store(mass);
-        std::fill_n(scratch.rows, tile.num_queries * width, 0.0f);
-        in_runs(tile, scratch.live, [&](int64_t begin, int64_t end) {
-            product({scratch.x + begin * TILE, 1, TILE}, {v + begin * call.v.row, call.v.row},
-                    {scratch.rows, width}, tile.num_queries, width, end - begin, true);
-        });
+        if (call.half_v.at) {
+            multiply_weights(call, tile, scratch);
+        } else {
+            std::fill_n(scratch.rows, tile.num_queries * width, 0.0f);
+            in_runs(tile, scratch.live, [&](int64_t begin, int64_t end) {
+                product({scratch.x + begin * TILE, 1, TILE}, {v + begin * call.v.row, call.v.row},
+                        {scratch.rows, width}, tile.num_queries, width, end - begin, true);
+            });
+        }
     }
     if (call.sinks) {
         const float sink = call.sinks[tile.head] * tile.scale;
@@ -589,7 +677,7 @@ void differentiate_tile(const AttentionCall& call, const Tile& tile, int64_t par
     Gradients out{from(call.dq, tile.head, tile.query, 0), from(call.dk, tile.key_head, tile.first, part * call.dk_part),
                   from(call.dv, tile.key_head, tile.first, part * call.dv_part)};
     for (int64_t i = 0; i < tile.num_queries; i++) std::fill_n(out.dq.at + i * out.dq.row, call.head_dim, 0.0f);
-    if (list_support(tile, solved.tau, scratch)) differentiate_listed<K>(call, tile, solved, scratch, out);
+    if (list_support(tile, solved.tau, CROWDED, scratch)) differentiate_listed<K>(call, tile, solved, scratch, out);
     else differentiate_whole<K>(call, tile, solved, scratch, out);
     for (int64_t i = 0; i < tile.num_queries; i++) {
         const int k = i / LANES, lane = i % LANES;
@@ -607,6 +695,7 @@ void attend(const AttentionCall& call, int num_threads) {
     by_rows(call.num_sequences * call.num_heads * tiles, TILE * call.num_keys * 8, num_threads,
             [&](int64_t first, int64_t last) {
         Scratch& scratch = scratch_for(call, false);
+        const TilesInUse in_use(call.half_k.at);
         for (int64_t task = first; task < last; task++) {
             const int64_t of_head = task / tiles;
             const Tile tile =
@@ -622,6 +711,7 @@ void differentiate(const AttentionCall& call, int num_threads) {
     by_rows(tasks, call.num_queries * group * call.num_keys * 8 / call.num_parts, num_threads,
             [&](int64_t first, int64_t last) {
         Scratch& scratch = scratch_for(call, true);
+        const TilesInUse in_use(call.half_k.at);
         for (int64_t task = first; task < last; task++) {
             const int64_t part = task % call.num_parts, of_head = task / call.num_parts;
             const int64_t batch = of_head / call.num_key_heads, key_head = of_head % call.num_key_heads;
