@@ -27,8 +27,11 @@ def test_step_supports_are_the_nonzero_tokens_at_every_step(name, head):
 
 def test_step_supports_refuse_what_has_none():
     model, inputs = model_and_inputs("llama", "entmax15")
-    with pytest.raises(ValueError, match="at least one more token"):
+    with pytest.raises(ValueError, match=r"^tokens must hold at least one more token"):
         step_supports(model, inputs, [])
+    for no_ids in ([3.5], ["a"], 3):
+        with pytest.raises(TypeError, match="tokens must be whole numbers, the ids of a string, was "):
+            step_supports(model, inputs, no_ids)
     with pytest.raises(ValueError, match="inputs must be for one sentence, were for 2"):
         step_supports(model, {"input_ids": torch.ones(2, 3, dtype=torch.long)}, [3])
     with pytest.raises(ValueError, match="head is dense"):

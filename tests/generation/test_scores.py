@@ -127,6 +127,17 @@ def test_a_share_mixes_the_uniform_distribution_into_every_step():
             score_sequences(model, inputs, sequences, uniform_share=share)
 
 
+@torch.no_grad()
+def test_a_prompt_of_the_decoder_is_read_and_not_scored():
+    model, inputs = model_and_inputs("bart", None)
+    ids, start = inputs["input_ids"][:1], model.generation_config.decoder_start_token_id
+    whole = torch.tensor([[start, 5, 6, 4, EOS]])
+    log_p = model(input_ids=ids, decoder_input_ids=whole).logits[0].double().log_softmax(-1)
+    scores = score_sequences(model, {"input_ids": ids, "decoder_input_ids": whole[:, :3]}, whole)
+    assert float(scores.normalized) == pytest.approx(float(log_p[2, 4] + log_p[3, EOS]), abs=1e-5)
+    assert scores.lengths.tolist() == [2]
+
+
 def test_sequences_must_be_those_of_generate():
     model, inputs = model_and_inputs("llama", "entmax15")
     with pytest.raises(ValueError, match="must be a multiple of the 2 inputs, were 3"):

@@ -159,6 +159,26 @@ def test_sequences_are_scored_under_the_prompt_that_they_begin_with():
     torch.testing.assert_close(beams.empty_scores.normalized, score_sequences(model, given, ended).normalized)
 
 
+def test_what_a_prompt_is_ends_with_its_tokens():
+    """A special token that was forced into the text is scored with it."""
+    model, inputs = in_double(*tiny_whisper(seed=3))
+    string = torch.tensor([[*FRENCH_PROMPT, 1, NO_TIMES, 2, END]])
+    given = {**inputs, "decoder_input_ids": torch.tensor([FRENCH_PROMPT])}
+    found, expected = (score_sequences(model, source, string).normalized for source in (inputs, given))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("strings", [
+    [[*FRENCH_PROMPT, 1, 2, END], [START, FRENCH, NO_TIMES, 1, 2, END, END]],  # one names no task
+    [[END, *FRENCH_PROMPT[1:], 1, END]],
+    [[START, 1, 2, END]],
+])  # fmt: skip
+def test_strings_that_do_not_all_begin_with_one_length_of_prompt_are_refused(strings):
+    model, inputs = tiny_whisper(seed=3, head=WIDE)
+    with pytest.raises(ValueError, match=r"must be the decoder's prompt \[8, "):
+        score_sequences(model, inputs, torch.tensor(strings))
+
+
 def test_suggestions_follow_speech_and_its_prompt():
     model, inputs = tiny_whisper(seed=3, head=WIDE)
     for prompt, source in (
@@ -202,6 +222,8 @@ def test_more_than_one_segment_and_the_mode_of_generate_are_refused():
     for call in (exact_search, enumerate_support):
         with pytest.raises(ValueError, match=f"reads {FRAMES} frames of speech at once, was given {FRAMES + 2}"):
             call(model, long)
+    with pytest.raises(ValueError, match=f"reads {FRAMES} frames of speech at once"):
+        score_sequences(model, long, torch.tensor([[*FRENCH_PROMPT, 1, END]]))
     with pytest.raises(ValueError, match=r"call exact_search\(model, inputs, ...\), which returns them"):
         model.generate(**inputs, custom_generate=exact_decoding, max_new_tokens=3)
 

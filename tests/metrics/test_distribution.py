@@ -96,6 +96,22 @@ def test_logit_norm_by_hand():
     assert metrics.logit_norm(z).tolist() == pytest.approx([3.0, math.sqrt(75)])
     assert metrics.logit_norm(z, centered=True).tolist() == pytest.approx([math.sqrt(2 / 3), 0.0])
     assert metrics.logit_norm(z, dim=0).tolist() == pytest.approx([math.sqrt(26), math.sqrt(29), math.sqrt(29)])
+    assert metrics.logit_norm(z, dim=0, centered=True).tolist() == pytest.approx([math.sqrt(8), *[math.sqrt(4.5)] * 2])
+
+
+@pytest.mark.parametrize("metric", [
+    metrics.logit_norm,
+    lambda p: metrics.sparsemax_score(p, torch.tensor([0])),
+    lambda p: metrics.jensen_shannon(p, p.flip(-1).double()),
+    lambda p: metrics.jensen_shannon(p.flip(-1).double(), p),
+])  # fmt: skip
+def test_half_precision_is_measured_in_a_wider_one(metric):
+    p = torch.linspace(0, 1, 300).softmax(-1)[None].bfloat16()
+    assert torch.equal(metric(p), metric(p.float()))
+
+
+def test_weights_without_values_are_not_looked_at():
+    assert metrics.support_size(torch.empty(2, 3, device="meta")).shape == (2,)
 
 
 @pytest.mark.parametrize("metric", SCORED)
@@ -167,6 +183,7 @@ def test_settings_out_of_range_are_refused():
     lambda p, y: metrics.eps_perplexity(p, y, 0.1), metrics.sparsemax_score, metrics.jensen_shannon,
     lambda p, y: metrics.support_size(p),
     lambda p, y: metrics.jensen_shannon(p.softmax(-1), p),
+    lambda p, y: metrics.jensen_shannon(p, p.softmax(-1)),
 ])  # fmt: skip
 def test_logits_are_refused_where_probabilities_are_needed(metric):
     logits = torch.tensor([[0.5, -2.0, 1.0], [0.0, 1.0, 2.0]])

@@ -31,10 +31,14 @@ class Gliner:
 
     def __init__(self, **encoders):
         self.model = nn.ModuleDict(encoders)
-        self.config = SimpleNamespace(**{f"{name}_config": copy.deepcopy(it.config) for name, it in encoders.items()})
+        configs = {f"{name}_config": copy.deepcopy(it.config) for name, it in encoders.items()}
+        self.config = SimpleNamespace(max_len=384, model_name="bert", **configs)
 
     def save(self, **kwargs):
-        return GLINER.replacement(lambda self, folder, config: folder, self, "folder", **kwargs)
+        def save_pretrained(self, folder, *, config=None, repo_id=None):
+            return repo_id or folder
+
+        return GLINER.replacement(save_pretrained, self, "folder", **kwargs)
 
 
 def test_gliner_does_not_save_an_encoder_that_was_made_sparse_inside():
@@ -45,6 +49,7 @@ def test_gliner_does_not_save_an_encoder_that_was_made_sparse_inside():
         gliner.save()
     gliner.config.encoder_config = encoder.config
     assert gliner.save() == "folder"
+    assert gliner.save(repo_id="user/gliner") == "user/gliner"
     with pytest.raises(ValueError, match="so that another model would come back"):
         gliner.save(config=SimpleNamespace(encoder_config=tiny_model("bert").config))
 
