@@ -91,6 +91,8 @@ def test_attended_words_take_a_mask_of_their_own_targets():
     for wrong in (mask, mask[0], mask[:, None, :2]):
         with pytest.raises(ValueError, match=r"target_mask must be \(..., targets\), \(2, 2, 3\) or 1 in places"):
             attended_words(weights, wrong)
+    with pytest.raises(ValueError, match=r"\(2, 2, 2\) or 1 in places, was \(2, 2\)"):  # heads, or sentences?
+        attended_words(weights[:, :, :2], mask[:, :2])
     with pytest.raises(TypeError, match="weights must be a tensor, was"):
         attended_words(weights.tolist())
     with pytest.raises(ValueError, match=r"weights must be \(..., targets, sources\), was \(4,\)"):
@@ -113,6 +115,8 @@ def test_wrong_input_is_refused():
         alignment_error_rate([[]], [[(0, 0)]], [[], []])
     with pytest.raises(ValueError, match=r"reference 0 has the link \(-1, 0\); positions are counted from 0"):
         drop_score([[]], [[(-1, 0)]])
+    with pytest.raises(ValueError, match=r"prediction 0 has the link \(0, -1\)"):
+        alignment_error_rate([[(0, -1)]], [[]])
     for line in ("0-", "0:0", "-1-0", "0-0,1-1"):
         with pytest.raises(ValueError, match="expected links such as '0-0'"):
             parse_links(line)

@@ -65,6 +65,8 @@ def test_wrong_input_is_refused():
         rep_score([["a"]], [["a"], ["b"]])
     with pytest.raises(TypeError, match=r"predictions\[0\] must be a sequence of words, was the string 'a a'"):
         rep_score(["a a"], [["a"]])
+    with pytest.raises(TypeError, match=r"references\[0\] must be a sequence of words, was the string 'a a'"):
+        rep_score([["a"]], ["a a"])
     ids = torch.tensor([3, 3, 3])
     for sentences in ([ids], ids[None], [list(ids)]):
         with pytest.raises(TypeError, match=r"predictions\[0\] must be .* words or ids, was one of tensors"):
