@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import CausalLMOutput, MaskedLMOutput
 
-from hf_sparse import losses, probabilities, sparsify, unsparsify
+from hf_sparse import losses, probabilities, raw_scores, sparsify, unsparsify
 from hf_sparse.config import MapConfig
 from hf_sparse.model.distribution import distribution, log_distribution
 from hf_sparse.model.visible_loss import VisibleCrossEntropyLoss, with_visible_loss
@@ -132,12 +132,31 @@ def test_gradient_at_the_logits_is_p_minus_the_target():
     torch.testing.assert_close(output.logits.grad, residual, atol=1e-6, rtol=1e-5)
 
 
-def test_a_loss_over_other_classes_is_left_alone():
+@pytest.mark.parametrize(
+    "options", [{"head": "entmax15"}, {"head": "entmax15", "fused_loss": True}, {"attn": "softmax"}]
+)
+def test_smoothing_and_class_weights_of_the_models_own_loss_are_kept(options):
+    own = {"weight": torch.linspace(1, 2, 23), "label_smoothing": 0.1}
+    model = sparsify(tiny_model("llama"), **options).train()
+    model.loss_function = lambda logits, labels, **_: nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), **own
+    )
+    with raw_scores(model):
+        z = model(tokens()).logits.flatten(0, 1)
+    loss = losses.entmax15_loss if "head" in options else nn.functional.cross_entropy
+    torch.testing.assert_close(model(tokens(), labels=tokens()).loss, loss(z, tokens().flatten(), **own))
+
+
+@pytest.mark.parametrize("loss", [
+    lambda z, y: nn.functional.cross_entropy(z, y),
+    lambda z, y: -z.log_softmax(-1).gather(1, y[:, None]).mean(),
+], ids=["cross-entropy", "log_softmax"])  # fmt: skip
+def test_a_loss_over_other_classes_is_left_alone(loss):
     model = sparsify(tiny_model("bert"), head="sparsemax")
 
     def with_second_loss(self, *args, **kwargs):
         output = type(self)._dense_forward(self, *args, **kwargs)
-        output["extra"] = nn.functional.cross_entropy(torch.zeros(3, 2), torch.ones(3, dtype=torch.long))
+        output["extra"] = loss(torch.zeros(3, 2), torch.ones(3, dtype=torch.long))
         return output
 
     model._dense_forward = with_second_loss
@@ -220,6 +239,16 @@ def test_nll_loss_of_log_softmax_is_the_maps_loss_too():
     torch.testing.assert_close(attention(**inputs).loss, dense(**inputs).loss, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("log_softmax", [nn.functional.log_softmax, torch.log_softmax, torch.Tensor.log_softmax])
+def test_log_softmax_by_any_of_its_names_is_seen(log_softmax):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    model.loss_function = lambda logits, labels, **_: nn.functional.nll_loss(
+        log_softmax(logits.flatten(0, 1), -1), labels.flatten()
+    )
+    output = model(tokens(), labels=tokens())
+    torch.testing.assert_close(output.loss, losses.entmax15_loss(output.logits, tokens()))
+
+
 @pytest.mark.parametrize("settings", [{"attn": "softmax"}, {"head": "entmax15"}], ids=["attention", "head"])
 @pytest.mark.parametrize("streams", [{}, {"ngram": 3}, {"disable_ngram_loss": True}, {"ngram": 1}])
 def test_labels_that_are_scored_in_several_streams_are_divided_by_all_of_them(streams, settings):
@@ -236,7 +265,9 @@ def test_a_loss_that_no_sparse_one_can_stand_in_for_is_refused():
     model = sparsify(tiny_prophetnet(eps=0.1), head="entmax15")
     with pytest.raises(NotImplementedError, match=r"takes more than nll_loss from log_softmax \(sum\)"):
         model(tokens(), labels=tokens())
-    assert tiny_prophetnet(eps=0.1)(tokens(), labels=tokens()).loss > 0
+    dense, attention = tiny_prophetnet(eps=0.1), sparsify(tiny_prophetnet(eps=0.1), attn="softmax")
+    expected = dense(tokens(), labels=tokens()).loss
+    torch.testing.assert_close(attention(tokens(), labels=tokens()).loss, expected, atol=1e-5, rtol=1e-5)
 
     model = sparsify(tiny_model("llama"), head="entmax15")
     model.loss_function = lambda logits, labels, **_: logits.logsumexp(-1).mean()
@@ -275,6 +306,17 @@ def test_a_dense_loss_that_nobody_divides_is_refused():
     assert model(**inputs).loss > 0
     with pytest.raises(NotImplementedError, match=r"LossOfItsOwn computed .* is not divided by num_items_in_batch"):
         model(**inputs, num_items_in_batch=29)
+    with pytest.raises(NotImplementedError, match="no cross-entropy over the classes of its head was seen"):
+        model(**inputs, label_smoothing=0.1)
+
+
+def test_a_dense_loss_that_takes_the_number_of_items_is_trusted_with_it():
+    model = sparsify(tiny_model("llama"), attn="softmax")
+    model.loss_function = lambda logits, labels, num_items_in_batch, **_: (
+        logits.logsumexp(-1).sum() / num_items_in_batch
+    )
+    one, four = (model(**labelled(model), num_items_in_batch=count).loss for count in (1, 4))
+    torch.testing.assert_close(one, 4 * four)
 
 
 def test_a_loss_that_the_model_keeps_is_given_back():

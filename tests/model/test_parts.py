@@ -252,6 +252,8 @@ def test_a_part_with_a_head_of_its_own_keeps_the_loss_of_its_own_logits(fused_lo
         with pytest.raises(ValueError, match="with labels"):
             sparsify(model, attn=None, head="entmax15", fused_loss=True)
     sparsify(model, attn=None, head="entmax15", fused_loss=fused_loss, example={"input_ids": ids, "labels": ids})
+    hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()]
     output = model(input_ids=ids, labels=ids)
+    assert [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()] == hooks
     assert output.backbone_loss < dense.backbone_loss
     torch.testing.assert_close(output.depth_decoder_loss, dense.depth_decoder_loss)
