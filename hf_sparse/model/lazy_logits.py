@@ -83,7 +83,6 @@ class LinearLogits:
             NotImplementedError: weights that are coded, as where the head was quantized; logits that were written to.
         """
         self._check_weights()
-        self._check_unwritten()
         z = (self.centered() if map_config.centered else self) / map_config.temperature
         return linear_fenchel_young_loss(
             z.hidden,
@@ -208,7 +207,7 @@ class LinearLogits:
 
     def __getitem__(self, index: Any) -> Any:
         keys = index if isinstance(index, tuple) else (index,)
-        leading = sum(map(_axes_of, keys)) < self.dim() and all(key is not Ellipsis for key in keys)
+        leading = sum(map(_axes_of, keys)) < self.dim()
         if leading or (len(keys) > 1 and isinstance(keys[-1], slice) and keys[-1] == slice(None)):
             return self._with(hidden=self.hidden[index])
         return self.compute()[index]
@@ -254,7 +253,7 @@ def _is_place(argument: object) -> bool:
 
 
 def _axes_of(key: object) -> float:
-    """How many axes a part of an index takes up; infinitely many of what may be a mask and is no tensor."""
+    """How many axes a part of an index takes up; infinitely many of an ellipsis, or a mask that is no tensor."""
     if key is None:
         return 0
     if not torch.is_tensor(key):

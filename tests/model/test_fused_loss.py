@@ -125,6 +125,7 @@ STEPS = {
     "comparison": lambda z: (z > 0) ^ (z >= 1) ^ (z < 0.5) ^ (z <= 0.2) ^ (z == z.amax(-1, keepdim=True)) ^ (z != z),
     "several": lambda z: torch.cat((z, torch.ones(2, 1, 5)), dim=1),
     "rows": lambda z: torch.stack(list(z)) * len(z),
+    "view with as many rows as classes": lambda z: z.view(5, 6),
 }
 
 
@@ -156,6 +157,16 @@ def test_every_step_gives_what_the_logits_would(step, dim):
 )
 def test_what_models_do_to_logits_keeps_them_uncomputed(step):
     assert isinstance(STEPS[step](LinearLogits(torch.randn(2, 3, 4), torch.randn(5, 4))), LinearLogits)
+
+
+def test_logits_go_to_another_device():
+    assert LinearLogits(torch.randn(2, 3, 4), torch.randn(5, 4)).to("meta").device.type == "meta"
+
+
+@torch.inference_mode()
+def test_logits_of_inference_mode_that_were_looked_at_can_be_scaled():
+    z = LinearLogits(torch.randn(2, 3, 4), torch.randn(5, 4))
+    torch.testing.assert_close(z.compute() * 0.5, (z * 0.5).compute())
 
 
 class ByKeyword(nn.Linear):
