@@ -403,6 +403,20 @@ def test_strings_of_is_read_correctly():
 # --- beams ---
 
 
+def test_beams_of_a_batch_end_as_those_of_each_sentence_alone():
+    model = sparsify(tiny_model("gpt2", vocab_size=7, seed=3), head="sparsemax").double()
+    ids = torch.tensor([[3, 5, 4, 6], [6, 3, 3, 5], [4, 4, 6, 3], [5, 6, 3, 4]])
+    options = {"num_beams": 4, "num_return_sequences": 4, "early_stopping": True, "max_new_tokens": 6}
+
+    def strings(rows):
+        found = model.generate(
+            rows, attention_mask=torch.ones_like(rows), do_sample=False, length_penalty=0.0, **options
+        )
+        return [string[: string.index(EOS) + 1] if EOS in string else string for string in found[:, 4:].tolist()]
+
+    assert strings(ids) == [string for row in ids for string in strings(row[None])]
+
+
 @pytest.mark.parametrize("by", ["head", "processor", "ensemble"])
 @torch.no_grad()
 def test_early_stopping_ends_with_strings_of_nonzero_probability(by):

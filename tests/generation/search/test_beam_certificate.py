@@ -1,5 +1,6 @@
 """The proofs of beam search, against enumeration."""
 
+import copy
 import math
 
 import pytest
@@ -128,12 +129,18 @@ def test_refuses_what_is_not_a_beam_search():
     stopped = model.generate(**inputs, max_new_tokens=6, num_beams=2, max_time=60.0, **SETTINGS)
     with pytest.raises(ValueError, match="the beams were stopped by MaxTimeCriteria"):
         beam_certificate(model, stopped, 2)
-    unsure = model.train().generate(**inputs, max_new_tokens=3, num_beams=2, **SETTINGS)
-    with pytest.raises(ValueError, match=r"the model was in training mode.*call model\.eval\(\) before generate"):
-        beam_certificate(model.eval(), unsure, 2)
+    for part in (model, model.decoder):
+        part.train()
+        unsure = model.generate(**inputs, max_new_tokens=3, num_beams=2, **SETTINGS)
+        with pytest.raises(ValueError, match=r"the model was in training mode.*call model\.eval\(\) before generate"):
+            beam_certificate(model.eval(), unsure, 2)
     other = type(output)(**output)
     with pytest.raises(ValueError, match="does not come from T5ForConditionalGeneration's beam search as it was"):
         beam_certificate(model, other, 4)
+    cut = copy.copy(output)
+    cut.scores = tuple(scores[:3] for scores in output.scores)
+    with pytest.raises(ValueError, match="the scores are for 3 beams in all: that is not num_beams=4 per sentence"):
+        beam_certificate(model, cut, 4)
     output.scores[1][0, 0] = math.nan
     with pytest.raises(ValueError, match="NaN"):
         beam_certificate(model, output, 4)
