@@ -112,6 +112,19 @@ def test_several_sequences_and_a_length_penalty_are_read():
     )
 
 
+@pytest.mark.parametrize("num_beams", [2, 3])
+def test_a_likely_string_that_the_search_skipped_is_no_hypothesis(num_beams):
+    """One that ends beyond the first ``num_beams`` continuations of its step."""
+    model, inputs = model_and_inputs("gpt2", "entmax15", seed=10)
+    options = {"num_return_sequences": num_beams, "max_new_tokens": 12, "early_stopping": "never"}
+    output, (result,) = search(model, inputs, num_beams, **options)
+    rows = [row[4:].tolist() for row in output.sequences]
+    returned = [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+    least = float(output.sequences_scores.min())
+    assert result.hypotheses
+    assert all(h.tokens in returned or h.log_probability < least + 1e-5 for h in result.hypotheses)
+
+
 def test_refuses_what_is_not_a_beam_search():
     model, inputs = model_and_inputs("t5", "entmax15")
     greedy = model.generate(**inputs, max_new_tokens=3, **SETTINGS)
