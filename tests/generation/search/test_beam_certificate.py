@@ -57,6 +57,10 @@ def test_the_beam_that_covers_every_string_is_exhaustive_and_a_smaller_one_is_no
     assert not narrow.exhausted
     assert narrow.ended_by == "num_beams"
     assert narrow.gap > 0
+    model, inputs = model_and_inputs("t5", "entmax15", seed=7)  # all that is open is less likely than the best string
+    _, (ended_early,) = search(model, inputs, 2, max_new_tokens=12, early_stopping="never")
+    assert ended_early.ended_by == "num_beams"
+    assert ended_early.log_bound > ended_early.best.log_probability
 
 
 def test_open_beams_at_the_end_are_left():
