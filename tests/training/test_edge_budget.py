@@ -240,6 +240,13 @@ def test_logits_to_distil_from_that_do_not_go_with_the_labels_are_refused():
         budget.distilled(logits, logits, {"labels": tokens(2, 7)})
 
 
+def test_a_teacher_in_half_precision_is_distilled_from_in_float32():
+    budget = EdgeBudget(settings_only(), None, shifts_labels=False, teacher_weight=0.5)
+    z, q = torch.randn(2, 2, 7, 23, generator=torch.Generator().manual_seed(0)).bfloat16()
+    found, expected = (budget.distilled(z, each, {"labels": tokens(2, 7)}) for each in (q, q.float()))
+    assert torch.equal(found, expected)
+
+
 def test_evaluation_needs_no_labels():
     model = settings_only()
     budget = EdgeBudget(model, None, shifts_labels=True)
