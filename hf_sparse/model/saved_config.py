@@ -1,7 +1,7 @@
 """The settings of a sparse model in its files.
 
 They are saved in four places: the block in ``config.json`` and the name of the attention beside it (``mark``; in the
-file two fields are sealed, see ``seal``); for an adapter without its base ``hf_sparse.json``
+file three fields are sealed, see ``seal``); for an adapter without its base ``hf_sparse.json``
 (``peft_guard``); the record of a source of fertilities in both (``fertility.source``); and, for people, the model card
 (``model_card``).
 """

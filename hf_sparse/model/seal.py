@@ -2,10 +2,11 @@
 
 Transformers takes ``attn_implementation`` from a caller in the place of the one that was saved, and servers have an
 attention of their own. Auto classes and servers choose by ``model_type``, explicit classes read their own fields by
-their types. In the files of a sparse model a sentence that names this package stands behind the first, and one of the
-others holds a record in its place: that sentence, and the value. In ``adapter_config.json`` of an adapter that was
-trained in a sparse model these are ``peft_type``, by which PEFT chooses, and the rank ``r``, which servers read.
-Configurations in memory are never sealed.
+their types. The base class, by which ``Trainer`` reads the checkpoint that it goes on from, checks no field, and looks
+``dtype`` up. In the files of a sparse model a sentence that names this package stands behind ``model_type`` and
+``dtype``, and one of the model's own fields holds a record in its place: that sentence, and the value. In
+``adapter_config.json`` of an adapter that was trained in a sparse model these are ``peft_type``, by which PEFT
+chooses, and the rank ``r``, which servers read. Configurations in memory are never sealed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from transformers import PreTrainedConfig
 from .saved_config import BLOCK, block_of
 
 SENTENCE = "the attention or the head of this checkpoint is sparse: import hf_sparse before you load it"
-_TYPES = ("model_type", "peft_type")
+_TYPES = ("model_type", "dtype", "peft_type")
 _VALUE = "value"
 _BEHIND_TYPE = f": {SENTENCE}"
 
@@ -90,8 +91,9 @@ def _seal(config: PreTrainedConfig, saved: dict[str, Any]) -> bool:
         return any(sealed)
     # Transformers reads no configuration that asks for weights of another attention than its own eager one.
     saved.pop("output_attentions", None)
-    if "model_type" in saved:
-        saved["model_type"] += _BEHIND_TYPE
+    for name in _TYPES:
+        if isinstance(saved.get(name), str):
+            saved[name] += _BEHIND_TYPE
     record: dict[str, object] = {BLOCK: SENTENCE}
     name = sealed_field(type(config), record)
     if name in saved:

@@ -16,7 +16,11 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedConfig,
+    Trainer,
+    TrainingArguments,
     VideoPrismConfig,
+    ViTConfig,
+    ViTForImageClassification,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -98,6 +102,27 @@ def test_without_the_package_an_adapter_around_a_sparse_base_is_refused(tmp_path
     assert SENTENCE in answers_without_the_package(tmp_path / "adapter", ways)[0]
 
 
+@pytest.mark.parametrize("has_tokens", [True, False], ids=["of text", "of images"])
+def test_without_the_package_a_trainer_does_not_go_on_from_a_sparse_run(has_tokens, tmp_path):
+    """It reads the configuration of a checkpoint with the base class, and then copies the weights alone."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    if has_tokens:
+        model, row = tiny_model("llama"), {"input_ids": tokens()[0], "labels": tokens()[0]}
+    else:
+        model = ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, **sizes))
+        row = {"pixel_values": torch.zeros(3, 8, 8), "labels": 0}
+    model.save_pretrained(tmp_path / "dense")
+    args = TrainingArguments(tmp_path, max_steps=1, save_steps=1, report_to=[], disable_tqdm=True, use_cpu=True)
+    Trainer(sparsify(model, attn="entmax15"), args, train_dataset=[row]).train()
+    resume = (
+        "transformers = __import__('transformers'); "
+        f"model = transformers.{type(model).__name__}.from_pretrained(path + '/dense'); "
+        "args = transformers.TrainingArguments(path, report_to=[], use_cpu=True); "
+        "transformers.Trainer(model, args, train_dataset=[{}]).train(resume_from_checkpoint=path + '/checkpoint-1')"
+    )
+    assert SENTENCE in answers_without_the_package(tmp_path, [resume])[0]
+
+
 @torch.no_grad()
 def test_a_checkpoint_that_was_made_dense_again_loads_without_the_package(tmp_path):
     from hf_sparse import unsparsify
@@ -134,6 +159,7 @@ def test_only_files_are_sealed_and_configurations_go_round_as_before(tmp_path):
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["vocab_size"] == {"hf_sparse": SENTENCE, "value": 23}
     assert saved["model_type"] == f"llama: {SENTENCE}"
+    assert saved["dtype"] == f"float32: {SENTENCE}"
     config = AutoConfig.from_pretrained(tmp_path)
     assert config.vocab_size == model.config.vocab_size == 23
     assert config.hf_sparse == model.config.hf_sparse
