@@ -12,6 +12,7 @@ from .attention.find import through_interface
 from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
 from .hub import attach_as_saved, check_loaded
+from .model.accelerate_states import OF_STATES
 from .model.beam_record import end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
 from .model.divided_sequences import OF_ACCELERATE
@@ -168,6 +169,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "zero.",
     ),
     *OF_ACCELERATE,
+    *OF_STATES,
     *OF_BATCHING,
     *OF_SPEECH,
     *OF_TRAINER,
