@@ -297,8 +297,9 @@ def attach_as_saved(model: PreTrainedModel) -> None:
     if config.attn and asked != NAME and through_interface(cast(Any, type(model))):
         raise ValueError(
             f"this checkpoint has sparse attention ({json.dumps(block['attn'])}) and would be dense with "
-            f"attn_implementation={asked!r}: load it without that argument, or call unsparsify(model) afterwards; for "
-            "attention weights call model(..., output_attentions=True)"
+            f"attn_implementation={asked!r}: load it without that argument, or with {NAME!r} where a script passes a "
+            "default of its own, or call unsparsify(model) afterwards; for attention weights call "
+            "model(..., output_attentions=True)"
         )
     if not config.attn and asked == NAME:
         model.set_attn_implementation(model.get_correct_attn_implementation(None))

@@ -165,8 +165,9 @@ def test_a_configuration_from_before_its_folder_was_sparse_is_refused(tmp_path):
 
 def test_asking_for_dense_attention_of_a_sparse_checkpoint_is_refused(tmp_path):
     sparsify(tiny_model("llama"), attn="entmax15").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="would be dense with attn_implementation='sdpa'"):
+    with pytest.raises(ValueError, match=r"dense with attn_implementation='sdpa': .*, or with 'hf_sparse'"):
         AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
+    assert is_sparse(AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="hf_sparse"))
 
 
 def test_who_asks_for_eager_attention_to_see_weights_is_told_how(tmp_path):
