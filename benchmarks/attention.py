@@ -79,6 +79,30 @@ def call(length: int, kind: str, causal: bool = False, alpha: float = 1.5) -> Ca
     )
 
 
+def inference(length: int, kind: str, alpha: float = 1.5) -> Case:
+    """The forward pass alone in bfloat16, which CPUs with AMX multiply in tiles."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, length, HEADS, HEAD_DIM, generator=generator).transpose(2, 3)
+    q, k, v = ((SIZES[kind] * q).bfloat16(), k.bfloat16(), v.bfloat16())
+    share = float((entmax(HEAD_DIM**-0.5 * q[:, :1].float() @ k[:, :1].float().mT, alpha) > 0).float().mean())
+
+    @torch.no_grad()
+    def run(attend: Callable[..., Tensor]) -> None:
+        attend(q, k, v)
+
+    candidates = {BASELINE: partial(run, scaled_dot_product_attention)}
+    for impl in ("torch", "cpp") if kernel() else ("torch",):
+        candidates[f"entmax {alpha:g}, {impl}"] = partial(run, partial(_output, _module(impl, alpha), False))
+    return Case(
+        title=f"attention, T = {length}, bfloat16, forward, {share:.0%} of the weights above zero",
+        baseline=BASELINE,
+        candidates=candidates,
+        targets={f"entmax {alpha:g}, cpp": 1.3} if kernel() else {},
+        rounds=5,
+        threads=1,
+    )
+
+
 def _products(q: Tensor, k: Tensor, v: Tensor, upstream: Tensor) -> list[tuple[Tensor, ...]]:
     """What a blocked kernel multiplies, with all blocks, of (heads, T, head_dim): two products forward, five backward.
 
@@ -148,7 +172,14 @@ CASES = [
     *(partial(call, length, kind) for length in (128, 512, 1024, 2048) for kind in SIZES),
     *(partial(call, length, "sparse", causal=True) for length in (128, 512, 2048)),
     *(partial(call, length, "medium", alpha=a) for length in (128, 512, 2048) for a in (1.05, 1.33, 1.75, 2.0)),
+    *(partial(inference, length, kind) for length in (512, 2048) for kind in SIZES),
+    *(partial(inference, length, "medium", alpha=1.33) for length in (512, 2048)),
     *(partial(llama, length) for length in (512, 2048)),
     whisper,
 ]
-QUICK = [partial(call, 64, "sparse", causal=True), partial(llama, 32, 64, 1), partial(whisper, 32, 24, 1)]
+QUICK = [
+    partial(call, 64, "sparse", causal=True),
+    partial(inference, 64, "medium"),
+    partial(llama, 32, 64, 1),
+    partial(whisper, 32, 24, 1),
+]
