@@ -171,7 +171,7 @@ def _models(title: str, model: Callable[[str | None], Any], run: Callable[[Any],
 CASES = [
     *(partial(call, length, kind) for length in (128, 512, 1024, 2048) for kind in SIZES),
     *(partial(call, length, "sparse", causal=True) for length in (128, 512, 2048)),
-    *(partial(call, length, "medium", alpha=a) for length in (128, 512, 2048) for a in (1.05, 1.33, 1.75, 2.0)),
+    *(partial(call, length, "medium", alpha=a) for length in (128, 512, 2048) for a in (1.05, 1.33, 4 / 3, 1.75, 2.0)),
     *(partial(inference, length, kind) for length in (512, 2048) for kind in SIZES),
     *(partial(inference, length, "medium", alpha=1.33) for length in (512, 2048)),
     *(partial(llama, length) for length in (512, 2048)),
