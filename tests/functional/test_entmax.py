@@ -119,6 +119,12 @@ def test_clusters_built_to_slow_newton_down_still_converge(function):
     assert abs(float(function(z).double().sum()) - 1) < MASS[torch.float32]
 
 
+def test_rows_longer_than_a_chunk_are_mapped_one_by_one(monkeypatch):
+    monkeypatch.setattr("hf_sparse.functional.rows._CHUNK", 2)
+    z = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(entmax(z, 1.3, impl="torch").double(), entmax_by_bisection(z, 1.3), atol=1e-6, rtol=0)
+
+
 def test_infinite_gradients_off_the_support_do_not_enter():
     z = torch.tensor([[1.0, 0.9, -9.0]], requires_grad=True)
     (gradient,) = torch.autograd.grad(entmax15(z), z, torch.tensor([[1.0, 2.0, torch.inf]]))
@@ -153,6 +159,7 @@ def test_settings_are_any_real_number(alpha):
         ((torch.ones(2), 0.8), ValueError, "alpha must be a number from 1 to 64, was 0.8"),
         ((torch.ones(2), "1.5"), TypeError, "alpha must be a number from 1 to 64, was '1.5'"),
         ((torch.ones(2, 3), 1.5, 2), IndexError, r"dim must be in \[-2, 1\] for scores of shape \(2, 3\), was 2"),
+        ((torch.ones(2, 3), 1.5, True), TypeError, "dim must be a whole number, was True"),
         ((torch.tensor(1.0),), ValueError, r"scores must have an axis to be mapped, was one number, 1\.0"),
         ((torch.ones(2), True), TypeError, "alpha must be a number from 1 to 64, was True"),
         ((torch.ones(2, 0),), ValueError, "at least one entry, was of shape \\(2, 0\\) along dim -1"),

@@ -48,9 +48,22 @@ def test_rows_are_mapped_over(name):
     z, _ = scores(6)
     call = lambda z: function(3 * z, **settings)  # noqa: E731
     torch.testing.assert_close(vmap(call)(z), call(z), atol=WEIGHT[torch.float64], rtol=0)
+    torch.testing.assert_close(vmap(call, in_dims=1)(z.T), call(z), atol=WEIGHT[torch.float64], rtol=0)
     jacobians = torch.autograd.functional.jacobian(call, z)
     wanted = torch.stack([jacobians[row, :, row] for row in range(len(z))])
     torch.testing.assert_close(vmap(jacrev(call))(z), wanted, atol=GRADIENT[torch.float64], rtol=0)
+
+
+@pytest.mark.parametrize("length", [6, 1500])
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients_of_one_result_are_mapped_over(name, length):
+    function, settings = CALLS[name]
+    z, upstream = scores(length)
+    p = function(3 * z.requires_grad_(), **settings)
+    call = lambda by: torch.autograd.grad(p, z, by, retain_graph=True)[0]  # noqa: E731
+    upstreams = torch.stack([upstream, upstream.flip(1)], dim=1)
+    wanted = torch.stack([call(by) for by in upstreams.unbind(1)])
+    torch.testing.assert_close(vmap(call, in_dims=1)(upstreams), wanted, atol=GRADIENT[torch.float64], rtol=0)
 
 
 @pytest.mark.parametrize("function", [csparsemax, csoftmax])
