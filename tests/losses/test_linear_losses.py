@@ -285,6 +285,11 @@ def test_misuse_is_refused_in_words(fused, loss):
             lambda: fused(hidden, weight, y, scale=float("inf")),
         ),
         (ValueError, "chunk_size must be at least 1, or None, was 0", lambda: fused(hidden, weight, y, chunk_size=0)),
+        (
+            TypeError,
+            "chunk_size must be a whole number, or None, was True",
+            lambda: fused(hidden, weight, y, chunk_size=True),
+        ),
         (TypeError, "must hold class indices .* was torch.float32", lambda: fused(hidden, weight, hidden)),
         (ValueError, r"must agree, were \(40, 24\) and \(20, 23\)", lambda: fused(hidden, weight[:, 1:], y)),
         (
@@ -298,6 +303,13 @@ def test_misuse_is_refused_in_words(fused, loss):
     for error, words, call in refused:
         with pytest.raises(error, match=words):
             call()
+
+
+@pytest.mark.parametrize("options", [{"softcap": 1e-4}, {"softcap": 1e6}, {"scale": -1e6}, {"scale": 1e6}], ids=str)
+def test_options_at_the_ends_of_their_ranges_are_taken(options):
+    hidden, weight, bias, y = layer(200)
+    found, expected = linear_entmax_loss(hidden, weight, y, 1.5, bias, **options), two_steps(entmax_loss, y, **options)
+    torch.testing.assert_close(found, expected(hidden, weight, bias))
 
 
 def test_settings_are_checked_and_change_the_loss():

@@ -54,9 +54,12 @@ def test_empty_batch_gives_zero():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_num_items_divides_the_sum(name):
+    count = 2**24 + 1  # no float32
+    assert loss(name, Z, Y, num_items=count) == loss(name, Z, Y, reduction="sum") / count
     total = loss(name, Z, Y, reduction="sum")
     torch.testing.assert_close(loss(name, Z, Y, num_items=24), total / 24)
-    torch.testing.assert_close(loss(name, Z, Y, num_items=torch.tensor(24)), total / 24)
+    for count in (torch.tensor(24), torch.tensor([24])):
+        torch.testing.assert_close(loss(name, Z, Y, num_items=count), total / 24)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,6 +161,12 @@ def test_settings_reach_the_map():
             lambda: entmax15_loss(Z, Y, weight=Z[0, :4]),
         ),
         (TypeError, "target must hold class indices .* was torch.bool", lambda: entmax15_loss(Z, Y > 0)),
+        (TypeError, "target must hold class indices .* was torch.complex64", lambda: entmax15_loss(Z, Y + 0j)),
+        (
+            TypeError,
+            "ignore_index must be a whole number, was True",
+            lambda: entmax15_loss(Z, Y, ignore_index=True),
+        ),
         (ValueError, r"must agree, were \(6, 5\) and \(5,\)", lambda: entmax15_loss(Z, Y[:5])),
         (IndexError, r"target must be in \[0, 5\) or -100 \(ignored\), was 5", lambda: entmax15_loss(Z, Y + 1)),
         (
@@ -201,6 +210,16 @@ def test_settings_reach_the_map():
 def test_misuse_is_refused_in_words(error, words, call):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("wrap", [lambda count: count, torch.tensor], ids=["number", "tensor"])
+def test_a_number_of_items_that_divides_nothing_is_refused(wrap):
+    for count in (-1, -0.5, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"num_items must be a finite number >= 0, was {count}"):
+            entmax15_loss(Z, Y, num_items=wrap(count))
+    for count in (True, [1, 2]):
+        with pytest.raises(TypeError, match="num_items must be a finite number >= 0, was "):
+            entmax15_loss(Z, Y, num_items=wrap(count))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -251,3 +270,27 @@ def test_distributions_that_were_rounded_to_half_precision_are_taken():
     y = torch.tensor([[0.333, 0.334, 0.333]]).bfloat16()
     assert 1e-3 < abs(float(y.float().sum()) - 1) < 2**-7
     assert entmax15_loss(torch.zeros(1, 3), y).isfinite()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("dtype", "of_target"),
+    [(torch.float64, torch.float32), (torch.float32, torch.float64), (torch.bfloat16, torch.float16)],
+    ids=str,
+)
+def test_distributions_of_another_dtype_are_those_of_the_losses(name, dtype, of_target):
+    y = (3 * Z).softmax(-1).to(of_target)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert torch.equal(loss(name, Z.to(dtype), y), loss(name, Z.to(dtype), y.to(wide)))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [[0.1, 0.2, 0, 0, 0], [0.49, 0.49, 0, 0, 0], [1.5, -0.5, 0, 0, 0], [0.5, 0.52, 0, 0, 0], [0.5, -0.5, 0, 0, 0]],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_one_row_that_is_no_distribution_is_refused(row, dtype):
+    y = F.one_hot(Y, 5).to(dtype)
+    y[3] = torch.tensor(row)
+    with pytest.raises(ValueError, match="target probabilities must be >= 0 and sum to one in each row"):
+        entmax15_loss(Z, y)
