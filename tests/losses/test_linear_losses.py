@@ -9,9 +9,11 @@ from hf_sparse.losses import (
     entmax_loss,
     linear_alpha_relu_loss,
     linear_entmax_loss,
+    linear_fenchel_young_loss,
     linear_sparsemax_loss,
     sparsemax_loss,
 )
+from hf_sparse.losses.linear import _alpha_relu
 from hf_sparse.losses.linear._tiles import SparseEntries, gather_sum
 
 FAMILY = [
@@ -107,6 +109,20 @@ def test_scale_and_softcap_of_alpha_relu_with_few_weights(options):
     assert_equal_to(found, expected)
 
 
+@pytest.mark.parametrize("wide", [[], [20]], ids=["all rows are listed", "one row cannot be"])
+def test_blocks_of_rows_and_classes_of_alpha_relu_with_few_weights(monkeypatch, wide):
+    monkeypatch.setattr(_alpha_relu, "_ROWS_PER_PASS", 15)
+    hidden, weight, bias, y = layer(2500)
+    tau = float((hidden @ weight.t() + bias).quantile(0.995)) / 2
+    hidden[:, 0], weight[:, 0] = 0.0, 1.0
+    hidden[wide, 0] = 10 * tau
+    found = value_and_gradients(
+        lambda h, w, b: linear_alpha_relu_loss(h, w, y, 1.5, tau, b, chunk_size=1100), hidden, weight, bias
+    )
+    expected = value_and_gradients(two_steps(lambda z, y: alpha_relu_loss(z, y, 1.5, tau), y), hidden, weight, bias)
+    assert_equal_to(found, expected)
+
+
 @pytest.mark.parametrize(("fused", "loss"), FAMILY, ids=IDS)
 @pytest.mark.parametrize("chunk_size", [1, 7, 64])
 def test_chunks_change_nothing(fused, loss, chunk_size):
@@ -159,7 +175,7 @@ def test_half_precision_is_added_up_in_float32(fused, loss, dtype, std):
 
 
 @pytest.mark.parametrize(("fused", "loss"), FAMILY, ids=IDS)
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
 def test_autocast_rounds_the_layer_and_nothing_else(fused, loss, label_smoothing):
     hidden, weight, bias, y = layer(1500, 2.0)
 
@@ -227,6 +243,15 @@ def test_the_backward_pass_of_alpha_relu_holds_no_more_logits_than_asked_for():
     assert max(made.seen) == 10 * int((y != -100).sum())
 
 
+@pytest.mark.parametrize("alpha", [2.5, 8.0])
+@pytest.mark.parametrize("std", [0.02, 2.0])
+def test_value_and_gradients_of_an_alpha_above_two(alpha, std):
+    hidden, weight, bias, y = layer(1500, std)
+    found = value_and_gradients(lambda h, w, b: linear_entmax_loss(h, w, y, alpha, b), hidden, weight, bias)
+    expected = value_and_gradients(two_steps(lambda z, y: entmax_loss(z, y, alpha), y), hidden, weight, bias)
+    assert_equal_to(found, expected)
+
+
 def test_alpha_one_is_cross_entropy():
     hidden, weight, _, y = layer(1500)
     expected = torch.nn.functional.cross_entropy(hidden @ weight.t(), y)
@@ -259,6 +284,15 @@ def test_fifty_thousand_equal_terms_do_not_drift():
     )
     total = gather_sum(entries, torch.full((1, 1), 0.3), 1, torch.float32)
     assert total.item() == pytest.approx(count * 0.03, rel=1e-5)
+
+
+def test_the_gradient_of_a_bias_does_not_drift():
+    count, bias = 50_000, torch.zeros(4, requires_grad=True)
+    y = torch.zeros(count, dtype=torch.long)
+    loss = linear_sparsemax_loss(torch.zeros(count, 1), torch.zeros(4, 1), y, bias, reduction="none")
+    (0.1 * loss).sum().backward()
+    expected = torch.tensor([-0.75, 0.25, 0.25, 0.25]) * 0.1 * count
+    torch.testing.assert_close(bias.grad, expected, atol=0, rtol=2e-6)
 
 
 @pytest.mark.parametrize(("fused", "loss"), FAMILY, ids=IDS)
@@ -297,6 +331,7 @@ def test_misuse_is_refused_in_words(fused, loss):
             r"bias must be of shape \(20,\), one entry per class, was \(3,\)",
             lambda: fused(hidden, weight, y, bias[:3]),
         ),
+        (TypeError, "bias must be a tensor, was ", lambda: fused(hidden, weight, y, bias.tolist())),
         (ValueError, r"must agree, were \(40, 20\) and \(39,\)", lambda: fused(hidden, weight, y[1:])),
         (IndexError, r"target must be in \[0, 20\)", lambda: fused(hidden, weight, y + 20)),
     ]
@@ -325,6 +360,14 @@ def test_settings_are_checked_and_change_the_loss():
     assert linear_entmax_loss(hidden, weight, y, 1.5) != linear_entmax_loss(hidden, weight, y, 1.6)
     losses = [linear_alpha_relu_loss(hidden, weight, y, alpha, tau) for alpha, tau in ((1.5, 1), (1.6, 1), (1.5, 2))]
     assert len(set(map(float, losses))) == 3
+
+
+def test_a_map_without_a_fused_loss_is_refused():
+    hidden, weight, _, y = layer(20)
+    with pytest.raises(
+        ValueError, match="'sparsegen_lin' has no fused loss; the maps that have one are 'alpha_relu', "
+    ):
+        linear_fenchel_young_loss(hidden, weight, y, "sparsegen_lin")
 
 
 def test_an_integer_weight_is_refused():

@@ -205,6 +205,7 @@ def test_settings_reach_the_map():
         (ValueError, "alpha must be a number from 1 to 64, was 0.5", lambda: entmax_loss(Z, Y, 0.5)),
         (ValueError, "alpha must be a number from 1.001 to 5, was 1", lambda: alpha_relu_loss(Z, Y, 1.0, 0.0)),
         (TypeError, "alpha must be a number from 1 to 64, was '1.5'", lambda: entmax_loss(Z, Y, "1.5")),
+        (TypeError, "alpha must be a number from 1.001 to 5, was tensor", lambda: alpha_relu_loss(Z, Y, Z[:, 0], 0.0)),
     ],
 )
 def test_misuse_is_refused_in_words(error, words, call):
