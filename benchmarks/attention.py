@@ -90,14 +90,15 @@ def inference(length: int, kind: str, alpha: float = 1.5) -> Case:
     def run(attend: Callable[..., Tensor]) -> None:
         attend(q, k, v)
 
-    candidates = {BASELINE: partial(run, scaled_dot_product_attention)}
+    candidates, by_kernel = {BASELINE: partial(run, scaled_dot_product_attention)}, f"entmax {alpha:g}, cpp"
     for impl in ("torch", "cpp") if kernel() else ("torch",):
         candidates[f"entmax {alpha:g}, {impl}"] = partial(run, partial(_output, _module(impl, alpha), False))
     return Case(
         title=f"attention, T = {length}, bfloat16, forward, {share:.0%} of the weights above zero",
         baseline=BASELINE,
         candidates=candidates,
-        targets={f"entmax {alpha:g}, cpp": 1.3} if kernel() else {},
+        targets={by_kernel: 1.3} if kernel() else {},
+        parts={by_kernel: {"its two products, by torch": partial(run, _forward_products)}} if kernel() else {},
         rounds=5,
         threads=1,
     )
@@ -114,6 +115,11 @@ def _products(q: Tensor, k: Tensor, v: Tensor, upstream: Tensor) -> list[tuple[T
         scores, again, slopes = rows @ k.mT, rows @ k.mT, outer @ v.mT
         results.append((scores @ v, slopes @ k, slopes.mT @ rows, again.mT @ outer))
     return results
+
+
+def _forward_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What the forward pass multiplies, block by block as ``_products``."""
+    return torch.cat([(rows @ k.mT) @ v for rows in q.split(_QUERIES_AT_A_TIME, dim=2)], dim=2)
 
 
 def _output(module: nn.Module, causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
