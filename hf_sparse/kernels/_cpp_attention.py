@@ -16,7 +16,8 @@ from .gpu.scores import Scores
 
 # The longest vector of the kernel, in entries: rows are read in whole vectors.
 _LANES = 16
-# Tiles multiply as many columns of bfloat16 at a time, and as many queries. They read keys in blocks.
+# Tiles multiply as many columns of bfloat16 at a time, and as many queries. They read values in blocks of keys, KEYS
+# of cpp/attention.hpp, of which the last may end behind them.
 _TILE, _BLOCK = 32, 64
 # Keys and values are read for every tile of queries: many rows that lie far apart fall on few lines of the cache.
 _MANY_KEYS = 256

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..config import SparseConfig
+from ..files import write_whole
 from .find import sparse_config, sparse_models
 from .patch import Patch
 
@@ -25,7 +26,7 @@ def _save_state(original: Callable[..., Any], self: Any, *args: object, **kwargs
     if self.is_local_main_process if each_node else self.is_main_process:
         saved = [[config.to_dict() for config in _configs(model)] for model in self._models]
         if any(saved):
-            Path(folder, _MAPS).write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+            write_whole(Path(folder, _MAPS), (json.dumps(saved, indent=2) + "\n").encode())
         else:
             Path(folder, _MAPS).unlink(missing_ok=True)
     return folder

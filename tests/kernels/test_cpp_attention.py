@@ -87,13 +87,16 @@ def test_parts_of_the_queries_sum_up_to_the_whole(causal):
     check(forward, backward, "cpu", queries=515, keys=515, causal=causal)
 
 
+def skip_without_tiles():
+    if not _cpp_attention.has_tiles():
+        pytest.skip("this CPU has no tiles that multiply bfloat16 (AMX), or the system lets no process use them")
+
+
 @pytest.fixture(params=["tiles", "vectors"])
 def multiplier(request, monkeypatch):
     """What multiplies bfloat16: tiles, where this CPU has them, and vectors of float32."""
-    if request.param == "tiles" and not _cpp_attention.has_tiles():
-        pytest.skip(
-            "this CPU has no tiles that multiply bfloat16 (AMX), or the system does not let processes use them"
-        )
+    if request.param == "tiles":
+        skip_without_tiles()
     monkeypatch.setattr(_cpp_attention, "has_tiles", lambda: request.param == "tiles")
 
 
@@ -118,10 +121,7 @@ def test_bfloat16_is_right_by_tiles_and_by_vectors(multiplier, size, settings):
 @pytest.mark.parametrize("size", [0.01, 1.0, 30.0])
 def test_tiles_lose_no_digits(monkeypatch, size):
     """Products of bfloat16 are exact in float32, and weights keep what one number in bfloat16 has no room for."""
-    if not _cpp_attention.has_tiles():
-        pytest.skip(
-            "this CPU has no tiles that multiply bfloat16 (AMX), or the system does not let processes use them"
-        )
+    skip_without_tiles()
     q, k, v = drawn(3, 1, 2, 150, 64).bfloat16()
     # Values of one sign hide no error in their sum, and an output of some 1.5 shows what float32 rounds it to.
     v = (v.abs() + 1).bfloat16()
