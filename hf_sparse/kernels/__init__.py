@@ -10,6 +10,7 @@ from ._cache import KernelUnavailable
 from ._choice import BUILD_FROM, ROW_IMPLS, chosen
 from ._cpp_attention import cpp_attention_backward, cpp_attention_forward, cpp_attention_problem
 from ._cpp_coded_keys import CodedKeys, RowsRead, attend_to_coded, code_keys_, coding_problem
+from ._cpp_few_queries import attend_few
 from ._cpp_rows import (
     STREAM_ABOVE,
     ReluSupports,
@@ -63,6 +64,7 @@ __all__ = [
     "Runs",
     "Scores",
     "Supports",
+    "attend_few",
     "attend_to_coded",
     "attention_alpha_problem",
     "bfloat16_is_fast",

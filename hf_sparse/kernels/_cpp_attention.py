@@ -15,7 +15,7 @@ from ._limits import dtype_problem
 from .gpu.scores import Scores
 
 # The longest vector of the kernel, in entries: rows are read in whole vectors.
-_LANES = 16
+LANES = 16
 # Tiles multiply as many columns of bfloat16 at a time, and as many queries. They read values in blocks of keys, KEYS
 # of cpp/attention.hpp, of which the last may end behind them.
 _TILE, _BLOCK = 32, 64
@@ -149,7 +149,7 @@ class _Request:
 
     def readable(self, x: Tensor) -> Tensor:
         """x (batch, heads, rows, columns), columns side by side and padded with zeros to whole vectors or tiles."""
-        missing = -x.shape[3] % (_TILE if self.by_tiles else _LANES)
+        missing = -x.shape[3] % (_TILE if self.by_tiles else LANES)
         x = x.detach()
         if missing:
             return pad(x, (0, missing))

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._cpp_attention import Pairs, Rows, pairs_at, rows_at
+from ._cpp_attention import rows_at
+from ._cpp_few_queries import FewCall
 from ._library import library
 from ._limits import DTYPES
 from .gpu.scores import Scores
@@ -48,25 +49,14 @@ class CodedKeys(NamedTuple):
         return (self.code.shape[3] + 4 * self.groups[0, 0, 0].numel()) // _LINE
 
 
-class _CodedCall(ctypes.Structure):
+class _CodedCall(FewCall):
     """``CodedCall`` of cpp/coded_keys.hpp, field by field."""
 
     _fields_ = (
-        *((name, Rows) for name in ("q", "out")),
-        *((name, ctypes.c_void_p) for name in ("k", "v")),
-        *((name, ctypes.c_int64) for name in ("k_batch", "k_head", "v_batch", "v_head")),
         *((name, ctypes.c_void_p) for name in ("code", "group")),
         ("num_lines", ctypes.c_int64),
-        ("added", Pairs * 2),
-        *((name, ctypes.c_void_p) for name in ("alpha", "temperature", "sinks")),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("num_sequences", "num_heads", "num_key_heads", "num_queries", "num_keys")
-        ),
-        *((name, ctypes.c_int64) for name in ("head_dim", "value_dim", "window")),
         ("read", ctypes.c_int64 * 3),
-        *((name, ctypes.c_float) for name in ("scaling", "softcap")),
-        *((name, ctypes.c_int32) for name in ("causal", "dtype", "fine")),
+        ("fine", ctypes.c_int32),
     )
 
 
@@ -109,18 +99,18 @@ def code_keys_(coded: CodedKeys, keys: Tensor, first: int) -> bool:
     Returns:
         False if a key is not finite, or too large for a norm: ``coded`` is then not to be used.
     """
-    call = _call_of(coded, keys)
+    batch, heads, length, head_dim = keys.shape
+    call = _CodedCall(
+        k=rows_at(keys), num_sequences=batch, num_key_heads=heads, num_keys=length, head_dim=head_dim,
+        dtype=DTYPES.index(keys.dtype), **_bytes_of(coded),
+    )  # fmt: skip
     library().hf_sparse_code_keys(ctypes.byref(call), first, torch.get_num_threads())
     return bool(call.fine)
 
 
-def _call_of(coded: CodedKeys, keys: Tensor) -> _CodedCall:
-    batch, heads, length, head_dim = keys.shape
-    return _CodedCall(
-        k=keys.data_ptr(), k_batch=keys.stride(0), k_head=keys.stride(1), code=coded.code.data_ptr(),
-        group=coded.groups.data_ptr(), num_lines=coded.code.shape[2], num_sequences=batch, num_key_heads=heads,
-        num_keys=length, head_dim=head_dim, dtype=DTYPES.index(keys.dtype),
-    )  # fmt: skip
+def _bytes_of(coded: CodedKeys) -> dict[str, int]:
+    """The fields of a call that point to bytes."""
+    return {"code": coded.code.data_ptr(), "group": coded.groups.data_ptr(), "num_lines": coded.code.shape[2]}
 
 
 def attend_to_coded(
@@ -140,20 +130,7 @@ def attend_to_coded(
         (batch, heads, queries, value_dim) in the dtype of q, in memory (batch, queries, heads, value_dim), and what
         was read; None where a query or a score is not finite, or a score is not within its bound.
     """
-    call = _call_of(coded, k)
-    queries = q.detach().float().contiguous()
-    shape = (*q.shape[:3], k.shape[2])
-    added = [pairs_at(x, shape) for x in (scores.bias, scores.mask) if x is not None]
-    alpha, temperature = (x.detach().float().contiguous() for x in (scores.alpha, temperature))
-    sinks = None if scores.sinks is None else scores.sinks.detach().float().contiguous()
-    out = queries.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
-    call.q, call.out, call.v = rows_at(queries), rows_at(out), v.data_ptr()
-    call.v_batch, call.v_head = v.stride(0), v.stride(1)
-    call.added = (Pairs * 2)(*(pairs for pairs, _ in added))
-    call.alpha, call.temperature = alpha.data_ptr(), temperature.data_ptr()
-    call.sinks = None if sinks is None else sinks.data_ptr()
-    call.num_heads, call.num_queries, call.value_dim = q.shape[1], q.shape[2], v.shape[3]
-    call.window, call.scaling, call.softcap = scores.window or 0, scores.scaling, scores.softcap or 0.0
-    call.causal = scores.causal
+    call = _CodedCall(**_bytes_of(coded))
+    out, _held = call.ask(q, k, v, scores, temperature)
     library().hf_sparse_attend_to_coded(ctypes.byref(call), torch.get_num_threads())
     return (out.to(q.dtype), RowsRead(*call.read)) if call.fine else None

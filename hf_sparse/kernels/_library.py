@@ -49,6 +49,7 @@ SIGNATURES = {
     "hf_sparse_has_tiles": (_POINTER,),
     "hf_sparse_attend": (_POINTER, _INT),
     "hf_sparse_differentiate_attention": (_POINTER, _INT),
+    "hf_sparse_attend_few": (_POINTER, _INT),
     "hf_sparse_code_keys": (_POINTER, _LONG, _INT),
     "hf_sparse_attend_to_coded": (_POINTER, _INT),
     "hf_sparse_round_rows": (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _INT, _POINTER),

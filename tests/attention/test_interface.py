@@ -203,7 +203,7 @@ def test_causality_is_only_added_where_there_is_no_mask():
     _, masked = sparse_attention(module(), q, k, v, everything, is_causal=True)
     assert (masked.triu(1) > 0).any()
     for num_last in (1, 2):
-        _, steps = sparse_attention(module(), q[:, :, -num_last:], k, v, is_causal=True)
+        _, steps = sparse_attention(module(), q[:, :, -num_last:], k, v, is_causal=True, output_attentions=True)
         torch.testing.assert_close(steps, causal[:, :, -num_last:])
 
 

@@ -16,7 +16,7 @@ from .._call import AttentionCall
 from ..screened_cache import ScreenedLayer, layer_of
 from ..site import SITE, AttentionSite, attention_sites, settings_by_head
 from ._adasplash import adasplash_output, adasplash_problem
-from ._cpp import cpp_is_automatic, cpp_output, cpp_problem, fills_tiles
+from ._cpp import cpp_is_automatic, cpp_is_first, cpp_output, cpp_problem
 from ._flex import flex_entmax_attention as flex_entmax_attention
 from ._flex import flex_output, flex_problem
 from ._prepared import needs_gradient, preparation_problem, prepared
@@ -47,7 +47,7 @@ class Backend(NamedTuple):
 
 BACKENDS = {
     "cpp": Backend(
-        cpp_problem, cpp_output, takes_temperature=True, is_first=fills_tiles, is_automatic=cpp_is_automatic
+        cpp_problem, cpp_output, takes_temperature=True, is_first=cpp_is_first, is_automatic=cpp_is_automatic
     ),
     "triton": Backend(
         triton_problem,
@@ -69,9 +69,9 @@ def set_impl(model: nn.Module, impl: str) -> None:
         impl: ``"torch"`` materializes the scores and maps them: any map, any device, and it returns the weights.
             ``"cpp"`` (on CPUs), ``"triton"``, ``"flex"`` (torch's FlexAttention) and ``"adasplash"`` (a separate
             package) never hold the weights, and raise where they cannot serve a call. ``"auto"``, the default, is the
-            C++ kernel on a CPU where it is built or worth building and there is more than a handful of queries, and
-            Triton on a GPU where the kernels pass their self-check, for the calls that they can serve; else torch, as
-            also under ``FlopCounterMode``, which would count none of their products.
+            C++ kernel on a CPU where it is built or worth building, for many queries and for the few of a decoding
+            step, and Triton on a GPU where the kernels pass their self-check, for the calls that they can serve; else
+            torch, as also under ``FlopCounterMode``, which would count none of their products.
 
     Raises:
         ValueError: an unknown ``impl``; no sparse attention; or a backend without weights for a module that computes

@@ -13,6 +13,7 @@ from ...functional.rows import is_transformed, lowest_visible
 from ...kernels import (
     BUILD_FROM,
     Scores,
+    attend_few,
     attention_alpha_problem,
     cpp_attention_backward,
     cpp_attention_forward,
@@ -22,9 +23,12 @@ from ...kernels import (
 from ...tracing import in_graph
 from .._call import AttentionCall
 from .._scores import biased_scores, grouped_product, with_head_sinks
+from ._prepared import needs_gradient
 
 # Fewer queries than this fill too little of a tile, and fewer scores take less time than the call itself.
 _FEWEST_QUERIES, _FEWEST_SCORES = 32, 1 << 15
+# So many queries read keys one by one, and values by the support; more of them torch multiplies faster.
+_MOST_OF_FEW = 4
 
 
 def cpp_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
@@ -37,10 +41,18 @@ def cpp_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
     return attention_alpha_problem(low, high) or cpp_attention_problem(call.query, call.key, call.value, call.s_aux)
 
 
-def fills_tiles(call: AttentionCall) -> bool:
-    """Whether a call on a CPU is large enough to be faster in the kernel than in torch; never in a graph."""
-    on_cpu = call.query.device.type == "cpu"
-    return on_cpu and not in_graph() and call.query.shape[2] >= _FEWEST_QUERIES and _num_scores(call) >= _FEWEST_SCORES
+def cpp_is_first(call: AttentionCall) -> bool:
+    """Whether a call on a CPU is such that the kernel is faster than torch; never in a graph."""
+    if call.query.device.type != "cpu" or in_graph():
+        return False
+    fills_tiles = call.query.shape[2] >= _FEWEST_QUERIES and _num_scores(call) >= _FEWEST_SCORES
+    return fills_tiles or _has_few_queries(call)
+
+
+def _has_few_queries(call: AttentionCall) -> bool:
+    """Whether a call is that of a decoding step."""
+    tensors = (call.query, call.key, call.value, call.s_aux, call.temperature)
+    return call.query.shape[2] <= _MOST_OF_FEW and not any(map(needs_gradient, tensors))
 
 
 def cpp_is_automatic(call: AttentionCall) -> bool:
@@ -58,6 +70,8 @@ def _num_scores(call: AttentionCall) -> int:
 
 def cpp_output(call: AttentionCall, alpha: float | Tensor) -> Tensor:
     """The output (batch, heads, queries, value_dim) of a call that the kernel can serve."""
+    if _has_few_queries(call) and not needs_gradient(alpha):
+        return attend_few(call.query, call.key, call.value, *kernel_scores(call, alpha))
     numbers, alphas, temperatures, bias = _arguments(call, alpha)
     tensors = (alphas, call.s_aux, bias, _hidden(call.mask), temperatures)
     return _Attention.apply(call.query, call.key, call.value, *tensors, numbers)

@@ -388,16 +388,17 @@ bool list_support(const Tile& tile, const Numbers& tau, int64_t crowded, Scratch
 // ---- Forward ----------------------------------------------------------------------------------------------------------
 
 // Multiplies with the lists of a query: out (columns) = sum of value[i] times row column[i]. Rows are read as they lie.
-template <int COUNT>
-void gather_part(const float* value, const int32_t* column, int64_t n, const float* rows, int64_t step, float* out) {
+template <int COUNT, class T>
+void gather_part(const float* value, const int32_t* column, int64_t n, const T* rows, int64_t step, float* out) {
     Floats sums[COUNT] = {};
     for (int64_t i = 0; i < n; i++) {
-        const float* row = rows + column[i] * step;
+        const T* row = rows + column[i] * step;
         for (int j = 0; j < COUNT; j++) sums[j] += value[i] * load(row + j * LANES);
     }
     std::memcpy(out, sums, sizeof sums);
 }
-void gather(const float* value, const int32_t* column, int64_t n, const float* rows, int64_t step, int64_t columns,
+template <class T>
+void gather(const float* value, const int32_t* column, int64_t n, const T* rows, int64_t step, int64_t columns,
             float* out) {
     int64_t j = 0;
     for (; j + 4 * LANES <= columns; j += 4 * LANES) gather_part<4>(value, column, n, rows + j, step, out + j);

@@ -7,27 +7,16 @@
 
 #pragma once
 
-#include "attention.hpp"
+#include "few_queries.hpp"
 #include "screen.hpp"
 
 extern "C" {
 
-struct CodedCall {
-    Rows q, out;                       // float32
-    const void *k, *v;                 // rows side by side, (batch, heads) apart
-    int64_t k_batch, k_head, v_batch, v_head;
+struct CodedCall : FewCall {           // rows of keys and of values side by side
     int8_t* code;                      // (batch, heads, lines, groups, width / 2, LINE, 2)
     void* group;                       // (batch, heads, lines, groups, LINE)
     int64_t num_lines;
-    Pairs added[2];                    // to scores; -inf hides
-    const float *alpha, *temperature;  // (heads)
-    const float* sinks;                // (heads) or null
-    int64_t num_sequences, num_heads, num_key_heads, num_queries, num_keys, head_dim, value_dim;
-    int64_t window;                    // keys that a query sees, 0 for all; only with causal
     int64_t read[3];                   // counted: keys in 8 bits, keys and values as they are
-    float scaling, softcap;            // softcap 0 for none
-    int32_t causal;                    // the last query sees the last key
-    int32_t dtype;                     // of keys and values
     int32_t fine;                      // whether all outputs are written, and exact
 };
 
@@ -36,7 +25,6 @@ struct CodedCall {
 namespace {
 
 constexpr int64_t LINE = 16;          // keys whose bytes lie side by side
-constexpr int64_t QUERIES = 8;        // that share one look at the bytes
 constexpr int PARTS_OF_LINE = LINE / LANES;
 
 // Columns of a key, cut into groups of equal width, at most GROUP.
@@ -77,7 +65,7 @@ template <class T> bool code_keys(const CodedCall& call, int64_t first, int num_
     const int64_t heads = call.num_key_heads;
     by_rows(call.num_sequences * heads, (call.num_keys - first) * cut.head_dim, num_threads, [&](int64_t from, int64_t to) {
         for (int64_t i = from; i < to; i++) {
-            const T* keys = static_cast<const T*>(call.k) + i / heads * call.k_batch + i % heads * call.k_head;
+            const T* keys = rows_of<T>(call.k, i / heads, i % heads);
             int8_t* code = call.code + i * call.num_lines * cut.bytes_of_line();
             Group* group = static_cast<Group*>(call.group) + i * call.num_lines * cut.groups_of_line();
             if (!code_head(keys, cut, first, call.num_keys, code, group)) fine = false;
@@ -132,13 +120,6 @@ inline void scan_line(const int8_t* code, const Group* group, const Cut& cut, co
 
 inline Floats size_of(Floats v) { return largest(v, -v); }
 
-// One query: where it is, the keys that it sees, and how its scores become x, the scores times alpha - 1.
-struct Asked {
-    int64_t batch, head, query, first, end;
-    const float* q;
-    float scale, exponent;
-};
-
 // The scores of a query in x, from `start` on, and what they may be off by. Memory of a thread, kept for the next call.
 struct Bounds {
     std::vector<float> x, slack;
@@ -147,16 +128,10 @@ struct Bounds {
     }
 };
 
-// x of a product of a query with a key, before anything is added to it.
-inline Floats x_of(const CodedCall& call, const Asked& asked, Floats product) {
-    const Floats score = product * call.scaling;
-    return (call.softcap > 0 ? tanh_of(score / call.softcap) * call.softcap : score) * asked.scale;
-}
 inline float added_to(const CodedCall& call, const Asked& asked, int64_t j) {
     float total = 0;
     for (const Pairs& pairs : call.added)
-        if (pairs.at)
-            total += pairs.at[asked.batch * pairs.batch + asked.head * pairs.head + asked.query * pairs.query + j * pairs.key];
+        if (pairs.at) total += added_to(pairs, asked)[j * pairs.key];
     return total * asked.scale;
 }
 
@@ -291,55 +266,39 @@ bool attend_exactly(const CodedCall& call, const Asked& asked, const T* keys, co
     return true;
 }
 
-Asked asked_of(const CodedCall& call, int64_t batch, int64_t head, int64_t query) {
-    const int64_t seen = query + call.num_keys - call.num_queries + 1;
-    const int64_t end = call.causal ? std::max<int64_t>(0, seen) : call.num_keys;
-    const int64_t first = call.window ? std::min(end, std::max<int64_t>(0, seen - call.window)) : 0;
-    const float exponent = 1 / (call.alpha[head] - 1), whole = std::nearbyint(exponent);
-    return {batch, head, query, first, end, row_of(call.q, batch, head, query), (call.alpha[head] - 1) / call.temperature[head],
-            whole <= 4 && std::fabs(exponent - whole) < 8 * EPS * whole ? whole : exponent};
-}
-
-// The queries of all heads that share the keys of one, a few at a time.
+// The queries of all heads that share the keys of one.
 template <class T> bool attend_to_head(const CodedCall& call, const Cut& cut, int64_t batch, int64_t key_head, Read& read) {
-    const int64_t sharing = call.num_heads / call.num_key_heads, num_queries = sharing * call.num_queries;
     const int64_t at = batch * call.num_key_heads + key_head;
     const int8_t* code = call.code + at * call.num_lines * cut.bytes_of_line();
     const Group* group = static_cast<const Group*>(call.group) + at * call.num_lines * cut.groups_of_line();
-    const T* keys = static_cast<const T*>(call.k) + batch * call.k_batch + key_head * call.k_head;
-    const T* values = static_cast<const T*>(call.v) + batch * call.v_batch + key_head * call.v_head;
+    const T *keys = rows_of<T>(call.k, batch, key_head), *values = rows_of<T>(call.v, batch, key_head);
     static thread_local Bounds bounds[QUERIES];
     read.start(call.num_keys);
-    for (int64_t i = 0; i < num_queries; i += QUERIES) {
-        const int64_t count = std::min(QUERIES, num_queries - i);
-        Asked asked[QUERIES];
+    bool fine = true;
+    by_few(call, batch, key_head, [&](const Together& few) {
         std::vector<CodedQuery> coded;
         const CodedQuery* q[QUERIES];
-        int64_t first = call.num_keys, end = 0;
-        for (int64_t b = 0; b < count; b++) {
-            asked[b] = asked_of(call, batch, key_head * sharing + (i + b) / call.num_queries, (i + b) % call.num_queries);
-            coded.emplace_back(asked[b].q, cut);
-            first = std::min(first, asked[b].first), end = std::max(end, asked[b].end);
-        }
-        const int64_t begin = first / LINE, lines_end = (end + LINE - 1) / LINE, start = begin * LINE, stop = lines_end * LINE;
-        for (int64_t b = 0; b < count; b++) q[b] = &coded[b], bounds[b].resize(std::max(stop - start, LINE));
+        const Asked* asked = few.asked;
+        for (int64_t b = 0; b < few.count; b++) coded.emplace_back(asked[b].q, cut);
+        const int64_t begin = few.first / LINE, lines_end = (few.end + LINE - 1) / LINE;
+        const int64_t start = begin * LINE, stop = lines_end * LINE;
+        for (int64_t b = 0; b < few.count; b++) q[b] = &coded[b], bounds[b].resize(std::max(stop - start, LINE));
         int64_t b = 0;
         const auto some = [&](auto size) {
             constexpr int B = decltype(size)::value;
-            for (; b + B <= count; b += B)
+            for (; b + B <= few.count; b += B)
                 bound_scores<B>(call, cut, code, group, asked + b, q + b, begin, lines_end, start, bounds + b);
         };
         some(std::integral_constant<int, 4>{});
         some(std::integral_constant<int, 3>{});
         some(std::integral_constant<int, 2>{});
         some(std::integral_constant<int, 1>{});
-        read.coded += std::max<int64_t>(0, end - first);
-        for (b = 0; b < count; b++) {
-            if (!add_and_hide(call, asked[b], start, stop, bounds[b])) return false;
-            if (!attend_exactly(call, asked[b], keys, values, bounds[b], start, stop, read)) return false;
-        }
-    }
-    return true;
+        read.coded += std::max<int64_t>(0, few.end - few.first);
+        for (b = 0; b < few.count && fine; b++)
+            fine = add_and_hide(call, asked[b], start, stop, bounds[b])
+                   && attend_exactly(call, asked[b], keys, values, bounds[b], start, stop, read);
+    });
+    return fine;
 }
 
 template <class T> void attend_to_coded(CodedCall& call, int num_threads) {

@@ -51,7 +51,14 @@ void hf_sparse_refine(const void* matrix, int dtype, const float* bias, int64_t 
                                    cut[b], slack + b * num_rows, product + b * num_rows, num_threads))
 }
 
-// ---- Attention over keys that are kept in 8 bits too, see coded_keys.hpp -------------------------------------------
+// ---- Attention of a few queries, see few_queries.hpp ---------------------------------------------------------------
+
+void hf_sparse_attend_few(const FewCall* call, int num_threads) {
+    const int dtype = call->dtype;
+    BY_DTYPE(attend_few<T>(*call, num_threads))
+}
+
+// ---- The same over keys that are kept in 8 bits too, see coded_keys.hpp -------------------------------------------
 
 // The keys [first, num_keys) in 8 bits; call->fine is 0 if they hold entries that are not finite, or too large.
 void hf_sparse_code_keys(CodedCall* call, int64_t first, int num_threads) {

@@ -190,18 +190,20 @@ def test_a_window_and_its_second_derivative():
 
 
 @needs_compiler
-def test_auto_takes_the_kernel_for_many_queries_and_returns_weights_where_they_are_asked_for():
+def test_auto_takes_the_kernel_for_many_queries_and_for_few_and_returns_weights_where_they_are_asked_for():
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 1, 4, 128, 16, generator=generator)
     sparse_attention(module(), q, k, v)  # builds the kernel
     expected, weights = sparse_attention(module(impl="torch"), q, k, v, is_causal=True)
     assert weights is not None
-    ours, weights = sparse_attention(module(impl="auto"), q, k, v, is_causal=True)
-    assert weights is None
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
-    assert sparse_attention(module(impl="auto"), q, k, v, output_attentions=True)[1] is not None
-    assert sparse_attention(module(impl="auto"), q[:, :, :1], k, v)[1] is not None  # decoding
+    for queries in (q, q[:, :, -4:], q[:, :, -1:]):  # of a whole sequence, and of decoding steps
+        ours, weights = sparse_attention(module(impl="auto"), queries, k, v, is_causal=True)
+        assert weights is None
+        torch.testing.assert_close(ours, expected[:, -queries.shape[2] :], atol=1e-5, rtol=1e-5)
+        assert sparse_attention(module(impl="auto"), queries, k, v, output_attentions=True)[1] is not None
     assert sparse_attention(module(impl="auto"), *(x[:, :, :20] for x in (q, k, v)))[1] is not None
+    wanted = q[:, :, -1:].requires_grad_()
+    assert sparse_attention(module(impl="auto"), wanted, k, v)[1] is not None  # a step of few queries has no gradient
 
 
 @needs_compiler
