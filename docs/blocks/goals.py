@@ -1,0 +1,162 @@
+"""What sparse training was to reach at equal steps, and how far it came: means over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import stdev
+from typing import Any, NamedTuple
+
+from recipes.lib import markdown
+from recipes.lib.blocks import block, read
+from recipes.lib.records import Record
+from recipes.lib.seeds import Mean, by_run
+
+Figures = dict[str, Any]
+SWEEP, LANGUAGE, INFLECTION = (
+    f"../recipes/{recipe}/README.md" for recipe in ("translation_sweep", "language_modelling", "inflection_grid")
+)
+
+
+class Aim(NamedTuple):
+    """A figure, and how far from that of softmax it may be.
+
+    Attributes:
+        text: in words.
+        figure: (figures of a record) -> the number.
+        form: how it is written.
+        met: (mean of the sparse runs, mean of softmax) -> whether it is reached.
+        allows: whether softmax may be better by a margin; if not, a difference that seeds make is none.
+    """
+
+    text: str
+    figure: Callable[[Figures], float]
+    form: str
+    met: Callable[[float, float], bool]
+    allows: bool = False
+
+
+def _sampled(name: str) -> Callable[[Figures], float]:
+    return lambda figures: figures["decodings"]["sampling"][name]
+
+
+def _fitted(figures: Figures) -> float:
+    """eps-perplexity at the temperature fitted on other rows, where there is one."""
+    return (figures["calibrated"] or figures["decodings"]["sampling"])["eps_perplexity"]
+
+
+def _perplexity(percent: int) -> Aim:
+    met = lambda ours, softmax: ours <= softmax * (1 + percent / 100)  # noqa: E731
+    return Aim(f"eps-perplexity, at most {percent} % more", _fitted, ".1f", met, allows=True)
+
+
+BLEU = Aim("BLEU, at least as high", lambda figures: figures["bleu"], ".1f", lambda ours, softmax: ours >= softmax)
+CLOSE_BLEU = BLEU._replace(text="BLEU, within 1", met=lambda ours, softmax: ours >= softmax - 1, allows=True)
+EQUAL_ACCURACY = Aim("accuracy, at least as high", _sampled("accuracy"), ".2%", lambda ours, softmax: ours >= softmax)
+FORMS = Aim("accuracy, higher", lambda figures: figures["accuracy"], ".1%", lambda ours, softmax: ours > softmax)
+
+
+class Goal(NamedTuple):
+    """Runs that are held to an aim.
+
+    Attributes:
+        task: what is learned, with a link to where the runs are described.
+        result: the summary that has softmax's runs.
+        softmax: name of those.
+        runs: names of sparse runs, and what they are called here.
+        sparse: the summary that has the sparse runs, if another.
+    """
+
+    task: str
+    aim: Aim
+    result: str
+    softmax: str
+    runs: dict[str, str]
+    sparse: str = ""
+
+
+def _translation(direction: str, prefix: str) -> list[Goal]:
+    task = f"[translation, {direction}]({SWEEP}#until-it-gains-little-more)"
+    result, softmax = "translation_sweep/results/multi30k_converged.json", f"{prefix}softmax"
+    heads = {
+        f"{prefix}output-1.33": "alpha 1.33",
+        f"{prefix}output-entmax15": "1.5-entmax",
+        f"{prefix}entmax15": "1.5-entmax, in attention too",
+        f"{prefix}output-alpha_relu": "alpha-ReLU",
+    }
+    late = {f"{prefix}sparsemax-from-entmax15": "sparsemax from alpha 1.5"}
+    return [Goal(task, BLEU, result, softmax, heads), Goal(task, CLOSE_BLEU, result, softmax, late)]
+
+
+def _language(where: str, result: str) -> list[Goal]:
+    task, path = f"[language model{where}", f"language_modelling/results/{result}.json"
+    near, both = {"entmax13": "alpha 1.3"}, {"entmax13": "alpha 1.3", "entmax15": "1.5-entmax"}
+    return [
+        Goal(task, EQUAL_ACCURACY, path, "softmax", both),
+        Goal(task, _perplexity(3), path, "softmax", near),
+        Goal(task, _perplexity(10), path, "softmax", {"entmax15": "1.5-entmax"}),
+    ]
+
+
+def _inflection(where: str, result: str, runs: dict[str, str]) -> Goal:
+    softmax, path = "output-1-attention-1", f"inflection_grid/results/{result}.json"
+    return Goal(f"[inflection, {where}", FORMS, path, softmax, runs)
+
+
+WORDS = {"output-1.5-attention-1": "1.5-entmax", "output-2-from-1.5-attention-1": "sparsemax from alpha 1.5"}
+GOALS = [
+    *_translation("de-en", ""),
+    *_translation("en-de", "en-de-"),
+    Goal(
+        f"[the same, de-en, half of the steps for the sparse head]({SWEEP}#until-it-gains-little-more)",
+        BLEU,
+        "translation_sweep/results/multi30k_converged.json",
+        "softmax",
+        {"output-1.33": "alpha 1.33", "entmax15": "1.5-entmax, in attention too"},
+        "translation_sweep/results/multi30k_half.json",
+    ),
+    *_language(f"]({LANGUAGE}#over-three-seeds)", "wikitext2"),
+    *_language(
+        f", the head with a matrix of its own, four times the steps]({LANGUAGE}#a-matrix-of-its-own-for-the-head)",
+        "wikitext2_untied_longer",
+    ),
+    _inflection(f"a thousand words each]({INFLECTION}#eight-languages)", "eight_languages", WORDS),
+    _inflection(
+        f"the same, three times the steps]({INFLECTION}#three-times-the-steps)", "eight_languages_longer", WORDS
+    ),
+    _inflection(
+        f"ten thousand words each, three times the steps]({INFLECTION}#ten-thousand-words-in-each)",
+        "eight_languages_high_longer",
+        {"output-1.5-attention-1": "1.5-entmax"},
+    ),
+]
+
+
+@block
+def training_goals() -> str:
+    """All goals, each with the figures of softmax and of the sparse runs."""
+    rows: list[list[str]] = []
+    task = ""
+    for goal in GOALS:
+        softmax = _mean(goal.result, goal.softmax, goal.aim)
+        for run, name in goal.runs.items():
+            ours = _mean(goal.sparse or goal.result, run, goal.aim)
+            figures = [f"{mean:{goal.aim.form}}" for mean in (ours, softmax)]
+            rows.append(["" if goal.task == task else goal.task, name, goal.aim.text, *figures])
+            rows[-1].append(_verdict(goal.aim, ours, softmax))
+            task = goal.task
+    columns = ["task", "sparse head", "aim beside softmax", "sparse", "softmax", ""]
+    return (
+        f"{markdown.table(columns, rows)}\n\n"
+        "Mean ± standard deviation over three seeds. *Level*: apart by less than the larger of the two deviations."
+    )
+
+
+def _verdict(aim: Aim, ours: Mean, softmax: Mean) -> str:
+    if not aim.allows and abs(ours - softmax) < max(stdev(mean.values) for mean in (ours, softmax)):
+        return "level"
+    return "met" if aim.met(ours, softmax) else "**missed**"
+
+
+def _mean(result: str, run: str, aim: Aim) -> Mean:
+    records: list[Record] = by_run(read(f"recipes/{result}")["runs"])[run]
+    return Mean([aim.figure(record["figures"]) for record in records])
