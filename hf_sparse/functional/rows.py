@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 
 from ..tracing import in_graph, is_compiled
 
@@ -146,5 +146,5 @@ def is_transformed(*tensors: Tensor) -> bool:
 
 
 def has_tangent(x: Tensor) -> bool:
-    """Whether ``x`` is differentiated in forward mode."""
-    return unpack_dual(x).tangent is not None
+    """Whether ``x`` is differentiated in forward mode; without a level of it nothing is, and asking takes longer."""
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None

@@ -46,14 +46,14 @@ class FewCall(ctypes.Structure):
         """
         batch, heads, num_queries, head_dim = q.shape
         num_keys = k.shape[2]
-        queries = q.detach().float().contiguous()
+        queries = q.float().contiguous()
         out = queries.new_empty(batch, num_queries, heads, v.shape[3]).transpose(1, 2)
         self.q, self.out, self.k, self.v = rows_at(queries), rows_at(out), rows_at(k), rows_at(v)
         shape = (batch, heads, num_queries, num_keys)
         added = [pairs_at(x, shape) for x in (scores.bias, scores.mask) if x is not None]
         self.added = (Pairs * 2)(*(pairs for pairs, _ in added))
-        alpha, temperature = (x.detach().float().contiguous() for x in (scores.alpha, temperature))
-        sinks = None if scores.sinks is None else scores.sinks.detach().float().contiguous()
+        alpha, temperature = scores.alpha.float().contiguous(), temperature.float().contiguous()
+        sinks = None if scores.sinks is None else scores.sinks.float().contiguous()
         self.alpha, self.temperature = alpha.data_ptr(), temperature.data_ptr()
         self.sinks = None if sinks is None else sinks.data_ptr()
         self.num_sequences, self.num_heads, self.num_key_heads = batch, heads, k.shape[1]
@@ -76,11 +76,12 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scores: Scores, temperature: Ten
     Returns:
         (batch, heads, queries, value_dim) in the dtype of q, in memory (batch, queries, heads, value_dim).
     """
-    k, v = k.detach(), v.detach()
-    missing = -v.shape[3] % LANES
-    whole = pad(v, (0, missing)) if missing else v
-    k, whole = (x if x.stride(3) == 1 else x.contiguous() for x in (k, whole))
+    value_dim = v.shape[3]
+    missing = -value_dim % LANES
+    if missing:
+        v = pad(v, (0, missing))
+    k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (k, v))
     call = FewCall()
-    out, _held = call.ask(q, k, whole, scores, temperature)
+    out, _held = call.ask(q, k, v, scores, temperature)
     library().hf_sparse_attend_few(ctypes.byref(call), torch.get_num_threads())
-    return out[..., : v.shape[3]].to(q.dtype)
+    return (out[..., :value_dim] if missing else out).to(q.dtype)

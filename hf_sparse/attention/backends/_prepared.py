@@ -18,7 +18,7 @@ from ..site import settings_by_head
 
 def needs_gradient(x: object) -> bool:
     """Whether a result has to be differentiable in ``x``."""
-    return isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
+    return torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad
 
 
 def preparation_problem(map_config: MapConfig, call: AttentionCall, takes_temperature: bool) -> str | None:
