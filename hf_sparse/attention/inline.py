@@ -136,10 +136,8 @@ def _multi_head_attention(module: nn.Module, num_heads: int) -> Callable[..., tu
         return weighted_values(module, query, key, value, attn_mask, dropout_p, is_causal, None, False)
 
     original = nn.functional.multi_head_attention_forward
-    names = {"softmax": softmax, "scaled_dot_product_attention": dot_product, "has_torch_function": lambda _: False}
-    own = FunctionType(original.__code__, original.__globals__ | names, argdefs=original.__defaults__)
-    own.__kwdefaults__ = original.__kwdefaults__
-    return own
+    names = {"softmax": softmax, "scaled_dot_product_attention": dot_product}
+    return FunctionType(original.__code__, original.__globals__ | names)
 
 
 class InlineAttention:

@@ -268,6 +268,7 @@ def test_what_wraps_attention_is_not_attention_of_its_own():
     expected = sparsify(tiny_model("llama"), attn=maps)
     model, ids = sparsify(wrapped(), attn=maps), tokens(2)
     assert {module.self_attn.inner.__dict__[SITE].layer for module in model.model.layers} == {0, 1}
+    assert not any(isinstance(part, InlineAttention) for part in expected.modules())
     with torch.no_grad():
         assert torch.equal(model(ids).logits, expected(ids).logits)
         assert torch.equal(unsparsify(model)(ids).logits, tiny_model("llama")(ids).logits)
@@ -290,7 +291,7 @@ class OneCallAttention(nn.Module):
 
 
 def diverted(call, name="sparsemax"):
-    module = OneCallAttention()
+    module = OneCallAttention().eval()
     module.__dict__[SITE] = site(name)
     divert(module)
     return module(call)
@@ -320,9 +321,15 @@ def test_the_dtype_asked_for_is_honoured():
     assert torch.equal(p, F.sparsemax(z.float()))
 
 
-def test_softmax_over_another_axis_is_untouched():
+@pytest.mark.parametrize("dim", [0, 1, -2, -3])
+def test_softmax_over_another_axis_is_untouched(dim):
     z = scores(2, 3, 1)
-    assert torch.equal(diverted(lambda: torch.softmax(z, dim=1)), torch.softmax(z, dim=1))
+    assert torch.equal(diverted(lambda: torch.softmax(z, dim=dim)), torch.softmax(z, dim=dim))
+
+
+def test_the_last_axis_may_be_any():
+    z = scores(3, 5)
+    assert torch.equal(diverted(lambda: torch.softmax(z, dim=1)), F.sparsemax(z))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -345,6 +352,17 @@ def test_dot_product_attention_is_torchs_own_with_another_map(options):
     attend = lambda: nn.functional.scaled_dot_product_attention(q, k, v, **options)  # noqa: E731
     torch.testing.assert_close(diverted(attend, "softmax"), attend())
     assert not torch.allclose(diverted(attend), attend())
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys"), [((2, 4, 3, 8), (2, 4, 5, 8)), ((2, 4, 5, 8), (2, 1, 5, 8)), ((3, 8), (5, 8))], ids=str
+)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_dot_product_attention_of_other_shapes_is_torchs_own(queries, keys, is_causal):
+    """The first query sees the first key alone, however many keys there are."""
+    q, k = scores(*queries), scores(*keys)
+    attend = lambda: nn.functional.scaled_dot_product_attention(q, k, k, is_causal=is_causal)  # noqa: E731
+    torch.testing.assert_close(diverted(attend, "softmax"), attend())
 
 
 def test_dot_product_attention_shares_heads_and_drops_weights():
@@ -459,9 +477,9 @@ def test_multi_head_attention_of_torch_at_alpha_one_is_its_own(built, called):
 
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_multi_head_attention_of_torch_weighs_by_its_map(need_weights):
-    module, x = multi_head({"name": "entmax", "alpha": [1.5, 2.0]}), torch.randn(5, 2, 16)
+    module, x = multi_head({"name": "entmax", "alpha": [1.5, 2.0]}), torch.randn(5, 3, 16)
     q, k, v = (
-        part.view(5, 2, 2, 8).permute(1, 2, 0, 3)
+        part.view(5, 3, 2, 8).permute(1, 2, 0, 3)
         for part in nn.functional.linear(x, module.in_proj_weight, module.in_proj_bias).chunk(3, -1)
     )
     scores = q @ k.mT / 8**0.5
@@ -475,6 +493,23 @@ def test_multi_head_attention_of_torch_weighs_by_its_map(need_weights):
     restore(module)
     dense = multi_head()
     assert torch.equal(module(x, x, x)[0], dense(x, x, x)[0])
+
+
+def test_arguments_that_multi_head_attention_of_torch_is_not_given_are_its_own():
+    module, x = multi_head("entmax15"), torch.randn(5, 2, 16)
+    given = (16, 2, module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0)
+    call = lambda: nn.functional.multi_head_attention_forward(  # noqa: E731
+        x, x, x, *given, module.out_proj.weight, module.out_proj.bias
+    )
+    torch.testing.assert_close(diverted(call, "softmax"), call(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_multi_head_attention_of_torch_drops_weights_in_training(need_weights):
+    module, x = multi_head("entmax15", dropout=0.5), torch.randn(5, 2, 16)
+    kept = module(x, x, x, need_weights=need_weights)[0]
+    assert torch.equal(module(x, x, x, need_weights=need_weights)[0], kept)
+    assert not torch.allclose(module.train()(x, x, x, need_weights=need_weights)[0], kept)
 
 
 def test_gradients_of_multi_head_attention_of_torch():
