@@ -83,6 +83,15 @@ def test_logits_of_one_row_may_sum_to_one_after_exp():
     torch.testing.assert_close(weights, torch.tensor([[1.4 / 2.3, 0.9 / 2.3, 0.0], [1.0, 0.0, 0.0]]))
 
 
+def test_tokens_that_another_processor_forbade_do_not_make_a_model_sparse():
+    log_p = torch.tensor([[2.0, 1.9, -1.0, 1.8]]).log_softmax(-1)
+    for processor in (EntmaxLogitsProcessor(), SparseLogitsProcessor("sparsemax")):
+        expected = processor(None, log_p[:, :3])
+        for forbidden in (-torch.inf, torch.finfo(torch.float32).min):
+            scores = torch.cat([log_p[:, :3].log_softmax(-1), torch.full((1, 1), forbidden)], -1)
+            torch.testing.assert_close(processor(None, scores)[:, :3], expected)
+
+
 def test_a_sparse_model_is_not_made_sparse_twice():
     _, sparse, inputs = dense_and_sparse("gpt2", "entmax15")
     with pytest.raises(ValueError, match="head is sparse already"):

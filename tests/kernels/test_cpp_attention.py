@@ -164,6 +164,19 @@ def test_a_temperature_divides_scores_and_sinks(temperature):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("change", [torch.Tensor.bfloat16, torch.Tensor.double, lambda x: x.repeat(3, 1).T[:, 0]])
+def test_an_alpha_sinks_and_temperatures_of_any_dtype_and_strides(change):
+    q, k, v, dout = drawn(4, 1, 2, 40, 16)
+    given = torch.tensor([1.25, 1.5]), torch.tensor([0.5, -1.0]), torch.tensor([0.5, 2.0])
+    (expected, wanted), (out, found) = (
+        gradients(Scores(alpha, 0, 0.5, sinks=sinks), q, k, v, dout, temperature, learned=True)
+        for alpha, sinks, temperature in (given, map(change, given))
+    )
+    assert torch.equal(out, expected)
+    for own, other, like in zip(found, wanted, (q, k, v, *map(change, given))):
+        torch.testing.assert_close(own, other.to(like.dtype))
+
+
 def test_results_do_not_depend_on_the_number_of_threads():
     q, k, v, dout = drawn(4, 2, 4, 300, 16)
     before, results = torch.get_num_threads(), []
@@ -282,21 +295,28 @@ def test_many_random_shapes_agree_with_torch():
         torch.testing.assert_close(out, expected, atol=2e-5, rtol=0)
 
 
+class Strange(torch.Tensor):
+    """A tensor that may hold its numbers elsewhere."""
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"k": torch.zeros(2, 2, 5, 8)}, r"of one batch and keys like queries, were of shapes \(1, 4, 5, 8\)"),
         ({"k": torch.zeros(1, 2, 5, 9)}, "of one batch and keys like queries"),
         ({"v": torch.zeros(1, 2, 6, 8)}, "of one batch and keys like queries"),
+        ({"k": torch.zeros(2, 2, 5, 8), "v": torch.zeros(2, 2, 5, 8)}, "of one batch and keys like queries"),
         ({"k": torch.zeros(1, 3, 5, 8), "v": torch.zeros(1, 3, 5, 8)}, "takes heads in groups of equal size, were 4"),
         ({"q": torch.zeros(1, 4, 0, 8)}, "takes at least one query and one key"),
         ({"q": torch.zeros(1, 4, 5, 8).double()}, "takes queries, keys and values of one dtype of torch.float32"),
         ({"q": torch.zeros(1, 4, 5, 8, device="meta")}, "takes plain tensors on the CPU, was Tensor on meta"),
+        ({"q": torch.zeros(1, 4, 5, 8).as_subclass(Strange)}, "takes plain tensors on the CPU, was Strange on cpu"),
         ({"sinks": torch.zeros(3)}, r"takes one sink for each of 4 heads, were of shape \(3,\)"),
     ],
 )
 def test_what_the_kernel_would_read_wrongly_is_named(change, message):
     given = {"q": torch.zeros(1, 4, 5, 8), "k": torch.zeros(1, 2, 5, 8), "v": torch.zeros(1, 2, 5, 8), "sinks": None}
     assert cpp_attention_problem(*given.values()) is None
+    assert cpp_attention_problem(*(given | {"q": torch.nn.Parameter(given["q"])}).values()) is None
     with pytest.raises(ValueError, match=message):
         raise ValueError(cpp_attention_problem(*(given | change).values()))

@@ -152,6 +152,27 @@ def test_other_dtypes_softcaps_and_strides_are_not_screened(screened):
     linear_entmax_loss(hidden, weight, y, impl="torch")
     linear_entmax_loss(hidden, weight, y, 1.0)
     assert screened == []
+    for dtype in (torch.float32, torch.float64):
+        head = _entmax.LinearHead(torch.zeros(NUM_CLASSES, WIDTH, dtype=dtype), None, 1.0, None)
+        assert (_screen.RowScreen.of(head, 1.0, 1.5) is not None) == (dtype == torch.float32)
+
+
+def test_hidden_states_and_a_bias_with_gaps_in_memory_are_screened(screened):
+    hidden, weight, bias, y = layer(4.0)
+    y[y < 0] = 0  # no row is left out, so none is copied
+    apart = torch.randn(NUM_ROWS, 2 * WIDTH)[:, ::2].copy_(hidden), torch.zeros(NUM_CLASSES, 2)[:, 0].copy_(bias)
+    losses = linear_entmax_loss(apart[0], weight, y, 1.5, apart[1], reduction="none")
+    assert screened == [NUM_ROWS - _screen.PROBED_ROWS]
+    expected = entmax_loss(hidden @ weight.T + bias, y, 1.5, reduction="none")
+    torch.testing.assert_close(losses, expected, atol=1e-4, rtol=1e-5)
+
+
+def test_weights_that_are_not_finite_are_not_screened(screened):
+    hidden, weight, _, y = layer(3.0)
+    weight[7, 3] = torch.nan
+    assert linear_entmax_loss(hidden, weight, y).isnan()
+    assert linear_alpha_relu_loss(hidden, weight, y, 1.5, 45.0).isnan()
+    assert screened == []
 
 
 def test_not_finite_rows_give_what_the_whole_product_gives(screened):

@@ -4,10 +4,12 @@ import inspect
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import hf_sparse.functional as F
 from hf_sparse import log_probabilities, probabilities, raw_scores, sparsify
 from hf_sparse.config import MapConfig
+from hf_sparse.functional import log_zero
 from hf_sparse.functional.log_zero import LOG_ZERO, log_or_floor_, on_floor
 from hf_sparse.losses import entmax15_loss, fenchel_young_loss
 from hf_sparse.model.distribution import distribution, log_distribution
@@ -185,6 +187,16 @@ def test_losses_refuse_log_probabilities_with_zeros_and_take_those_of_softmax():
     )  # a constant changes nothing
 
 
+@pytest.mark.parametrize("lowest", [LOG_ZERO, -torch.inf, torch.finfo(torch.float32).min])
+def test_losses_take_scores_of_which_some_are_masked(lowest):
+    z, y = torch.randn(3, 9, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2, 5])
+    z[:, 6:] = lowest
+    expected = entmax15_loss(z[:, :6], y)
+    torch.testing.assert_close(entmax15_loss(z, y), expected)
+    if lowest != LOG_ZERO:  # of which the exponentials sum to one, too
+        torch.testing.assert_close(entmax15_loss(z.log_softmax(-1), y), expected)
+
+
 def test_generate_inside_raw_scores_is_refused():
     model = sparsify(tiny_model("llama"), head="entmax15")
     with (
@@ -206,13 +218,42 @@ def test_raw_scores_of_a_dense_model_are_refused():
         pass
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_gradients_in_float32_are_those_of_float64(head):
+    """The kernel writes the logarithms over a copy of the weights, which the gradient needs."""
+    map_config = MapConfig.parse(head, "head")
+    z = torch.randn(4, 50, generator=torch.Generator().manual_seed(1))
+    weights = torch.linspace(-1, 1, 200).view(4, 50)
+    leaf, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+    for x in (leaf, exact):
+        (weights * log_distribution(map_config, x)).sum().backward()
+    torch.testing.assert_close(leaf.grad.double(), exact.grad, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_logarithms_are_transformed_by_torch_func_and_in_forward_mode():
+    z = torch.randn(3, 4, 50, generator=torch.Generator().manual_seed(1))
+    log_p = lambda z: log_distribution(MapConfig("entmax15"), z)  # noqa: E731
+    torch.testing.assert_close(torch.func.vmap(log_p)(z), log_p(z))
+    exact, slope = torch.func.jvp(log_p, (z.double(),), (z.double().cos(),))
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(log_p(forward_ad.make_dual(z, z.cos())))
+    torch.testing.assert_close(dual.primal.double(), exact, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(dual.tangent.double(), slope, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("impl", ["auto", "torch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 7.0, 100.0, 3000.0])
-def test_logarithms_that_nothing_differentiates_are_the_same(scale, dtype):
+def test_logarithms_that_nothing_differentiates_are_the_same(scale, dtype, impl, monkeypatch):
+    if impl == "torch":
+        monkeypatch.setattr(log_zero, "chosen", lambda *_: impl)
     z = scale * torch.randn(20, 300, generator=torch.Generator().manual_seed(0), dtype=dtype)
     z[3, 5:] = -torch.inf
     for p in (F.entmax15(z), z.softmax(-1)):
         expected = log_or_floor_(p.clone().requires_grad_(), z).detach()
+        strided = p.mT.contiguous().mT
+        assert torch.equal(log_or_floor_(strided, z), expected)
         assert torch.equal(log_or_floor_(p, z), expected)
 
 

@@ -30,7 +30,7 @@ class RowScreen:
 
     def __init__(self, head: LinearHead, rounded: RoundedRows, alpha: float, tau: float | None) -> None:
         self.head, self.rounded, self.alpha, self.tau = head, rounded, alpha, tau
-        self.bias = None if head.bias is None else (head.bias * head.scale).contiguous()
+        self.bias = None if head.bias is None else head.bias * head.scale
 
     @classmethod
     def of(cls, head: LinearHead, support: float, alpha: float, tau: float | None = None) -> RowScreen | None:
