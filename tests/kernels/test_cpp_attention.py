@@ -164,7 +164,7 @@ def test_a_temperature_divides_scores_and_sinks(temperature):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("change", [torch.Tensor.bfloat16, torch.Tensor.double, lambda x: x.repeat(3, 1).T[:, 0]])
+@pytest.mark.parametrize("change", [torch.Tensor.bfloat16, torch.Tensor.double, lambda x: x.repeat_interleave(2)[::2]])
 def test_an_alpha_sinks_and_temperatures_of_any_dtype_and_strides(change):
     q, k, v, dout = drawn(4, 1, 2, 40, 16)
     given = torch.tensor([1.25, 1.5]), torch.tensor([0.5, -1.0]), torch.tensor([0.5, 2.0])
@@ -262,6 +262,16 @@ def test_a_score_that_is_nan_or_infinite_shows_in_its_rows_alone():
         assert bool(out[0, 0, strange].isnan().all())
         rest = torch.ones(100, dtype=torch.bool).index_fill(0, strange, False)
         torch.testing.assert_close(out[0, 0, rest], expected[0, 0, rest], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 1.3])
+def test_a_hidden_key_may_hold_anything(alpha):
+    q, k, v = drawn(3, 1, 1, 100, 16)
+    scores = Scores(torch.tensor([alpha]), 0, 1.0, mask=torch.arange(100).expand(1, 1, 100, 100) != 40)
+    expected, _ = cpp_attention_forward(q, k, v, scores)
+    for strange in (torch.nan, torch.inf, -torch.inf):
+        k[..., 40, :] = strange
+        assert torch.equal(cpp_attention_forward(q, k, v, scores)[0], expected)
 
 
 def test_ties_share_the_weight_and_are_listed_together():

@@ -11,7 +11,7 @@ LAYER = """
 import itertools
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from hf_sparse.losses import linear_fenchel_young_loss
 from tests.tolerances import GRADIENT
 
@@ -81,9 +81,19 @@ def refusal(*arguments, **options):
 
 hidden, y = made(3, 8, dtype=torch.float32), torch.tensor([0, 5, 2])
 assert "divided by rows" in refusal(hidden, distribute_tensor(weight, mesh, [Shard(1)]), y, "entmax15")
+two_axes = distribute_tensor(weight, init_device_mesh("cpu", (2, 1)), [Shard(0), Replicate()])
+assert "on a mesh of 2 axes" in refusal(hidden, two_axes, y, "entmax15")
 assert "at most 2" in refusal(hidden, rows, y, "entmax", alpha=2.5)
 assert "must be given the same rows" in refusal(hidden, rows, y + dist.get_rank() * (y == 2), "entmax15")
 assert "must be given the same rows" in refusal(hidden[dist.get_rank() :], rows, y[dist.get_rank() :], "entmax15")
+assert "must be given the same rows" in refusal(hidden, rows, y.roll(dist.get_rank()), "entmax15")
+hidden.requires_grad_()
+try:
+    torch.autograd.grad(linear_fenchel_young_loss(hidden, rows, y, "entmax15"), hidden, create_graph=True)
+except RuntimeError as error:
+    assert "no second derivative" in str(error)
+else:
+    raise AssertionError("a second derivative was not refused")
 """
 
 MODEL = """

@@ -65,6 +65,9 @@ def test_ignored_rows_do_not_reach_alpha():
     z = Z.clone()
     z[4] = torch.nan
     assert value_and_derivative(1.4, Y, z) == pytest.approx(value_and_derivative(1.4, Y[:4], Z[:4]))
+    entmax_loss(z.requires_grad_(), Y, torch.tensor(1.4, dtype=z.dtype, requires_grad=True)).backward()
+    assert bool(z.grad[:4].isfinite().all())
+    assert not bool(z.grad[4].any())
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.0 + 1e-9, 1.005, 1.02, 1.5, 2.0])

@@ -202,6 +202,14 @@ def test_settings_reach_the_map():
             'tau must be a number from -1000000 to 1000000, was "auto", which only sparsify',
             lambda: fenchel_young_loss(Z, Y, "alpha_relu"),
         ),
+        *(
+            (
+                ValueError,
+                f"impl=\"{impl}\" knows 'alpha_relu', .*, not 'sparsegen_lin'; use impl",
+                lambda impl=impl: fenchel_young_loss(Z, Y, "sparsegen_lin", impl=impl),
+            )
+            for impl in ("cpp", "triton")
+        ),
         (ValueError, "alpha must be a number from 1 to 64, was 0.5", lambda: entmax_loss(Z, Y, 0.5)),
         (ValueError, "alpha must be a number from 1.001 to 5, was 1", lambda: alpha_relu_loss(Z, Y, 1.0, 0.0)),
         (TypeError, "alpha must be a number from 1 to 64, was '1.5'", lambda: entmax_loss(Z, Y, "1.5")),

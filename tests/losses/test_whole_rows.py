@@ -156,6 +156,15 @@ def test_bad_rows_stay_alone_and_ignored_rows_may_be_anything(impl):
     assert each[[0, 3, 5]].isfinite().all()
 
 
+@pytest.mark.parametrize("alpha", [2.2, 3.0, 20.0])
+def test_long_rows_at_an_alpha_above_two(alpha):
+    z = scores().masked_fill_(scores().isinf(), 0.0).requires_grad_()
+    entmax_loss(z, TARGET, alpha, reduction="sum").backward()
+    expected = entmax(z.detach().double(), alpha, impl="torch")
+    expected[torch.arange(len(z)), TARGET] -= 1
+    torch.testing.assert_close(z.grad, expected.float(), atol=1e-5, rtol=1e-5)
+
+
 @IMPLS
 @pytest.mark.parametrize("alpha", [1.02, 1.3, 1.75, 1.95])
 def test_ties_at_the_threshold_leave_the_weights_right(alpha, impl):
