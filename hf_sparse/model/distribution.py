@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ..config import MapConfig
 from ..functional.log_zero import log_or_floor_
-from ..functional.rows import upcast
-from ..tracing import in_graph
+from ..functional.rows import is_readable, upcast
 
 
 def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
@@ -29,7 +28,7 @@ def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
     if map_config.map.normalized:
         return p
     mass = p.sum(-1, keepdim=True)
-    if p.device.type == "cpu" and not in_graph() and bool((mass != 0).all()):
+    if p.device.type == "cpu" and is_readable(mass) and bool((mass != 0).all()):
         return p / mass
     best = torch.zeros_like(p).scatter(-1, z.argmax(-1, keepdim=True), 1.0)
     return torch.where(mass == 0, best, p / torch.where(mass == 0, 1.0, mass))

@@ -58,6 +58,16 @@ def test_zeros_are_finite_in_every_dtype_and_exactly_zero_after_exp(head, dtype)
 
 
 @pytest.mark.parametrize("head", HEADS)
+@torch.no_grad()
+def test_rows_that_vmap_maps_over_have_the_log_probabilities_of_a_batch(head):
+    model = sparsify(tiny_model("llama", num_hidden_layers=1), attn="entmax15", head=head)
+    mapped = torch.func.vmap(lambda row: model(row[None]).logits[0])(tokens())
+    expected = model(tokens()).logits
+    torch.testing.assert_close(mapped.exp(), expected.exp(), atol=1e-5, rtol=1e-4)
+    assert torch.equal(mapped.exp() == 0, expected.exp() == 0)
+
+
+@pytest.mark.parametrize("head", HEADS)
 def test_gradients_are_those_of_the_log_probability(head):
     map_config = MapConfig.parse(head, "head")
     z = torch.randn(4, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
