@@ -159,7 +159,9 @@ class SparseConfig:
         """Read what ``to_dict`` wrote, trusting nothing.
 
         Raises:
-            ValueError: not such a block, a version this release does not know, or fields it does not know.
+            ValueError: not such a block, a version, fields, maps or settings this release does not know, or a setting
+                out of range.
+            TypeError: a value of the wrong type.
         """
         if not isinstance(data, Mapping) or "version" not in data:
             raise ValueError(f"not a saved hf_sparse configuration: {data!r}")
@@ -175,7 +177,15 @@ class SparseConfig:
                 f"unknown fields in the saved hf_sparse configuration: {named}; hf_sparse {__version__} does not know "
                 "them: install the release that saved it, or a newer one"
             )
-        config = cls.parse(**{"loss_scale": "one"} | {key: value for key, value in data.items() if key != "version"})
+        saved = {"loss_scale": "one"} | {key: value for key, value in data.items() if key != "version"}
+        try:
+            config = cls.parse(**saved)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"the saved hf_sparse configuration does not fit hf_sparse {__version__} ({error}): install the "
+                "release that saved it, or a newer one; of a map that is somebody's own, import the code that "
+                "registers it first"
+            ) from error
         if config.head is not None and config.head.open_settings:
             raise ValueError(f"the saved head leaves {config.head.open_settings[0]!r} open; it must be a number")
         if any(rule.coverage == CoverageVectors() for rule in config.attn):
@@ -193,7 +203,8 @@ def _parse_attention(attn: object) -> tuple[AttentionRule, ...]:
         return (AttentionRule.parse(None, None, attn),)
     unknown = [kind for kind in attn if kind not in KINDS]
     if unknown or not attn:
-        raise ValueError(f"attn: kinds of attention are {', '.join(map(repr, KINDS))}, was {list(attn)}")
+        kinds = ", ".join(map(repr, KINDS))
+        raise ValueError(f'attn: kinds of attention are {kinds}, was {list(attn)}; one map has a "name"')
     return tuple(rule for kind in KINDS if attn.get(kind) is not None for rule in _parse_kind(kind, attn[kind]))
 
 

@@ -32,8 +32,8 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
         labels_for: the purpose that needs labels; empty where batches may come without.
 
     Raises:
-        ValueError: no batch, or an empty one; labels in some batches only, or none where they are needed; no label
-            that counts.
+        ValueError: no batch, or an empty one; one row in place of a batch; labels in some batches only, or none where
+            they are needed; no label that counts.
         TypeError: nothing that yields batches, batches that are not mappings or without a tensor, labels that are no
             tensor of whole numbers, or a count that is none.
     """
@@ -59,6 +59,11 @@ def read_batches(dataloader: Iterable[Any], max_batches: int | None, labels_for:
             raise TypeError(
                 f"batch {len(batches)} of the loader has no tensor ({given}); of a data set, give a DataLoader with a "
                 "collator"
+            )
+        if torch.is_tensor(batch.get("input_ids")) and batch["input_ids"].dim() < 2:
+            raise ValueError(
+                f"batch {len(batches)} of the loader is one row, its input_ids are of shape "
+                f"{tuple(batch['input_ids'].shape)}; of a data set, give a DataLoader with a collator"
             )
         batches.append(_with_whole_labels(dict(batch)))
     if not batches:

@@ -70,7 +70,7 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
         One ``StepSupport`` per token.
 
     Raises:
-        TypeError: ``inputs`` is not a mapping to tensors.
+        TypeError: ``inputs`` is not a mapping to tensors, or ``tokens`` is no list of ids.
         ValueError: a dense head, more than one sentence, no tokens, inputs that ``score_sequences`` refuses, or NaN in
             the logits.
 
@@ -79,6 +79,11 @@ def step_supports(model: PreTrainedModel, inputs: Mapping[str, Tensor], tokens: 
     """
     map_config = head_map(model)
     check_one_sentence(inputs)
+    if isinstance(tokens, Tensor):
+        raise TypeError(
+            f"tokens must be a list of ids, was a tensor of shape {tuple(tokens.shape)}; of a row that generate "
+            "returns give what follows the prompt or the start token, as row[length:].tolist()"
+        )
     _check_string("tokens", tokens, model)
     start = beginning(model, inputs, 1)
     string = torch.tensor([list(tokens)], dtype=torch.long, device=start.device)

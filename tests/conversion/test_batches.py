@@ -89,6 +89,7 @@ BAD = [
     ([], ValueError, "the loader is empty; it must yield at least one batch"),
     ([ROW, {**ROW, "labels": None}], ValueError, "batch 1 of the loader has no labels"),
     ([ROW, {}], ValueError, "batch 1 of the loader is empty; it must have the model's arguments"),
+    ([{"input_ids": tokens()[0]}], ValueError, r"batch 0 of the loader is one row, its input_ids are of shape \(7,\)"),
     ([(tokens(), tokens())], TypeError, "must yield mappings of the model's arguments, yielded tuple"),
     (
         [ROW, {"input_ids": [[3, 4]], "labels": [[3, 4]]}],

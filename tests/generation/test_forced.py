@@ -32,6 +32,8 @@ def test_step_supports_refuse_what_has_none():
     for no_ids in ([3.5], ["a"], 3):
         with pytest.raises(TypeError, match="tokens must be whole numbers, the ids of a string, was "):
             step_supports(model, inputs, no_ids)
+    with pytest.raises(TypeError, match=r"a list of ids, was a tensor of shape \(3,\);.* as row\[length:\].tolist"):
+        step_supports(model, inputs, torch.tensor([3, 4, 5]))
     with pytest.raises(ValueError, match="inputs must be for one sentence, were for 2"):
         step_supports(model, {"input_ids": torch.ones(2, 3, dtype=torch.long)}, [3])
     with pytest.raises(ValueError, match="head is dense"):

@@ -294,6 +294,7 @@ BAD = [
     ({"head": {"alpha": 2}}, ValueError, "head needs the map's name"),
     ({"head": 1.5}, TypeError, "head must be None, a map's name or a mapping"),
     ({"attn": {"self": "entmax15"}}, ValueError, "kinds of attention are 'encoder', 'decoder', 'cross', was"),
+    ({"attn": {"alpha": 1.5}}, ValueError, "was \\['alpha'\\]; one map has a \"name\""),
     ({"attn": {"cross": "entmax15"}}, ValueError, "LlamaForCausalLM has no cross attention; it has: 'decoder'"),
     (
         {"attn": "sparsegen_log"},
