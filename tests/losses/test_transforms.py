@@ -160,6 +160,20 @@ def test_a_fused_loss_is_refused_by_name():
         grad(linear_entmax_loss)(hidden, weight, torch.tensor([0, 1]))
 
 
+class FusedLoss(torch.nn.Module):
+    """A fused loss as a module, which ``torch.export`` takes."""
+
+    def forward(self, hidden, weight, target):
+        return linear_entmax_loss(hidden, weight, target)
+
+
+@pytest.mark.parametrize("record", [torch.jit.trace, torch.export.export])
+def test_a_fused_loss_is_not_recorded(record):
+    example = (torch.eye(2), torch.eye(2), torch.tensor([0, 1]))
+    with pytest.raises(RuntimeError, match=r"fused linear losses choose their steps by the values of their inputs"):
+        record(FusedLoss(), example)
+
+
 def test_a_model_with_a_fused_loss_is_refused_by_name_and_has_its_logits_transformed():
     model = sparsify(tiny_model("llama"), head="entmax15", fused_loss=True).train()
     ids = tokens()

@@ -99,7 +99,7 @@ def linear_fenchel_young_loss(
             weight that is divided otherwise, or rows that differ between its processes.
         TypeError: targets that are not integers, or a setting that is not a number.
         IndexError: a target outside [0, V).
-        RuntimeError: a second derivative is asked for, or a transform of ``torch.func``.
+        RuntimeError: a second derivative is asked for, a transform of ``torch.func``, or a trace or export.
 
     Source: Peters et al. 2019, Eq. 9 and 10, and the sparsity of its gradient ``p - e_y``; for alpha-ReLU Tezekbayev
     et al. 2022, Lemma 1.
@@ -131,6 +131,12 @@ def linear_fenchel_young_loss(
         raise RuntimeError(
             "fused linear losses cannot be transformed by torch.func (grad, vmap, ...); use the loss of the logits: "
             "fenchel_young_loss, or a model without fused_loss=True"
+        )
+    if torch.jit.is_tracing() or torch.compiler.is_exporting():  # torch.compile breaks its graph instead
+        raise RuntimeError(
+            "fused linear losses choose their steps by the values of their inputs, which torch.jit.trace and "
+            "torch.export do not record: use the loss of the logits, fenchel_young_loss, or a model without "
+            "fused_loss=True"
         )
     check_linear_options(reduction, num_items, label_smoothing, softcap, scale, chunk_size)
     check_layer(hidden, weight, bias, target)
