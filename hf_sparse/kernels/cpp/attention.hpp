@@ -515,7 +515,6 @@ template <int K> void attend_tile(const AttentionCall& call, const Tile& tile, S
         const float factor = nan ? std::numeric_limits<float>::quiet_NaN() : mass[i] > 0 ? 1 / mass[i] : 0;
         float* out = row_of(call.out, tile.batch, tile.head, tile.query + i);
         for (int64_t d = 0; d < width; d++) out[d] = scratch.rows[i * width + d] * factor;
-        if (nan) std::fill_n(out, width, factor);
         tau_out[i] = nan ? NO_SUPPORT : taus[i];
     }
 }

@@ -283,18 +283,12 @@ template <class T> bool attend_to_head(const CodedCall& call, const Cut& cut, in
         const int64_t begin = few.first / LINE, lines_end = (few.end + LINE - 1) / LINE;
         const int64_t start = begin * LINE, stop = lines_end * LINE;
         for (int64_t b = 0; b < few.count; b++) q[b] = &coded[b], bounds[b].resize(std::max(stop - start, LINE));
-        int64_t b = 0;
-        const auto some = [&](auto size) {
+        up_to_four(few.count, [&](auto size, int64_t b) {
             constexpr int B = decltype(size)::value;
-            for (; b + B <= few.count; b += B)
-                bound_scores<B>(call, cut, code, group, asked + b, q + b, begin, lines_end, start, bounds + b);
-        };
-        some(std::integral_constant<int, 4>{});
-        some(std::integral_constant<int, 3>{});
-        some(std::integral_constant<int, 2>{});
-        some(std::integral_constant<int, 1>{});
+            bound_scores<B>(call, cut, code, group, asked + b, q + b, begin, lines_end, start, bounds + b);
+        });
         read.coded += std::max<int64_t>(0, few.end - few.first);
-        for (b = 0; b < few.count && fine; b++)
+        for (int64_t b = 0; b < few.count && fine; b++)
             fine = add_and_hide(call, asked[b], start, stop, bounds[b])
                    && attend_exactly(call, asked[b], keys, values, bounds[b], start, stop, read);
     });

@@ -66,6 +66,15 @@ template <class Body> void by_few(const FewCall& call, int64_t batch, int64_t ke
     }
 }
 
+// Calls body(number, first) for four of the queries at a time, and for those that are left.
+template <class Body> void up_to_four(int64_t count, Body body) {
+    int64_t b = 0;
+    for (; b + 4 <= count; b += 4) body(std::integral_constant<int, 4>{}, b);
+    if (count - b == 3) body(std::integral_constant<int, 3>{}, b);
+    if (count - b == 2) body(std::integral_constant<int, 2>{}, b);
+    if (count - b == 1) body(std::integral_constant<int, 1>{}, b);
+}
+
 template <class T> const T* rows_of(const Kept& kept, int64_t batch, int64_t head) {
     return static_cast<const T*>(kept.at) + batch * kept.batch + head * kept.head;
 }
@@ -138,16 +147,10 @@ template <class T> void attend_to_head(const FewCall& call, int64_t batch, int64
         float* const x = rows.data();
         for (int64_t begin = few.first; begin < few.end; begin += KEYS) {
             const int64_t end = std::min(few.end, begin + KEYS);
-            int64_t b = 0;
-            const auto some = [&](auto size) {
+            up_to_four(few.count, [&](auto size, int64_t b) {
                 constexpr int B = decltype(size)::value;
-                for (; b + B <= few.count; b += B)
-                    multiply_keys<B>(call, few.asked + b, keys, begin, end, x + b * length - few.first, length);
-            };
-            some(std::integral_constant<int, 4>{});
-            some(std::integral_constant<int, 3>{});
-            some(std::integral_constant<int, 2>{});
-            some(std::integral_constant<int, 1>{});
+                multiply_keys<B>(call, few.asked + b, keys, begin, end, x + b * length - few.first, length);
+            });
         }
         if (length > 0) finish_scores(call, few, length, x), write_few_weights(few, length, x);
         value.resize(std::max<size_t>(value.size(), num_keys)), column.resize(value.size());
