@@ -126,7 +126,7 @@ GOALS = [
     _inflection(
         f"ten thousand words each, three times the steps]({INFLECTION}#ten-thousand-words-in-each)",
         "eight_languages_high_longer",
-        {"output-1.5-attention-1": "1.5-entmax"},
+        WORDS,
     ),
 ]
 
