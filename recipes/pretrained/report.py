@@ -171,8 +171,8 @@ def pretrained_cache() -> str:
         f"{markdown.table(columns, rows)}\n\n"
         "*Read*: bytes of keys and values as a share of all of them in half precision; *as it is*: what was not "
         "in 8 bits. *Time*: CPU time a token beside the dense model's, screened / all keys read. *Differ*, *other "
-        "tokens*: beside the same model with all keys read, at most, and of the likeliest tokens. In bfloat16 that "
-        "one rounds its scores, which the screened steps do not."
+        "tokens*: beside the same model with all keys read, at most, and of the likeliest tokens. In bfloat16 every "
+        "layer rounds its output, and a last digit that differs there moves the probabilities."
     )
 
 

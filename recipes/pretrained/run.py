@@ -68,7 +68,7 @@ class Pretrained(Settings):
     kinds: tuple[str, ...] = setting(("decoder", "cross"))  # of a speech recogniser's attention
     noise: float = setting(0.02)  # of the sound's standard deviation
     proof_classes: float = setting(10.0)  # possible at a step, on average, of the head that is to prove them
-    contexts: tuple[int, ...] = setting((1024, 2048, 4096, 8000))  # tokens in the cache
+    contexts: tuple[int, ...] = setting((256, 1024, 2048, 4096, 8000))  # tokens in the cache
     tokens: int = setting(16)  # decoded at each context
     dtype: str = setting("float32")  # of the model that decodes, or of the products in training
     proofs: int = setting(8)  # utterances whose transcripts are to be proved likeliest
