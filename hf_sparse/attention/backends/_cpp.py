@@ -27,7 +27,7 @@ from ._prepared import needs_gradient
 
 # Fewer queries than this fill too little of a tile, and fewer scores take less time than the call itself.
 _FEWEST_QUERIES, _FEWEST_SCORES = 32, 1 << 15
-# So many queries read keys one by one, and values by the support; more of them torch multiplies faster.
+# Up to so many queries are taken key by key, and value by value of the support; more of them torch multiplies faster.
 _MOST_OF_FEW = 4
 
 
