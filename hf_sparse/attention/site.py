@@ -48,6 +48,7 @@ class AttentionSite:
         hook: the hook that passes the cache on, for sequential attention.
         watches: called with the module and the scores of a call, the innermost alone; see ``trial``.
         impl: what computes the attention; see ``set_impl``.
+        impls: what computes it in the place of ``impl``, the innermost alone; see ``computed_by``.
     """
 
     path: str
@@ -61,6 +62,7 @@ class AttentionSite:
     hook: RemovableHandle | None = field(default=None, repr=False)
     watches: PerThread[Callable[[nn.Module, Tensor], None] | None] = field(default_factory=PerThread, repr=False)
     impl: str = "auto"
+    impls: PerThread[str] = field(default_factory=PerThread, repr=False)
 
     @property
     def is_constrained(self) -> bool:

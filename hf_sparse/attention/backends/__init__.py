@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -77,6 +77,12 @@ def set_impl(model: nn.Module, impl: str) -> None:
         ValueError: an unknown ``impl``; no sparse attention; or a backend without weights for a module that computes
             its own softmax.
     """
+    for site in _sites_for(model, impl):
+        site.impl = impl
+
+
+def _sites_for(model: nn.Module, impl: str) -> list[AttentionSite]:
+    """The sites whose attention ``impl`` is to compute."""
     if impl not in ATTENTION_IMPLS:
         raise ValueError(f"impl must be one of {', '.join(map(repr, ATTENTION_IMPLS))}, was {impl!r}")
     sites = [site for _, site in attention_sites(model)]
@@ -88,20 +94,20 @@ def set_impl(model: nn.Module, impl: str) -> None:
             f'the attention at {inline[0]!r} computes its scores itself, which impl="{impl}" cannot replace; '
             'use impl="auto"'
         )
-    for site in sites:
-        site.impl = impl
+    return sites
 
 
 @contextmanager
 def computed_by(model: nn.Module, impl: str) -> Iterator[None]:
-    """Set the implementation of a sparse model's attention (``set_impl``) for the time of the block."""
-    before = [(site, site.impl) for _, site in attention_sites(model)]
-    set_impl(model, impl)
-    try:
+    """Have another implementation (``set_impl``) compute sparse attention in the block, for its thread alone.
+
+    Raises:
+        ValueError: see ``set_impl``.
+    """
+    with ExitStack() as blocks:
+        for site in _sites_for(model, impl):
+            blocks.enter_context(site.impls.set(impl))
         yield
-    finally:
-        for site, own in before:
-            site.impl = own
 
 
 def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | None:
@@ -116,8 +122,9 @@ def output_without_weights(module: nn.Module, call: AttentionCall) -> Tensor | N
     output = None if layer is None else _over_screened_cache(module, layer, call)
     if output is not None:
         return output
-    explicit = site.impl != "auto" and site.map_config is not None  # softmax that was kept stays with torch
-    name = site.impl if explicit else _first_backend(call)
+    impl = site.impls.innermost(module) or site.impl
+    explicit = impl != "auto" and site.map_config is not None  # softmax that was kept stays with torch
+    name = impl if explicit else _first_backend(call)
     if name in BACKENDS:
         call, alpha, problem = _for_backend(BACKENDS[name], module, _autocast(call))
         if problem is not None and explicit:
