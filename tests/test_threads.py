@@ -21,6 +21,7 @@ from hf_sparse import (
     step_supports,
 )
 from hf_sparse.attention import attention_sites, observe
+from hf_sparse.attention.backends import computed_by
 from hf_sparse.attention.site import trial
 from hf_sparse.model.dense_blocks import dense_head
 from hf_sparse.model.dry_run import watch
@@ -143,6 +144,10 @@ def test_blocks_hold_for_the_thread_that_runs_them_alone():
             )
         with log_probabilities(model):
             assert torch.equal(in_another_thread(run), scores)
+    (_, site), *_ = attention_sites(model)
+    with computed_by(model, "torch"):
+        assert (site.impls.innermost(model), in_another_thread(lambda: site.impls.innermost(model))) == ("torch", None)
+    assert site.impls.innermost(model) is None
     assert seen == []
     assert {count.calls for count in counts.values()} == {0}
 

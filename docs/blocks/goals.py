@@ -12,9 +12,6 @@ from recipes.lib.records import Record
 from recipes.lib.seeds import Mean, by_run
 
 Figures = dict[str, Any]
-SWEEP, LANGUAGE, INFLECTION = (
-    f"../recipes/{recipe}/README.md" for recipe in ("translation_sweep", "language_modelling", "inflection_grid")
-)
 
 
 class Aim(NamedTuple):
@@ -35,8 +32,8 @@ class Aim(NamedTuple):
     allows: bool = False
 
 
-def _sampled(name: str) -> Callable[[Figures], float]:
-    return lambda figures: figures["decodings"]["sampling"][name]
+def _sampled_accuracy(figures: Figures) -> float:
+    return figures["decodings"]["sampling"]["accuracy"]
 
 
 def _fitted(figures: Figures) -> float:
@@ -45,14 +42,14 @@ def _fitted(figures: Figures) -> float:
 
 
 def _perplexity(percent: int) -> Aim:
-    met = lambda ours, softmax: ours <= softmax * (1 + percent / 100)  # noqa: E731
-    return Aim(f"eps-perplexity, at most {percent} % more", _fitted, ".1f", met, allows=True)
+    text, most = f"eps-perplexity, at most {percent} % more", 1 + percent / 100
+    return Aim(text, _fitted, ".1f", lambda ours, softmax: ours <= softmax * most, allows=True)
 
 
 BLEU = Aim("BLEU, at least as high", lambda figures: figures["bleu"], ".1f", lambda ours, softmax: ours >= softmax)
 CLOSE_BLEU = BLEU._replace(text="BLEU, within 1", met=lambda ours, softmax: ours >= softmax - 1, allows=True)
-EQUAL_ACCURACY = Aim("accuracy, at least as high", _sampled("accuracy"), ".2%", lambda ours, softmax: ours >= softmax)
-FORMS = Aim("accuracy, higher", lambda figures: figures["accuracy"], ".1%", lambda ours, softmax: ours > softmax)
+ACCURACY = Aim("accuracy, at least as high", _sampled_accuracy, ".2%", lambda ours, softmax: ours >= softmax)
+OF_WORDS = Aim("accuracy, higher", lambda figures: figures["accuracy"], ".1%", lambda ours, softmax: ours > softmax)
 
 
 class Goal(NamedTuple):
@@ -74,9 +71,19 @@ class Goal(NamedTuple):
     sparse: str = ""
 
 
-def _translation(direction: str, prefix: str) -> list[Goal]:
-    task = f"[translation, {direction}]({SWEEP}#until-it-gains-little-more)"
-    result, softmax = "translation_sweep/results/multi30k_converged.json", f"{prefix}softmax"
+def _task(text: str, recipe: str, section: str) -> str:
+    return f"[{text}](../recipes/{recipe}/README.md#{section})"
+
+
+CONVERGED = "translation_sweep/results/multi30k_converged.json"
+
+
+def _translation(text: str) -> str:
+    return _task(text, "translation_sweep", "until-it-gains-little-more")
+
+
+def _direction(direction: str, prefix: str) -> list[Goal]:
+    task, softmax = _translation(f"translation, {direction}"), f"{prefix}softmax"
     heads = {
         f"{prefix}output-1.33": "alpha 1.33",
         f"{prefix}output-entmax15": "1.5-entmax",
@@ -84,49 +91,48 @@ def _translation(direction: str, prefix: str) -> list[Goal]:
         f"{prefix}output-alpha_relu": "alpha-ReLU",
     }
     late = {f"{prefix}sparsemax-from-entmax15": "sparsemax from alpha 1.5"}
-    return [Goal(task, BLEU, result, softmax, heads), Goal(task, CLOSE_BLEU, result, softmax, late)]
+    return [Goal(task, BLEU, CONVERGED, softmax, heads), Goal(task, CLOSE_BLEU, CONVERGED, softmax, late)]
 
 
-def _language(where: str, result: str) -> list[Goal]:
-    task, path = f"[language model{where}", f"language_modelling/results/{result}.json"
-    near, both = {"entmax13": "alpha 1.3"}, {"entmax13": "alpha 1.3", "entmax15": "1.5-entmax"}
+def _language(text: str, section: str, result: str) -> list[Goal]:
+    task, path = _task(text, "language_modelling", section), f"language_modelling/results/{result}.json"
+    near, far = {"entmax13": "alpha 1.3"}, {"entmax15": "1.5-entmax"}
     return [
-        Goal(task, EQUAL_ACCURACY, path, "softmax", both),
+        Goal(task, ACCURACY, path, "softmax", near | far),
         Goal(task, _perplexity(3), path, "softmax", near),
-        Goal(task, _perplexity(10), path, "softmax", {"entmax15": "1.5-entmax"}),
+        Goal(task, _perplexity(10), path, "softmax", far),
     ]
 
 
-def _inflection(where: str, result: str, runs: dict[str, str]) -> Goal:
-    softmax, path = "output-1-attention-1", f"inflection_grid/results/{result}.json"
-    return Goal(f"[inflection, {where}", FORMS, path, softmax, runs)
+def _inflection(text: str, section: str, result: str) -> Goal:
+    task, path = _task(text, "inflection_grid", section), f"inflection_grid/results/{result}.json"
+    runs = {"output-1.5-attention-1": "1.5-entmax", "output-2-from-1.5-attention-1": "sparsemax from alpha 1.5"}
+    return Goal(task, OF_WORDS, path, "output-1-attention-1", runs)
 
 
-WORDS = {"output-1.5-attention-1": "1.5-entmax", "output-2-from-1.5-attention-1": "sparsemax from alpha 1.5"}
 GOALS = [
-    *_translation("de-en", ""),
-    *_translation("en-de", "en-de-"),
+    *_direction("de-en", ""),
+    *_direction("en-de", "en-de-"),
     Goal(
-        f"[the same, de-en, half of the steps for the sparse head]({SWEEP}#until-it-gains-little-more)",
+        _translation("the same, de-en, half of the steps for the sparse head"),
         BLEU,
-        "translation_sweep/results/multi30k_converged.json",
+        CONVERGED,
         "softmax",
         {"output-1.33": "alpha 1.33", "entmax15": "1.5-entmax, in attention too"},
         "translation_sweep/results/multi30k_half.json",
     ),
-    *_language(f"]({LANGUAGE}#over-three-seeds)", "wikitext2"),
+    *_language("language model", "over-three-seeds", "wikitext2"),
     *_language(
-        f", the head with a matrix of its own, four times the steps]({LANGUAGE}#a-matrix-of-its-own-for-the-head)",
+        "language model, the head with a matrix of its own, four times the steps",
+        "a-matrix-of-its-own-for-the-head",
         "wikitext2_untied_longer",
     ),
-    _inflection(f"a thousand words each]({INFLECTION}#eight-languages)", "eight_languages", WORDS),
+    _inflection("inflection, a thousand words each", "eight-languages", "eight_languages"),
+    _inflection("inflection, the same, three times the steps", "three-times-the-steps", "eight_languages_longer"),
     _inflection(
-        f"the same, three times the steps]({INFLECTION}#three-times-the-steps)", "eight_languages_longer", WORDS
-    ),
-    _inflection(
-        f"ten thousand words each, three times the steps]({INFLECTION}#ten-thousand-words-in-each)",
+        "inflection, ten thousand words each, three times the steps",
+        "ten-thousand-words-in-each",
         "eight_languages_high_longer",
-        WORDS,
     ),
 ]
 
@@ -135,19 +141,21 @@ GOALS = [
 def training_goals() -> str:
     """All goals, each with the figures of softmax and of the sparse runs."""
     rows: list[list[str]] = []
-    task = ""
+    seeds, task = set[int](), ""
     for goal in GOALS:
         softmax = _mean(goal.result, goal.softmax, goal.aim)
         for run, name in goal.runs.items():
             ours = _mean(goal.sparse or goal.result, run, goal.aim)
+            seeds |= {len(ours.values), len(softmax.values)}
             figures = [f"{mean:{goal.aim.form}}" for mean in (ours, softmax)]
             rows.append(["" if goal.task == task else goal.task, name, goal.aim.text, *figures])
             rows[-1].append(_verdict(goal.aim, ours, softmax))
             task = goal.task
     columns = ["task", "sparse head", "aim beside softmax", "sparse", "softmax", ""]
+    counted = " or ".join(map(str, sorted(seeds)))
     return (
         f"{markdown.table(columns, rows)}\n\n"
-        "Mean ± standard deviation over three seeds. *Level*: apart by less than the larger of the two deviations."
+        f"Mean ± standard deviation over {counted} seeds. *Level*: apart by less than the larger of both deviations."
     )
 
 

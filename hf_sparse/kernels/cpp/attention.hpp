@@ -111,6 +111,12 @@ template <class Of> auto row_of(const Of& x, int64_t batch, int64_t head, int64_
     return x.at + batch * x.batch + head * x.head + row * x.row;
 }
 
+// P = 1 / (alpha - 1), exactly whole where rounding alone keeps it from that, up to 4.
+inline float exponent_of(float alpha) {
+    const float exponent = 1 / (alpha - 1), whole = std::nearbyint(exponent);
+    return whole <= 4 && std::fabs(exponent - whole) < 8 * EPS * whole ? whole : exponent;
+}
+
 Tile tile_at(const AttentionCall& call, int64_t batch, int64_t head, int64_t query) {
     Tile tile{batch, head, head / (call.num_heads / call.num_key_heads), query};
     tile.num_queries = std::min(TILE, call.num_queries - query);
@@ -118,8 +124,7 @@ Tile tile_at(const AttentionCall& call, int64_t batch, int64_t head, int64_t que
     tile.end = call.causal ? std::max<int64_t>(0, query + tile.num_queries + offset) : call.num_keys;
     tile.first = call.window ? std::min(tile.end, std::max<int64_t>(0, query + offset - call.window + 1)) : 0;
     tile.scale = (call.alpha[head] - 1) / call.temperature[head];
-    const float exponent = 1 / (call.alpha[head] - 1), whole = std::nearbyint(exponent);
-    tile.exponent = whole <= 4 && std::fabs(exponent - whole) < 8 * EPS * whole ? whole : exponent;
+    tile.exponent = exponent_of(call.alpha[head]);
     return tile;
 }
 

@@ -12,8 +12,8 @@ extern "C" {
 struct Kept { const void* at; int64_t batch, head, row; };
 
 struct FewCall {
-    Rows q, out;                       // float32; columns of out, like those of v, are a multiple of LANES
-    Kept k, v;
+    Rows q, out;                       // float32
+    Kept k, v;                         // attend_few wants columns of v, and of out, that are a multiple of LANES
     Pairs added[2];                    // to scores; -inf hides
     const float *alpha, *temperature;  // (heads)
     const float* sinks;                // (heads) or null
@@ -41,9 +41,8 @@ Asked asked_of(const FewCall& call, int64_t batch, int64_t head, int64_t query) 
     const int64_t seen = query + call.num_keys - call.num_queries + 1;
     const int64_t end = call.causal ? std::max<int64_t>(0, seen) : call.num_keys;
     const int64_t first = call.window ? std::min(end, std::max<int64_t>(0, seen - call.window)) : 0;
-    const float exponent = 1 / (call.alpha[head] - 1), whole = std::nearbyint(exponent);
-    return {batch, head, query, first, end, row_of(call.q, batch, head, query), (call.alpha[head] - 1) / call.temperature[head],
-            whole <= 4 && std::fabs(exponent - whole) < 8 * EPS * whole ? whole : exponent};
+    const float scale = (call.alpha[head] - 1) / call.temperature[head];
+    return {batch, head, query, first, end, row_of(call.q, batch, head, query), scale, exponent_of(call.alpha[head])};
 }
 
 // Some of the queries of all heads that share the keys of one, and the keys that one of them sees.
