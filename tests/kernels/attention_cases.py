@@ -141,6 +141,23 @@ def check(
     return errors
 
 
+def check_large_soft_cap(forward, ratio, device=DEVICE, keys=64):
+    """Weights, where scores are some ``ratio`` of the soft cap, have the rounding of the scores and not of the cap.
+
+    Args:
+        forward: as for ``check``.
+    """
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 2, n, 16, generator=generator).to(device) for n in (3, keys))
+    alpha = torch.full((2,), 2.0, device=device)
+    scores = Scores(alpha, 1, 50 * ratio * 16**-0.5, softcap=50.0)
+    weights, _ = forward(q, k, torch.eye(keys, device=device).expand(1, 2, -1, -1), scores)
+    capped = 50 * torch.tanh(scores.scaling / 50 * q.double() @ k.double().mT)
+    allowed = 2e-7 + 4e-7 * float(capped.abs().max())
+    expected = _Entmax.apply(capped, alpha.double().view(-1, 1, 1))
+    torch.testing.assert_close(weights.double(), expected, atol=allowed, rtol=0)
+
+
 # By factor and level, the arguments of ``check``. Every level is a row of the table in docs/gpu.md.
 FACTORS = {
     "lengths": {

@@ -16,7 +16,7 @@ from hf_sparse.kernels import (
     cpp_attention_forward,
     cpp_attention_problem,
 )
-from tests.kernels.attention_cases import CASES, LEVELS, TOLERANCE, check, check_case
+from tests.kernels.attention_cases import CASES, LEVELS, TOLERANCE, check, check_case, check_large_soft_cap
 from tests.reference import clusters
 
 pytestmark = pytest.mark.skipif(
@@ -53,6 +53,11 @@ def gradients(scores, q, k, v, dout, temperature=1.0, learned=False):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ", ".join(name for name in case.values() if LEVELS[name]))
 def test_outputs_and_gradients_are_those_of_float64(case):
     check_case(case.values(), forward, backward, device="cpu")
+
+
+@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.25, 0.5])
+def test_scores_far_below_the_soft_cap_lose_no_digits_to_it(ratio):
+    check_large_soft_cap(forward, ratio, "cpu", keys=300)
 
 
 # At most 1.5: above, the gradient jumps where one of 90,000 scores meets a threshold, wherever rounding puts it.

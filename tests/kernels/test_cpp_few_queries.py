@@ -7,7 +7,7 @@ import torch
 
 from hf_sparse.functional import entmax
 from hf_sparse.kernels import Scores, attend_few
-from tests.kernels.attention_cases import CASES, LEVELS, check, check_case
+from tests.kernels.attention_cases import CASES, LEVELS, check, check_case, check_large_soft_cap
 from tests.kernels.test_cpp_attention import hidden
 from tests.tolerances import WEIGHT
 
@@ -51,6 +51,11 @@ def test_heads_have_alphas_and_temperatures_of_their_own():
     z = q.double() @ k.double().repeat_interleave(3, 1).mT / temperature.view(-1, 1, 1)
     weights = torch.stack([entmax(z[:, h], float(alpha[h]), impl="torch") for h in range(6)], 1)
     torch.testing.assert_close(out.double(), weights @ v.double().repeat_interleave(3, 1), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.25, 0.5])
+def test_scores_far_below_the_soft_cap_lose_no_digits_to_it(ratio):
+    check_large_soft_cap(forward, ratio, "cpu", keys=300)
 
 
 def test_weights_are_normalized_and_exactly_zero_off_the_support():

@@ -40,6 +40,15 @@ def test_outputs_and_gradients_are_those_of_float64(case):
     check_case(case.values())
 
 
+@pytest.mark.parametrize("ratio", [0.001, 0.25, 0.5])
+def test_scores_far_below_the_soft_cap_lose_no_digits_to_it(ratio):
+    def forward(q, k, v, scores):
+        out, *saved = attention_forward(q, k, v, scores, TILES)
+        return out, saved
+
+    attention_cases.check_large_soft_cap(forward, ratio)
+
+
 def test_any_two_levels_meet_in_a_case():
     met = set().union(*(pairs(case.items()) for case in CASES))
     wanted = pairs((factor, level) for factor, levels in FACTORS.items() for level in levels)

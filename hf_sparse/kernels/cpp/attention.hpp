@@ -159,7 +159,10 @@ void multiply_rows(BRows rows, int64_t num_rows, BPairs turned, int64_t depth, f
 }
 
 inline Floats tanh_of(Floats v) {
-    return 1.0f - 2.0f / (exp2_of(smallest(all(64.0f), v * 2.8853900817779268f)) + 1.0f);
+    const Floats large = 1.0f - 2.0f / (exp2_of(smallest(all(64.0f), v * 2.8853900817779268f)) + 1.0f);
+    const Floats s = v * v;  // near zero the difference above has few digits left: the series of tanh has all
+    const Floats series = v + v * s * (-1.0f / 3 + s * (2.0f / 15 + s * (-17.0f / 315 + s * (62.0f / 2835))));
+    return s < 0.09f ? series : large;
 }
 
 // ---- Scores -----------------------------------------------------------------------------------------------------
