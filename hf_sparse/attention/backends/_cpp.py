@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,9 @@ from ._prepared import needs_gradient
 _FEWEST_QUERIES, _FEWEST_SCORES = 32, 1 << 15
 # Up to so many queries are taken key by key, and value by value of the support; more of them torch multiplies faster.
 _MOST_OF_FEW = 4
+# So many calls by torch lose about as many seconds as the kernel takes to be built: some 500 tokens of 30 layers.
+_MANY_CALLS = 1 << 14
+_calls_without_kernel = itertools.count(1)
 
 
 def cpp_problem(call: AttentionCall, alpha: float | Tensor) -> str | None:
@@ -56,12 +60,14 @@ def _has_few_queries(call: AttentionCall) -> bool:
 
 
 def cpp_is_automatic(call: AttentionCall) -> bool:
-    """Whether the kernel is built, or worth building for a call that it can serve.
+    """Whether the kernel is built, or worth building for a call that it can serve, or for the many before it.
 
     Activation checkpointing computes a call with gradients again, when the loss may have built the kernel: it must be
     the same computation.
     """
-    return cpp_available(build=torch.is_grad_enabled() or _num_scores(call) >= BUILD_FROM)
+    if cpp_available(build=torch.is_grad_enabled() or _num_scores(call) >= BUILD_FROM):
+        return True
+    return next(_calls_without_kernel) >= _MANY_CALLS and cpp_available(build=True)
 
 
 def _num_scores(call: AttentionCall) -> int:

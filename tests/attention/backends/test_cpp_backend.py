@@ -1,5 +1,6 @@
 """Models whose attention the C++ kernel computes give what torch gives; calls it cannot serve are named."""
 
+import itertools
 import shutil
 
 import pytest
@@ -204,6 +205,26 @@ def test_auto_takes_the_kernel_for_many_queries_and_for_few_and_returns_weights_
     assert sparse_attention(module(impl="auto"), *(x[:, :, :20] for x in (q, k, v)))[1] is not None
     wanted = q[:, :, -1:].requires_grad_()
     assert sparse_attention(module(impl="auto"), wanted, k, v)[1] is not None  # a step of few queries has no gradient
+
+
+@pytest.mark.parametrize("can_build", [True, False])
+def test_many_small_calls_without_gradients_build_the_kernel_together(monkeypatch, can_build):
+    built, calls = [], 5
+
+    def cpp_available(build):
+        built.append(build)
+        return build and can_build
+
+    monkeypatch.setattr(_cpp, "cpp_available", cpp_available)
+    monkeypatch.setattr(_cpp, "_MANY_CALLS", calls)
+    monkeypatch.setattr(_cpp, "_calls_without_kernel", itertools.count(1))
+    q, k, v = qkv(length=4)
+    with torch.no_grad():
+        taken = [sparse_attention(module(impl="auto"), q[:, :, -1:], k, v)[1] is None for _ in range(calls - 1)]
+        assert not any(taken) and not any(built)
+        for _ in range(2):
+            taken = sparse_attention(module(impl="auto"), q[:, :, -1:], k, v)[1] is None
+            assert (taken, built[-1]) == (can_build, True)
 
 
 @needs_compiler
