@@ -9,7 +9,7 @@ from typing import NamedTuple
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from ..inflection.data import Words, read_table, read_words
+from ..inflection.data import read_table, read_words
 from ..inflection.model import build_tokenizer
 
 
@@ -38,21 +38,27 @@ def prepared(data: str, languages: str, size: str, dev_rows: int, part: str = "d
         ValueError: a file is no such table (see ``read_table``), or has no rows from ``dev_from`` on.
         FileNotFoundError: a language has no file of that size.
     """
-    parts: dict[str, list[dict[str, str]]] = {"train": [], "dev": []}
+    train = joined(data, languages, f"train-{size}")
+    return Task(train, joined(data, languages, part, dev_from, dev_rows), build_tokenizer(train))
+
+
+def joined(data: str, languages: str, part: str, start: int = 0, most: int | None = None) -> Dataset:
+    """Rows of the languages together, at most so many of each from one on; ``prepared`` has the arguments and errors.
+
+    Args:
+        part: the end of the names of the files, ``train-medium`` or ``dev`` for instance.
+    """
+    together: list[dict[str, str]] = []
     for language in languages.split(",") if data else ["english"]:
         if data:
-            words = Words(*(read_table(Path(data, f"{language}-{name}")) for name in (f"train-{size}", part)))
+            table = read_table(Path(data, f"{language}-{part}"))
         else:
-            words = read_words()
-        for (name, rows), table in zip(parts.items(), words):
-            chosen = evaluated(table, language, dev_from, dev_rows) if name == "dev" else table
-            rows += [{**row, "tags": f"{language};{row['tags']}"} for row in chosen]
-    train, dev = (Dataset.from_list(rows) for rows in parts.values())
-    return Task(train, dev, build_tokenizer(train))
-
-
-def evaluated(table: Dataset, language: str, start: int, most: int) -> Dataset:
-    """At most so many of a language's rows, from one on."""
-    if start >= len(table):
-        raise ValueError(f"dev_from must be below {len(table)}, the rows of {language}, was {start}")
-    return table.select(range(start, min(start + most, len(table))))
+            table = read_words().train if part.startswith("train") else read_words().dev
+        if start >= len(table):
+            raise ValueError(
+                f"dev_from must leave rows of {language}, which has {len(table)}, and with schedule=halved dev_rows "
+                f"more; rows were to begin at {start}"
+            )
+        chosen = table.select(range(start, len(table) if most is None else min(start + most, len(table))))
+        together += [{**row, "tags": f"{language};{row['tags']}"} for row in chosen]
+    return Dataset.from_list(together)

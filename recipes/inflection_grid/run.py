@@ -19,10 +19,11 @@ possible form, supports, and ensembles of several seeds that average probabiliti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_sparse
@@ -32,15 +33,16 @@ from ..inflection.model import build_model, encode
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, entmax_map, save
 from ..lib.records import CannotRun, Figures, read_json
-from ..lib.settings import Settings, check_positive, setting
+from ..lib.settings import Settings, check_one_of, check_positive, setting
 from ..lib.study import Study, main
 from ..lib.training import annealing, train
-from .data import Task, prepared
+from .data import Task, joined, prepared
 from .measures import measured
 from .report import card, condensed, report
 
 LANGUAGES = "arabic,basque,finnish,georgian,german,quechua,russian,turkish"  # of eight families
 ALPHAS = (1, 1.5, 2)
+SCHEDULES = ("cosine", "halved")  # the second is the paper's: halved where the loss on other rows did not fall
 KEYS = 16  # that the temperature of attention is for: letters and tags of a word
 
 
@@ -62,7 +64,8 @@ class Grid(Settings):
     member_seeds: int = setting(3, "3", "Table 1")
     steps: int = setting(2400)
     batch_size: int = setting(64, "64", "4")
-    lr: float = setting(2e-3, "0.001, halved on plateaus", "4")
+    lr: float = setting(2e-3, "0.001", "4")
+    schedule: str = setting("cosine", "halved on plateaus", "4")  # of the learning rate
     beams: int = setting(5, "5", "4")
     report_to: str = setting("none")
 
@@ -72,6 +75,7 @@ class Grid(Settings):
             raise ValueError(f"dev_from must be at least 0, was {self.dev_from}")
         if self.beams < 2:
             raise ValueError(f"beams must be at least 2, was {self.beams}")
+        check_one_of(self, schedule=SCHEDULES)
         annealing(self.head_from, self.over)  # checks what it is given
         if self.maps:
             hf_sparse.SparseConfig.parse(**self.maps)
@@ -119,7 +123,8 @@ def trials() -> dict[str, Grid]:
     return {f"trial-{name}": dataclasses.replace(short, **places) for name, places in maps.items()}
 
 
-TRAINING = ("data", "languages", "size", "steps", "batch_size", "lr")  # settings that a trained model depends on
+# Settings that a trained model depends on.
+TRAINING = ("data", "languages", "size", "steps", "batch_size", "lr", "schedule")
 QUICK = {"steps": 4, "batch_size": 16, "dev_rows": 6, "beams": 2, "member_seeds": 1}
 
 
@@ -136,7 +141,8 @@ def ensemble(settings: Grid, folder: Path) -> hf_sparse.Ensemble:
             command = f"--only {settings.members} --seeds {settings.member_seeds}"
             raise CannotRun(f"{member}: an ensemble needs its members; do {command}")
         trained = read_json(member / "result.json")["settings"]
-        if other := {name: trained[name] for name in TRAINING if trained[name] != getattr(settings, name)}:
+        theirs = {name: trained.get(name, getattr(Grid, name)) for name in TRAINING}  # older ones lack a schedule
+        if other := {name: value for name, value in theirs.items() if value != getattr(settings, name)}:
             raise CannotRun(f"{member} was trained with other settings ({other}); give the ensemble the same")
         members.append(AutoModelForSeq2SeqLM.from_pretrained(member / "model"))
     return hf_sparse.Ensemble(members)
@@ -148,6 +154,27 @@ def task_of(settings: Grid) -> Task:
     return prepared(*(getattr(settings, name) for name in names))
 
 
+def held_rows(settings: Grid) -> Dataset | None:
+    """The rows that decide about the learning rate: those of the development sets after the ones evaluated on."""
+    if settings.schedule == "cosine":
+        return None
+    start = settings.dev_from + settings.dev_rows
+    return joined(settings.data, settings.languages, "dev", start, settings.dev_rows)
+
+
+def check(settings: Grid) -> None:
+    """Raise what ``prepared`` raises, before anything is trained."""
+    task_of(settings)
+    held_rows(settings)
+
+
+def steps_at_first_rate(log: Sequence[Mapping[str, Any]]) -> int:
+    """The last logged step whose learning rate was that of the first."""
+    rates = {entry["step"]: entry["learning_rate"] for entry in log if "learning_rate" in entry}
+    first = rates[min(rates)]
+    return max(step for step, rate in rates.items() if rate == first)
+
+
 def perform(settings: Grid, folder: Path) -> Figures:
     """Train one model, or load the members of an ensemble, and measure it."""
     task = task_of(settings)
@@ -156,6 +183,7 @@ def perform(settings: Grid, folder: Path) -> Figures:
     model = build_model(task.tokenizer, max(map(len, task.train["form"])), settings.seed)
     if settings.maps:
         model = hf_sparse.sparsify(model, **settings.maps)
+    held = held_rows(settings)
     log = train(
         model,
         task.tokenizer,
@@ -166,6 +194,7 @@ def perform(settings: Grid, folder: Path) -> Figures:
         lr=settings.lr,
         batch_size=settings.batch_size,
         seed=settings.seed,
+        held=None if held is None else encode(held, task.tokenizer),
         report_to=settings.report_to,
         callbacks=annealing(settings.head_from, settings.over),
     )
@@ -175,6 +204,7 @@ def perform(settings: Grid, folder: Path) -> Figures:
         "config": config_of(model),
         "parameters": model.num_parameters(),
         "loss": [{"step": entry["step"], "loss": entry["loss"]} for entry in log if "loss" in entry],
+        **({} if held is None else {"steps_at_first_rate": steps_at_first_rate(log)}),
     }
 
 
@@ -187,7 +217,7 @@ STUDY = Study(
     card=card,
     quick=QUICK,
     usual=("output-*",),  # ensembles need several seeds
-    check=task_of,
+    check=check,
     condensed=condensed,
 )
 

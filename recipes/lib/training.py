@@ -1,4 +1,4 @@
-"""Training of all recipes: Trainer or its sparse form, a cosine schedule, checkpoints to resume from."""
+"""Training of all recipes: Trainer or its sparse form, a schedule, checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -86,6 +86,23 @@ def _optimizer(
     return make([{"params": weights, "lr": multiple * lr} for multiple, weights in groups.items()], **options)
 
 
+def _cosine(steps: int, schedule_steps: int, warmup: float) -> dict[str, Any]:
+    """Arguments of Trainer for a rate that rises, and falls to zero at ``schedule_steps`` along half a cosine."""
+    rise = max(int(schedule_steps * warmup), 1)
+    cycles = 0.5 * max(steps - rise, 1) / max(schedule_steps - rise, 1)
+    return {"warmup_steps": rise, "lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": cycles}}
+
+
+# Arguments of Trainer for a rate that is halved after each epoch whose loss on held rows is not the lowest so far.
+_HALVED_ON_PLATEAUS = {
+    "lr_scheduler_type": "reduce_lr_on_plateau",
+    "lr_scheduler_kwargs": {"factor": 0.5, "patience": 0, "threshold": 0.0},
+    "eval_strategy": "epoch",
+    "metric_for_best_model": "loss",
+    "greater_is_better": False,
+}
+
+
 class DenseTrainer(BucketedTrainer, Seq2SeqTrainer):
     """The stock trainer, in the order of the rows that sparse models see."""
 
@@ -104,6 +121,7 @@ def train(
     seed: int,
     schedule_steps: int | None = None,
     warmup: float = 0.1,
+    held: Dataset | None = None,
     adam: Mapping[str, float] | None = None,
     label_smoothing: float = 0.0,
     report_to: str = "none",
@@ -130,6 +148,8 @@ def train(
         schedule_steps: length of the schedule, which falls to zero along half a cosine; with more than ``steps``,
             training ends before the rate is zero. None means ``steps``.
         warmup: share of the schedule in which it rises.
+        held: rows whose loss decides about the rate in place of that schedule: it begins at ``lr``, and is halved
+            after each epoch in which the loss did not fall below its lowest value before. None for the schedule.
         adam: settings of the optimizer that are not Trainer's, by the names of its arguments: ``adam_beta2``.
         label_smoothing: share of the uniform distribution in the targets.
         report_to: a logger of Trainer, ``"trackio"`` or ``"tensorboard"`` for instance.
@@ -142,8 +162,6 @@ def train(
     Returns:
         Trainer's log.
     """
-    schedule_steps = schedule_steps or steps
-    rise = max(int(schedule_steps * warmup), 1)
     sparse = hf_sparse.is_sparse(model)
     trainer_class: Any = sparse_trainer if sparse else DenseTrainer
     arguments_class: Any = hf_sparse.SparseTrainingArguments if sparse else Seq2SeqTrainingArguments
@@ -155,9 +173,7 @@ def train(
         max_steps=steps,
         per_device_train_batch_size=batch_size,
         learning_rate=lr,
-        warmup_steps=rise,
-        lr_scheduler_type="cosine",
-        lr_scheduler_kwargs={"num_cycles": 0.5 * max(steps - rise, 1) / max(schedule_steps - rise, 1)},
+        per_device_eval_batch_size=batch_size,
         train_sampling_strategy="group_by_length" if "length" in rows.column_names else "random",
         seed=seed,
         logging_steps=max(steps // 20, 1),
@@ -169,6 +185,7 @@ def train(
         disable_tqdm=False,
         dataloader_pin_memory=False,
         remove_unused_columns=False,
+        **(_cosine(steps, schedule_steps or steps, warmup) if held is None else _HALVED_ON_PLATEAUS),
         **losses,
         **(adam or {}),
     )
@@ -177,6 +194,7 @@ def train(
         arguments,
         collator,
         train_dataset=rows,
+        eval_dataset=held,
         processing_class=tokenizer,
         callbacks=list(callbacks),
         optimizers=(_optimizer(model, arguments, embedding_lr), None),

@@ -85,11 +85,31 @@ def test_sparsemax_may_begin_as_entmax15(sigmorphon, tmp_path, monkeypatch):
     assert {head.temperature for head in seen} == {4.0}
 
 
+@pytest.mark.parametrize("name", ["output-1-attention-1", "output-1.5-attention-1"])
+def test_the_learning_rate_is_halved_where_the_loss_on_further_rows_does_not_fall(
+    sigmorphon, tmp_path, monkeypatch, name
+):
+    changes = {"schedule": "halved", "steps": 30, "lr": 0.02, "dev_rows": 1, "beams": 2, "languages": "german"}
+    settings = dataclasses.replace(recipe.runs()[name], data=str(sigmorphon), **changes)
+    assert recipe.held_rows(settings)["form"][:] == ["las"]
+    logs, train = [], recipe.train
+    monkeypatch.setattr(recipe, "train", lambda *given, **options: logs.append(train(*given, **options)) or logs[0])
+    figures = recipe.perform(settings, tmp_path)
+    rates, losses = ([entry[key] for entry in logs[0] if key in entry] for key in ("learning_rate", "eval_loss"))
+    lowest, expected = float("inf"), [settings.lr]
+    for loss in losses:
+        expected.append(expected[-1] if loss < lowest else expected[-1] / 2)
+        lowest = min(lowest, loss)
+    assert rates == pytest.approx(expected[: len(rates)], abs=2e-8)  # torch halves none of 1e-8
+    assert rates[-1] < settings.lr
+    assert figures["steps_at_first_rate"] == rates.count(settings.lr)
+
+
 def test_rows_may_begin_further_on(sigmorphon):
     rows = data.prepared(str(sigmorphon), "german", "medium", 5).dev
     later = data.prepared(str(sigmorphon), "german", "medium", 5, dev_from=1).dev
     assert later["form"] == rows["form"][1:]
-    with pytest.raises(ValueError, match=f"dev_from must be below {len(rows)}, the rows of german, was 99"):
+    with pytest.raises(ValueError, match=f"dev_from must leave rows of german, which has {len(rows)}, .* begin at 99"):
         data.prepared(str(sigmorphon), "german", "medium", 5, dev_from=99)
 
 
@@ -99,6 +119,7 @@ def test_rows_may_begin_further_on(sigmorphon):
         ("dev_rows=0", "dev_rows must be above 0, was 0"),
         ("dev_from=-1", "dev_from must be at least 0, was -1"),
         ("steps=0", "steps must be above 0, was 0"),
+        ("schedule=linear", "schedule must be one of cosine, halved, was 'linear'"),
         ("beams=1", "beams must be at least 2, was 1"),
         ("head=foo", "unknown sparse map 'foo'"),
         ("over=0.0", "over must be"),
