@@ -23,7 +23,7 @@ def write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
     top = x.amax(-1, keepdim=True)
     u = torch.sub(x, top.masked_fill_(top == -torch.inf, 0.0), out=out)
     if dtype_for(alpha, x) != x.dtype:
-        p = near_softmax(u.mul_(alpha - 1), alpha)
+        p = near_softmax(u.mul_(alpha - 1), alpha).weights
         torch.div(p, _mass(p), out=out)
         return
     solve_(torch.add(top.new_ones(()), u, alpha=alpha - 1, out=u).clamp_(min=0), exponent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional.negentropy import tsallis_negentropy
 from ..functional.newton import dtype_for, exponent_of, is_softmax, near_softmax, power, solve_crowded
 from ..functional.rows import accumulation_dtype, upcast
 from ._alpha_relu_support import relu_loss_from_mass
@@ -55,18 +54,21 @@ def _solve_entmax(z: Tensor, alpha: float, p: Tensor, top: Tensor) -> Tensor:
     x = x - top.masked_fill_(top == -torch.inf, 0.0)
     if is_softmax(alpha):
         return _solve_softmax(x, p)
+    x.mul_(alpha - 1)
+    # (alpha - 1) Omega*(z) is the least value over tau of (1 - 1/alpha) (sum u^(alpha / (alpha - 1)) - 1) + 1 + tau: a
+    # rounding error of tau enters only squared. Near softmax, u and -tau are too close to 1 to be written so.
     if dtype_for(alpha, x) != x.dtype:
-        weights = near_softmax(x * (alpha - 1), alpha)
+        weights, below, risen = near_softmax(x, alpha)
         mass = weights.sum(-1, keepdim=True)
-        torch.div(weights, torch.where(mass == 0, 1.0, mass), out=p)
-        return (p * x.clamp_(min=-1 / (alpha - 1))).sum(-1) - tsallis_negentropy(p, alpha)
-    exponent = exponent_of(alpha)
-    u = solve_crowded(x.mul_(alpha - 1).add_(1).clamp_(min=0), exponent)
-    weights = power(u, exponent)
-    mass = weights.sum(-1, keepdim=True)
+        energy = below.mul_(weights).sum(-1) + (mass[:, 0] - 1)
+        conjugate = energy / alpha + risen[:, 0] / (alpha - 1)
+    else:
+        exponent = exponent_of(alpha)
+        u = solve_crowded(x.add_(1).clamp_(min=0), exponent)
+        weights = power(u, exponent)
+        mass = weights.sum(-1, keepdim=True)
+        conjugate = ((1 - 1 / alpha) * ((weights * u).sum(-1) - 1) + (1 - u.amax(-1))) / (alpha - 1)
     torch.div(weights, torch.where(mass == 0, 1.0, mass), out=p)
-    # (alpha - 1) Omega*(z) is the least value over tau of this: a rounding error of tau enters only squared.
-    conjugate = ((1 - 1 / alpha) * ((weights * u).sum(-1) - 1) + (1 - u.amax(-1))) / (alpha - 1)
     return conjugate.masked_fill_(mass[:, 0] == 0, 0.0)
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hf_sparse.functional.newton import exponent_of, power, solve, solve_
+from hf_sparse.functional.newton import exponent_of, power, solve, solve_, solve_crowded
 
 
 def clusters():
@@ -41,3 +41,35 @@ def test_exponents_that_rounding_keeps_from_being_whole_are_whole():
     u = torch.tensor([0.3, 1.7])
     for exponent in (1.0, 2.0, 3.0, 4.0, 2.5):
         torch.testing.assert_close(power(u, exponent), u**exponent)
+
+
+@pytest.mark.parametrize("exponent", [5.0, 6.0, 7.0, 9.0, 10.0, 16.0, 31.0, 32.0, 33.0, 40.0])
+def test_whole_powers_are_those_of_float64_down_to_numbers_that_are_lost(exponent):
+    u = torch.cat([torch.logspace(-30, 0.3, 500), torch.tensor([0.0, 1e-42, 1.0])])
+    given = u.clone()
+    found, expected = power(u, exponent), u.double() ** exponent
+    torch.testing.assert_close(found.double(), expected, atol=2.0**-100, rtol=2e-6 * exponent)
+    assert torch.equal(found > 2.0**-99, expected > 2.0**-99)
+    assert torch.equal(u, given)
+    assert bool(power(torch.tensor(torch.nan), exponent).isnan())
+
+
+@pytest.mark.parametrize("heavy", ["anywhere", "sampled alone", "never sampled", "everywhere", "masked"])
+@pytest.mark.parametrize("exponent", [1.0, 4 / 3, 2.0, 10 / 3, 10.0])
+def test_crowded_rows_have_their_threshold_whatever_the_sample_says(exponent, heavy):
+    generator = torch.Generator().manual_seed(0)
+    u = torch.rand(3, 4096, generator=generator, dtype=torch.float64) * 0.2
+    if heavy == "anywhere":
+        u[:, torch.randperm(4096, generator=generator)[:40]] += 0.8
+    elif heavy == "sampled alone":
+        u[:, ::16] += 0.8
+    elif heavy == "never sampled":
+        u[:, 1::16] += 0.8
+    else:
+        u += 0.8
+    if heavy == "masked":
+        u[1] = 0
+    given = u.clone()
+    found, expected = solve_crowded(u, exponent), solve_(u.clone(), exponent)
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+    assert torch.equal(u, given)
