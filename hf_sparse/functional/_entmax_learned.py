@@ -20,7 +20,7 @@ from ._entmax_rows import write_jacobian_product, write_weights
 from ._softmax import softmax_rows
 from .function import Function, differentiated_again
 from .newton import exponent_of, is_softmax
-from .rows import by_chunks, is_readable
+from .rows import by_chunks, is_mapped, is_readable
 
 
 def _divided(numerator: Tensor, a: Tensor, limit: Tensor) -> Tensor:
@@ -214,8 +214,8 @@ class EntmaxPerRow(Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, alpha = ctx.saved_tensors
-        # What is written has no derivative, and is no tensor of torch.func.
-        runs = None if differentiated_again() else _runs(alpha, p, ctx.impl)
+        # What is written has no derivative, and is no tensor of a vmap.
+        runs = None if differentiated_again() or is_mapped(grad) else _runs(alpha, p, ctx.impl)
         if runs is not None:
             for_alpha = None
             if ctx.needs_input_grad[1]:

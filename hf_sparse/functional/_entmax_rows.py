@@ -126,9 +126,9 @@ class JacobianProduct(Function):
     def forward(p: Tensor, grad: Tensor, alpha: float, impl: str) -> Tensor:
         if impl == "triton":
             return triton_jacobian_product(p, grad, alpha)
-        if impl == "cpp" and row_by_row(p):
+        if impl == "cpp" and row_by_row(p, grad):
             return jacobian_product(p, grad, alpha)
-        if row_by_row(p):
+        if row_by_row(p, grad):
             return by_chunks(partial(write_jacobian_product, alpha=alpha), p.detach(), grad)
         return _jacobian_product(p, grad, alpha)
 

@@ -55,7 +55,7 @@ def _product(u: Tensor, count: int) -> Tensor:
 
 
 def power(u: Tensor, exponent: float) -> Tensor:
-    """``u ** exponent`` for ``u >= 0``, by multiplication where the exponent is small and whole; ``u`` itself for 1."""
+    """``u ** exponent`` for ``u >= 0``, by multiplication where the exponent is whole and small; u itself for 1."""
     if exponent == 1:
         return u
     if exponent in (2, 3, 4):

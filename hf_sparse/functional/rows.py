@@ -100,15 +100,24 @@ def num_visible(x: Tensor) -> Tensor:
     return (x != -torch.inf).sum(-1, keepdim=True).clamp(min=1).to(x.dtype)
 
 
-def row_by_row(x: Tensor) -> bool:
-    """Whether to work in place on chunks of rows, which is faster on a CPU and opaque to compilers."""
-    return x.device.type == "cpu" and not in_graph()
+def is_mapped(*tensors: Tensor) -> bool:
+    """Whether the older vmap maps over one of the tensors: that of ``is_grads_batched`` and ``autograd.functional``.
+
+    It hands its tensors to whatever it calls, and follows operations that return new ones. ``torch.func.vmap`` asks
+    functions how they are mapped instead.
+    """
+    return any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
+
+
+def row_by_row(*tensors: Tensor) -> bool:
+    """Whether to work in place on chunks of rows, which is faster on a CPU, and opaque to compilers and to vmap."""
+    return tensors[0].device.type == "cpu" and not in_graph() and not is_mapped(*tensors)
 
 
 def writes_rows(*tensors: Tensor) -> bool:
     """Whether a result may be written ``by_chunks``: nothing differentiates the tensors, and ``row_by_row``."""
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return row_by_row(tensors[0]) and not differentiated and not is_transformed(*tensors)
+    return row_by_row(*tensors) and not differentiated and not is_transformed(*tensors)
 
 
 def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None = None) -> Tensor:

@@ -28,6 +28,27 @@ def by_dual_tensors(function, z, tangent):
         return forward_ad.unpack_dual(function(forward_ad.make_dual(z, tangent))).tangent
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_every_map_under_the_older_vmap_of_autograd(name):
+    function, settings = CALLS[name]
+    for length, dtype in ((6, torch.float64), (1500, torch.float32)):
+        z = 3 * scores(length, dtype)[0]
+        few = lambda z: function(z, **settings)[:, :3]  # noqa: E731
+        found, wanted = (torch.autograd.functional.jacobian(few, z, vectorize=way) for way in (True, False))
+        torch.testing.assert_close(found, wanted, atol=GRADIENT[dtype], rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 1)], ids=str)
+def test_a_learned_alpha_under_the_older_vmap_of_autograd(shape):
+    z, alpha = scores(6)[0], torch.full(shape, 1.3, dtype=torch.float64)
+    found, wanted = (
+        torch.autograd.functional.jacobian(lambda alpha: entmax(z, alpha), alpha, vectorize=way)
+        for way in (True, False)
+    )
+    assert wanted.any()
+    torch.testing.assert_close(found, wanted, atol=GRADIENT[torch.float64], rtol=0)
+
+
 @pytest.mark.parametrize("length", [6, 1500])
 @pytest.mark.parametrize("name", CALLS)
 def test_every_map(name, length):

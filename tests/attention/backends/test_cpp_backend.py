@@ -177,6 +177,16 @@ def test_second_derivatives_are_those_of_torch():
 
 
 @needs_compiler
+def test_several_gradients_at_once_are_those_of_torch():
+    q, k, v = qkv(length=7)
+    found = []
+    for impl in ("cpp", "torch"):
+        attend = lambda q: sparse_attention(module(impl=impl), q, k, v, is_causal=True)[0][:, -1, 0]  # noqa: B023, E731
+        found.append(torch.autograd.functional.jacobian(attend, q, vectorize=True))
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-4)
+
+
+@needs_compiler
 def test_a_window_and_its_second_derivative():
     model = sparsify(tiny_model("gemma2"), attn="entmax15").eval()
     found = []
