@@ -112,6 +112,9 @@ def calibrate(
     check_flag("per_head", per_head)
     check_flag("fit_attention", fit_attention)
     check_flag("fit_alpha", fit_alpha)
+    if goal and sparse.get_output_embeddings() is None:
+        name = type(sparse).__name__
+        raise ValueError(f"coverage and classes are goals for an LM head, and {name} has none; leave them out")
     alphas = goal.check(config.head, fit_alpha)
     if fit_attention:
         _check_maps(config.attention_maps)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from transformers import BertForSequenceClassification
 
 import hf_sparse.functional as F
 from hf_sparse import calibrate, probabilities, sparse_config, sparsify
@@ -208,6 +209,9 @@ def test_goals_need_a_head_of_the_family_labels_and_sense():
         other = sparsify(tiny_model("gpt2"), attn="entmax15", head=head)
         with pytest.raises(ValueError, match="choose alpha and temperature of a head of the entmax family"):
             calibrate(other, unlabelled, classes=5, progress=False)
+    classifier = sparsify(BertForSequenceClassification(tiny_model("bert").config), attn="entmax15")
+    with pytest.raises(ValueError, match="BertForSequenceClassification has none; leave them out"):
+        calibrate(classifier, unlabelled, coverage=0.9, progress=False)
 
 
 def test_rows_are_kept_as_many_as_there_is_room_for(monkeypatch):
