@@ -15,11 +15,12 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
-MEDIUM, MEDIUM_LONGER, HIGH, HIGH_LONGER, TRIALS = (
+MEDIUM, MEDIUM_LONGER, MEDIUM_HALVED, HIGH, HIGH_LONGER, TRIALS = (
     f"recipes/inflection_grid/results/{name}.json"
     for name in (
         "eight_languages",
         "eight_languages_longer",
+        "eight_languages_halved",
         "eight_languages_high",
         "eight_languages_high_longer",
         "trials",
@@ -157,12 +158,14 @@ def origin(result: str) -> str:
     settings, rows = record["settings"], record["figures"]["rows"]
     everything = read(result)["runs"]
     commits = sorted(set(map(short_commit, everything)))
+    halved = settings.get("schedule") == "halved"  # older records have no schedule
+    rate = f"{'' if halved else 'peak '}learning rate {settings['lr']:g}{', halved on plateaus' if halved else ''}"
     return (
         f"SIGMORPHON 2018, `{settings['size']}`: {rows['train']:,} rows to train on, {rows['dev']} of the "
         f"{held_out(settings)} to evaluate on ({settings['dev_rows']} a language), "
         f"{rows['vocabulary']} characters and tags; "
         f"{record['figures']['parameters']:,} parameters, {settings['steps']} steps of {settings['batch_size']} rows, "
-        f"peak learning rate {settings['lr']:g}, {settings['beams']} beams. {len(everything)} runs, "
+        f"{rate}, {settings['beams']} beams. {len(everything)} runs, "
         f"{sum(record['cpu_seconds'] for record in everything) / 60:.0f} CPU minutes ({hardware_of(everything)}), "
         f"{versions_of(everything)}, commits {', '.join(commits)}."
     )
@@ -205,6 +208,12 @@ def inflection_grid_longer() -> str:
 def inflection_languages_longer() -> str:
     """The same by language."""
     return languages(MEDIUM_LONGER)
+
+
+@block
+def inflection_grid_halved() -> str:
+    """The same part in as many steps, under the paper's schedule of the learning rate."""
+    return f"{grid(MEDIUM_HALVED)}\n\n{origin(MEDIUM_HALVED)}"
 
 
 @block

@@ -19,7 +19,7 @@ possible form, supports, and ensembles of several seeds that average probabiliti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +168,6 @@ def check(settings: Grid) -> None:
     held_rows(settings)
 
 
-def steps_at_first_rate(log: Sequence[Mapping[str, Any]]) -> int:
-    """The last logged step whose learning rate was that of the first."""
-    rates = {entry["step"]: entry["learning_rate"] for entry in log if "learning_rate" in entry}
-    first = rates[min(rates)]
-    return max(step for step, rate in rates.items() if rate == first)
-
-
 def perform(settings: Grid, folder: Path) -> Figures:
     """Train one model, or load the members of an ensemble, and measure it."""
     task = task_of(settings)
@@ -204,7 +197,6 @@ def perform(settings: Grid, folder: Path) -> Figures:
         "config": config_of(model),
         "parameters": model.num_parameters(),
         "loss": [{"step": entry["step"], "loss": entry["loss"]} for entry in log if "loss" in entry],
-        **({} if held is None else {"steps_at_first_rate": steps_at_first_rate(log)}),
     }
 
 
