@@ -94,14 +94,37 @@ def arguments_arrive(record: DryRun) -> str | None:
 
 def every_softmax_replaced(record: DryRun) -> str | None:
     """Name an attention module that computed a softmax of its own, or None."""
-    replaced = {path for path, site in _sites(record).items() if record.counts[path].calls and not site.inline}
-    for path, module in sorted(record.softmaxes.items()) if record.counts else ():
-        attends = named_attention(type(module)) or _ATTENTION.fullmatch(path.rpartition(".")[2])
-        if path not in replaced and attends:
+    reached = {path for path, site in _sites(record).items() if record.counts[path].calls}
+    replaced = {path for path in reached if not _sites(record)[path].inline}
+    for path in sorted(record.softmaxes) if record.counts else ():
+        own = path not in replaced and _says_attention(record, path)
+        owner = path if own else _dense_owner(record, path, reached)
+        if owner is not None:
             return (
-                f"{_class_at(record, path)} computes its own softmax, which hf_sparse cannot replace; pass attn=None "
+                f"{_class_at(record, owner)} computes its own softmax, which hf_sparse cannot replace; pass attn=None "
                 "to leave this model's attention as it is"
             )
+    return None
+
+
+def _says_attention(record: DryRun, path: str) -> bool:
+    """Whether a module is attention by the name of its class or of its place."""
+    module = record.model.get_submodule(path)
+    return named_attention(type(module)) or _ATTENTION.fullmatch(path.rpartition(".")[2]) is not None
+
+
+def _dense_owner(record: DryRun, path: str, reached: set[str]) -> str | None:
+    """The attention module around a part that computed a softmax over heads, or None; none if it is sparse itself.
+
+    The name of the part need not say attention: a module may leave its product of queries and keys to a ``Core``.
+    """
+    if path not in record.heads or path in reached:
+        return None
+    while path:
+        path = path.rpartition(".")[0]
+        if path and _says_attention(record, path):
+            inside = any(f"{site}.".startswith(f"{path}.") for site in reached)
+            return None if inside else path
     return None
 
 

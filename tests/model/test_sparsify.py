@@ -374,6 +374,34 @@ def test_a_softmax_the_audit_finds_undoes_everything():
     assert type(attention).__mro__[1].forward is own_forward
 
 
+class Core(nn.Module):
+    """Weights of attention, in a module whose name does not say so."""
+
+    def forward(self, query):
+        return torch.softmax(query @ query.transpose(-1, -2), dim=-1) @ query
+
+
+class Divided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.core = Core()
+
+    def forward(self, hidden_states, *_, **__):
+        query = hidden_states.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.core(query).transpose(1, 2).flatten(2), None
+
+
+@torch.no_grad()
+def test_attention_whose_softmax_is_in_a_part_of_it_is_not_left_dense_beside_sparse_attention():
+    model = tiny_model("bart")
+    model.model.decoder.layers[1].self_attn = Divided()
+    reference = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"Divided at 'model.decoder.layers.1.self_attn' computes its own softmax"):
+        sparsify(model, attn="entmax15")
+    assert not is_sparse(model)
+    assert torch.equal(model(tokens()).logits, reference)
+
+
 @torch.no_grad()
 def test_an_example_replaces_made_up_input():
     model = tiny_model("bart")
