@@ -176,7 +176,7 @@ def check_asked(loss: HeadLoss, name: str, output: Any, takes_num_items: bool) -
     With a dense head a model that was handed ``num_items_in_batch`` is trusted with it.
     """
     # A loss comes first in every output, and has no axes. None beside another loss is one that nobody asked for.
-    first = getattr(output, "loss", output[0])
+    first = output.get("loss") if type(output) is dict else getattr(output, "loss", output[0])
     if loss.asked or not torch.is_tensor(first) or first.dim() > 0:
         return
     unseen = f"{name} computed a loss in which no cross-entropy over the classes of its head was seen, so that"

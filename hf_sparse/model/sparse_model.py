@@ -17,6 +17,7 @@ from typing import Any, SupportsIndex, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
 from ..attention.site import start_again
 from ..cache_name import check_one_cache
@@ -232,10 +233,18 @@ def has_logits(model: PreTrainedModel, output: Any) -> bool:
     """Whether an output has logits; an inner model may know the head, and return hidden states alone.
 
     Raises:
-        NotImplementedError: it has them under other names, where they would stay scores that are read as dense.
+        NotImplementedError: it has them under other names, or without a name, where they would stay scores that are
+            read as dense.
     """
     if hasattr(output, "logits"):
         return True
+    if not isinstance(output, ModelOutput):
+        kind = type(output).__name__
+        raise NotImplementedError(
+            f"{type(model).__name__} returns a {kind}, which has no attribute logits, so that nobody would read the "
+            "distribution of its sparse head; let its forward return an output of Transformers, as CausalLMOutput, or "
+            "pass head=None"
+        )
     others = [name for name in output if "logits" in name]
     if others:
         raise NotImplementedError(

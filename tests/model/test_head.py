@@ -293,6 +293,29 @@ def test_a_loss_that_kernels_put_into_the_class_of_a_model_is_refused(monkeypatc
             sparsify(tiny_model("llama"), head="entmax15", fused_loss=fused_loss)(tokens(), labels=tokens())
 
 
+class GivesDict(LlamaForCausalLM):
+    def forward(self, input_ids, labels=None):
+        return {"loss": None, **super().forward(input_ids, labels=labels)}
+
+
+class GivesTuple(LlamaForCausalLM):
+    def forward(self, input_ids, labels=None):
+        return super().forward(input_ids, labels=labels).to_tuple()
+
+
+@pytest.mark.parametrize(("cls", "kind"), [(GivesDict, "dict"), (GivesTuple, "tuple")])
+def test_a_model_of_your_own_that_returns_no_output_of_transformers_trains_with_sparse_attention_alone(cls, kind):
+    model, ids = tiny_model("llama"), tokens()
+    expected = sparsify(tiny_model("llama"), attn="entmax15")(ids, labels=ids).loss
+    model.__class__ = cls
+    for fused_loss in (False, True):
+        with pytest.raises(NotImplementedError, match=rf"{cls.__name__} returns a {kind}, .* as CausalLMOutput, or"):
+            sparsify(model, head="entmax15", fused_loss=fused_loss)
+        assert type(model) is cls
+    output = sparsify(model, attn="entmax15")(ids, labels=ids)
+    assert torch.equal(output["loss"] if kind == "dict" else output[0], expected)
+
+
 class LossOfItsOwn(BertForMaskedLM):
     def forward(self, input_ids, labels=None):
         logits = self.cls(self.bert(input_ids)[0])
