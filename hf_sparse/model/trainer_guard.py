@@ -34,10 +34,22 @@ def _train(original: Callable[..., Any], self: Any, *args: object, **kwargs: obj
     model = inside_peft(self.model)
     if isinstance(model, PreTrainedModel):
         check_parts(model)
+    _check_options(self)
     _check_reference(self)
     for each in sparse_models(self.model):
         sparse_state(each).metrics.pop("head_coverage", None)  # what calibration promised holds until training
     return original(self, *args, **kwargs)
+
+
+def _check_options(trainer: Any) -> None:
+    """Refuse options of ``SparseTrainingArguments`` that are set for a trainer which does not read them."""
+    if getattr(trainer, "reads_sparse_options", False):
+        return
+    for name, value in getattr(trainer.args, "sparse_options", dict)().items():
+        raise ValueError(
+            f"{name}={value} is read by SparseTrainer and SparseSeq2SeqTrainer alone, and {type(trainer).__name__} "
+            "would train without it: train with one of them, or leave it out"
+        )
 
 
 def _check_reference(trainer: Any) -> None:
@@ -101,7 +113,8 @@ OF_TRAINER = (
         "train",
         _train,
         reason="A model with a part that is sparse by itself would be trained on a dense loss, and not be saved; "
-        "trainers with a reference model load a dense one where the model was made sparse after loading.",
+        "trainers with a reference model load a dense one where the model was made sparse after loading; options of "
+        "SparseTrainingArguments would be ignored.",
         after="transformers.trainer",
     ),
     Patch(

@@ -65,6 +65,12 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
         _check_values(self)
         super().__post_init__()
 
+    def sparse_options(self) -> dict[str, object]:
+        """Those of the six that change how a model is trained, by name, where they are not as they come."""
+        names = set(SparseTrainingArguments.__annotations__) - {"log_sparsity"}
+        given = {name: getattr(self, name) for name in sorted(names)}
+        return {name: value for name, value in given.items() if value != getattr(SparseTrainingArguments, name)}
+
 
 def _check_values(args: SparseTrainingArguments) -> None:
     for name in ("sparse_label_smoothing", "distillation_weight"):

@@ -102,6 +102,8 @@ class SparseTrainer(BucketedTrainer):
             nothing is learned; what ``Distillation``, ``Suppression`` and ``EdgeBudget`` refuse.
     """
 
+    reads_sparse_options = True  # of ``SparseTrainingArguments``; read by trainer_guard
+
     def __init__(self, model: Any = None, args: Any = None, *rest: object, teacher: Any = None, **kwargs: Any) -> None:
         args = SparseTrainingArguments("trainer_output") if args is None else args
         check_arguments(args, teacher)

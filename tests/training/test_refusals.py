@@ -44,6 +44,30 @@ def test_other_ways_around_the_loss_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("sparse_label_smoothing", 0.1),
+        ("distillation_weight", 0.5),
+        ("suppression_weight", 0.25),
+        ("max_loss_increase", 0.01),
+        ("settings_learning_rate", 0.1),
+    ],
+)
+@pytest.mark.parametrize("cls", [Trainer, Seq2SeqTrainer])
+def test_options_of_the_sparse_trainers_are_not_ignored_by_stock_ones(cls, option, value, tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    trainer = cls(model, arguments(tmp_path, **{option: value}), train_dataset=rows_of_uneven_length())
+    with pytest.raises(ValueError, match=rf"{option}={value} is read by SparseTrainer .*, and {cls.__name__} would"):
+        trainer.train()
+
+
+def test_stock_trainers_take_arguments_of_the_sparse_ones_that_change_nothing(tmp_path):
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    args = arguments(tmp_path, max_steps=1, log_sparsity=False)
+    assert Trainer(model, args, train_dataset=rows_of_uneven_length()).train().global_step == 1
+
+
+@pytest.mark.parametrize(
     ("name", "options", "arguments_only"),
     [
         ("llama", {"label_smoothing_factor": 0.1}, {}),
