@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from transformers import PreTrainedModel
 
-from ..attention.find import find_sites
+from ..attention.find import find_sites, named_attention
 from ..attention.inline import inline_refusal
 from ..attention.sequential import sequential_refusal
 from ..config import SparseConfig
@@ -245,7 +245,7 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
     name = type(model).__name__
     sites = find_sites(model, config)
     if not sites:
-        yield f"{name} has no attention that is computed with softmax; pass attn=None"
+        yield f"{name} has no attention that is computed with softmax; pass attn=None{_elsewhere(model)}"
     sequential = (sequential_refusal(model.get_submodule(site.path), site) for site in sites)
     reasons = [inline_refusal(model, sites), *sequential]
     yield from (f"{name}: {reason}, or pass attn=None" for reason in reasons if reason)
@@ -258,6 +258,17 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
     yield from _saving_problems(model)
     yield from kind_problems(model, config)
     yield from layer_problems(model, config)
+
+
+def _elsewhere(model: PreTrainedModel) -> str:
+    """What else to do about attention of a model's own file whose methods name no softmax."""
+    for path, module in model.named_modules():
+        if path and named_attention(type(module)) and not type(module).__module__.startswith("transformers."):
+            return (
+                f", or, where {type(module).__name__} at {path!r} leaves its softmax to a function or a part, move it "
+                "into a method of that class"
+            )
+    return ""
 
 
 def _weightless_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:

@@ -402,6 +402,33 @@ def test_attention_whose_softmax_is_in_a_part_of_it_is_not_left_dense_beside_spa
     assert torch.equal(model(tokens()).logits, reference)
 
 
+def weights(query):
+    return torch.softmax(query @ query.transpose(-1, -2), dim=-1)
+
+
+class AttentionByFunction(nn.Module):
+    def forward(self, hidden_states, *_, **__):
+        return weights(hidden_states) @ hidden_states, None
+
+
+def test_attention_that_leaves_its_softmax_to_a_function_is_not_said_to_have_none():
+    model = tiny_model("llama")
+    for layer in model.model.layers:
+        layer.self_attn = AttentionByFunction()
+    with pytest.raises(ValueError, match=r"where AttentionByFunction at 'model.layers.0.self_attn' .* into a method"):
+        sparsify(model, attn="entmax15")
+
+    class AttentionOfItsOwn(AttentionByFunction):
+        weights = staticmethod(lambda query: torch.softmax(query @ query.transpose(-1, -2), dim=-1))
+
+        def forward(self, hidden_states, *_, **__):
+            return self.weights(hidden_states) @ hidden_states, None
+
+    for layer in model.model.layers:
+        layer.self_attn = AttentionOfItsOwn()
+    assert is_sparse(sparsify(model, attn="entmax15"))  # as the message says
+
+
 @torch.no_grad()
 def test_an_example_replaces_made_up_input():
     model = tiny_model("bart")
