@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.generation.continuous_batching import PagedAttentionCache
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.output_capturing import _active_collector
 
 from ..tracing import in_graph
@@ -114,6 +116,22 @@ def sparse_attention(
 
 
 @torch.no_grad()
+def foreign_attention(module: nn.Module) -> str | None:
+    """The name of a module's attention implementation if its function, or that of its masks, is of somebody's own.
+
+    What such a function does beside softmax (a bias, a window) would be lost where sparse attention takes its place.
+    Kernels of the Hub, whose names have a slash, compute plain attention.
+    """
+    name = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if not isinstance(name, str) or name == NAME or "/" in name:
+        return None
+    for registry in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
+        function = registry.get(name)
+        if function is not None and not getattr(function, "__module__", "").startswith("transformers."):
+            return name
+    return None
+
+
 def _show_weights(module: nn.Module, call: AttentionCall) -> None:
     """Show observers the weights of a call whose output a backend computed without them.
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from ..attention.find import find_sites, named_attention
 from ..attention.inline import inline_refusal
+from ..attention.interface import foreign_attention
 from ..attention.sequential import sequential_refusal
 from ..config import SparseConfig
 from ..config.sparse_config import KINDS
@@ -255,6 +256,15 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
             f"{name} takes no arguments but its own, and so no fertility and no mask of its target, which bounds and "
             "coverage need; pass attn=None, or a map without them"
         )
+    for site in sites:
+        module = model.get_submodule(site.path)
+        foreign = None if site.inline else foreign_attention(module)
+        if foreign is not None:
+            yield (
+                f"{type(module).__name__} at {site.path!r} attends by {foreign!r}, which is not of Transformers, and "
+                "what it does beside softmax would be lost; call model.set_attn_implementation('eager') first if that "
+                "is nothing, or pass attn=None"
+            )
     yield from _saving_problems(model)
     yield from kind_problems(model, config)
     yield from layer_problems(model, config)

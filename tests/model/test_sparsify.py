@@ -9,6 +9,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
     BertConfig,
     BertForSequenceClassification,
     DPRConfig,
@@ -19,6 +21,8 @@ from transformers import (
     RagConfig,
     RagTokenForGeneration,
 )
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_outputs import CausalLMOutput
 
 import hf_sparse.functional as F
@@ -427,6 +431,37 @@ def test_attention_that_leaves_its_softmax_to_a_function_is_not_said_to_have_non
     for layer in model.model.layers:
         layer.self_attn = AttentionOfItsOwn()
     assert is_sparse(sparsify(model, attn="entmax15"))  # as the message says
+
+
+def with_bias(module, query, key, value, attention_mask, **options):
+    bias = torch.arange(key.shape[2], dtype=query.dtype).expand(query.shape[0], 1, query.shape[2], -1)
+    return sdpa_attention_forward(module, query, key, value, bias, **options)
+
+
+def last_two(*args, **options):
+    mask = eager_mask(*args, **options)
+    return mask if mask is None else mask.index_fill(-1, torch.arange(mask.shape[-1] - 2), -1e4)
+
+
+@pytest.mark.parametrize(("function", "masks"), [(with_bias, eager_mask), (sdpa_attention_forward, last_two)])
+@torch.no_grad()
+def test_attention_by_a_registered_function_of_somebody_is_not_quietly_replaced(function, masks, monkeypatch):
+    monkeypatch.setitem(AttentionInterface._global_mapping, "own", function)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "own", masks)
+    model = tiny_model("llama", attn_implementation="own")
+    before = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"LlamaAttention at 'model.layers.0.self_attn' attends by 'own', .*eager"):
+        sparsify(model, attn="softmax")
+    assert torch.equal(model(tokens()).logits, before)
+    assert is_sparse(sparsify(model, head="entmax15"))
+    unsparsify(model).set_attn_implementation("eager")
+    assert not torch.allclose(sparsify(model, attn="softmax")(tokens()).logits, before)
+
+
+def test_attention_of_transformers_by_another_name_is_replaced(monkeypatch):
+    monkeypatch.setitem(AttentionInterface._global_mapping, "own", sdpa_attention_forward)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "own", sdpa_mask)
+    assert is_sparse(sparsify(tiny_model("llama", attn_implementation="own"), attn="entmax15"))
 
 
 @torch.no_grad()
