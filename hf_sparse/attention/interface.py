@@ -115,7 +115,6 @@ def sparse_attention(
     return grouped_product(weights, value).transpose(1, 2).contiguous(), weights
 
 
-@torch.no_grad()
 def foreign_attention(module: nn.Module) -> str | None:
     """The name of a module's attention implementation if its function, or that of its masks, is of somebody's own.
 
@@ -132,6 +131,7 @@ def foreign_attention(module: nn.Module) -> str | None:
     return None
 
 
+@torch.no_grad()
 def _show_weights(module: nn.Module, call: AttentionCall) -> None:
     """Show observers the weights of a call whose output a backend computed without them.
 

@@ -24,6 +24,7 @@ from .inputs import (
     check_logits,
     check_one_segment,
     check_one_sentence,
+    check_padding,
     cuts_outputs,
     head_map,
     num_sentences,
@@ -220,10 +221,11 @@ def check_prompt(model: PreTrainedModel, inputs: Mapping[str, object]) -> None:
     """Refuse inputs of a decoder that sequences do not begin with; an encoder-decoder may have any.
 
     Raises:
-        ValueError: no ``input_ids``, embeddings in their place, or a cache.
+        ValueError: no ``input_ids``, embeddings in their place, a cache, or padding on the right.
     """
     if model.config.is_encoder_decoder:
         return
+    check_padding(model, inputs)
     name = type(model).__name__
     for other in ("inputs_embeds", CACHE, OLD_NAME):
         if inputs.get(other) is not None:

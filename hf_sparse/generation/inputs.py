@@ -111,6 +111,23 @@ def check_one_segment(model: PreTrainedModel, inputs: Mapping[str, object]) -> N
         )
 
 
+def check_padding(model: PreTrainedModel, inputs: Mapping[str, object]) -> None:
+    """Refuse prompts that a decoder would go on from their padding; an encoder reads padding on either side.
+
+    Raises:
+        ValueError: a prompt is padded on the right.
+    """
+    mask = inputs.get("attention_mask")
+    if model.config.is_encoder_decoder or not isinstance(mask, Tensor) or mask.dim() != 2:
+        return
+    if mask.shape[1] and not bool(mask[:, -1].all()):
+        row = int((mask[:, -1] == 0).nonzero()[0])
+        raise ValueError(
+            f"prompts must be padded on the left, where {type(model).__name__} does not go on from padding, and row "
+            f"{row} ends with padding; set tokenizer.padding_side = 'left'"
+        )
+
+
 def repeated(inputs: Mapping[str, Any], times: int) -> dict[str, Any]:
     """Inputs with every sentence ``times`` times in a row; outputs of an encoder are repeated too."""
     repeats: dict[str, Any] = {}

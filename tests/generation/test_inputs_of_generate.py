@@ -21,7 +21,17 @@ from transformers import (
     XLNetLMHeadModel,
 )
 
-from hf_sparse import certify, compare_with_empty, enumerate_support, score_sequences, sparsify, step_supports
+from hf_sparse import (
+    Lexicon,
+    certify,
+    compare_with_empty,
+    condition,
+    enumerate_support,
+    exact_search,
+    score_sequences,
+    sparsify,
+    step_supports,
+)
 from hf_sparse.cache_name import CACHE
 from tests.enumeration import model_and_inputs
 from tests.peft_version import needs_fitting_peft
@@ -130,7 +140,7 @@ def test_types_of_tokens_are_read():
 @torch.no_grad()
 def test_without_a_mask_padding_is_hidden_as_generate_hides_it(name):
     model, _ = model_and_inputs(name, "entmax15")
-    ids = torch.tensor([[PAD, PAD, 3, 4, 6], [3, 5, 4, 6, 5]])
+    ids = torch.tensor([[PAD, PAD, 3, 6, 4], [3, 5, 4, 6, 5]])
     bare = {"input_ids": ids}
     hidden, seen, other = (
         {**bare, "attention_mask": mask.long()} for mask in (ids != PAD, torch.ones_like(ids), ids != 6)
@@ -255,3 +265,30 @@ def test_inputs_that_sequences_do_not_show_are_refused_by_name():
                 score()
     with pytest.raises(ValueError, match=r"not used by the model: \['pixel_values'\]"):
         score_sequences(model, {**inputs, "pixel_values": torch.ones(1, 3)}, sequences)
+
+
+def test_prompts_that_are_padded_on_the_right_are_refused_where_a_decoder_would_go_on_from_padding():
+    model = sparsify(tiny_model("llama"), attn="sparsemax", head="sparsemax").eval()
+    prompts = tokens(2, 5)
+    mask = torch.ones_like(prompts)
+    mask[1, 3:] = 0
+    padded = {"input_ids": prompts.masked_fill(mask == 0, PAD), "attention_mask": mask}
+    second = {name: value[1:] for name, value in padded.items()}
+    longer = torch.cat([padded["input_ids"], torch.full((2, 1), EOS)], 1)
+    for call in (
+        lambda: exact_search(model, padded, max_new_tokens=2),
+        lambda: condition(model, padded, Lexicon([[7]]), max_new_tokens=2),
+        lambda: score_sequences(model, padded, longer),
+        lambda: compare_with_empty(model, padded, max_new_tokens=2),
+    ):
+        with pytest.raises(ValueError, match=r"padded on the left, .* row 1 ends with padding"):
+            call()
+    for call in (
+        lambda: enumerate_support(model, second, max_new_tokens=2),
+        lambda: step_supports(model, second, [7, EOS]),
+        lambda: certify(model, second, longer[1:]),
+    ):
+        with pytest.raises(ValueError, match=r"padded on the left, .* row 0 ends with padding"):
+            call()
+    left = {name: value.flip(1) for name, value in padded.items()}
+    assert len(exact_search(model, left, max_new_tokens=2)) == 2

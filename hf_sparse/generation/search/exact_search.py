@@ -21,7 +21,7 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from ...functional.arguments import check_count
-from ..inputs import check_generates, check_one_segment, cuts_outputs, num_sentences
+from ..inputs import check_generates, check_one_segment, check_padding, cuts_outputs, num_sentences
 from ..inside_generate import inside_generate
 from ..language import Language
 from ._constraints import Constraints
@@ -124,6 +124,7 @@ def exact_search(
     check_generates(model)
     num_sentences(inputs)
     check_one_segment(model, inputs)
+    check_padding(model, inputs)
     check_count("max_new_tokens", max_new_tokens)
     options = SearchOptions(num_hypotheses, min_probability, width, max_open, max_expanded, max_seconds, progress)
     check_stop_strings(model, generate_options)
