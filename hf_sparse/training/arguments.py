@@ -66,7 +66,7 @@ class SparseTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
 
     def sparse_options(self) -> dict[str, object]:
-        """Those of the six that change how a model is trained, by name, where they are not as they come."""
+        """The options of this class that change how a model is trained, by name, where they were set."""
         names = set(SparseTrainingArguments.__annotations__) - {"log_sparsity"}
         given = {name: getattr(self, name) for name in sorted(names)}
         return {name: value for name, value in given.items() if value != getattr(SparseTrainingArguments, name)}
