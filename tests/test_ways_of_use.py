@@ -306,7 +306,7 @@ def test_lora_trains_and_saves_a_learned_alpha_that_is_named(kept, tmp_path):
     for one, other in zip(learned_alphas(model), learned_alphas(again), strict=True):
         assert torch.equal(one, other)
     expected = model.eval()(input_ids=tokens()).logits
-    torch.testing.assert_close(again.eval()(input_ids=tokens()).logits, expected)
+    torch.testing.assert_close(again.eval()(input_ids=tokens()).logits, expected, atol=1e-4, rtol=1e-4)
     merged = model.merge_and_unload()
     torch.testing.assert_close(merged(input_ids=tokens()).logits, expected, atol=1e-5, rtol=1e-4)
     merged.save_pretrained(tmp_path / "merged")
