@@ -180,7 +180,7 @@ def test_a_forward_that_is_compiled_in_its_place_gives_the_sparse_logits_loss_an
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
     torch._dynamo.utils.counters.clear()
     for _ in range(2):
-        torch.testing.assert_close(model(ids).logits, logits)
+        torch.testing.assert_close(model(ids).logits, logits, atol=1e-4, rtol=0)
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     torch.testing.assert_close(model(**inputs).loss, loss)
     assert torch.equal(model.generate(ids, **settings), strings)
