@@ -75,7 +75,8 @@ def score_sequences(
         ValueError: the number of sequences is not a multiple of the number of inputs, a sequence does not begin with
             the start token or the prompt, no token is left to score, one is outside of the vocabulary, no end token,
             NaN in the logits, or ``uniform_share`` outside [0, 1]; a decoder's ``inputs_embeds`` or cache, which
-            sequences do not show; a model that one pass over a string does not score as ``generate`` decodes it.
+            sequences do not show, or its prompts padded on the right; a model that one pass over a string does not
+            score as ``generate`` decodes it.
 
     Source: Tezekbayev et al. 2022, Section 4 (self-normalization of alpha-ReLU).
     Cost: one forward pass; for a decoder that may let a prompt see what follows it (images, types of tokens) a second.

@@ -30,7 +30,7 @@ from ._prepared import needs_gradient
 _FEWEST_QUERIES, _FEWEST_SCORES = 32, 1 << 15
 # Up to so many queries are taken key by key, and value by value of the support; more of them torch multiplies faster.
 _MOST_OF_FEW = 4
-# So many calls by torch lose about as many seconds as the kernel takes to be built: some 500 tokens of 30 layers.
+# So many calls by torch lose about as much time as the kernel takes to be built: some 500 tokens of 30 layers.
 _MANY_CALLS = 1 << 14
 _calls_without_kernel = itertools.count(1)
 
@@ -145,7 +145,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, alpha, sinks, bias, mask, temperature, tau = ctx.saved_tensors
-        if torch.is_grad_enabled() or is_mapped(dout):  # a second derivative is wanted, or several
+        if torch.is_grad_enabled() or is_mapped(dout):  # a second derivative, or many at once
             with torch.enable_grad():
                 return *_gradients_by_torch(ctx, dout), None, None, None, None
         scores = ctx.numbers.scores(alpha, sinks, bias, mask)

@@ -97,9 +97,10 @@ def exact_search(
 
     Raises:
         TypeError: a model that does not generate, ``inputs`` that are not a mapping to tensors, or a budget no number.
-        ValueError: no sentence, no end token, a budget below 1, a probability outside [0, 1], NaN from the model, a
-            processor that makes probabilities of a step sum to more than 1 or remembers the step before, sampling,
-            beams, another stopping criterion, or speech of more than one segment (Whisper's 30 seconds).
+        ValueError: no sentence, a prompt padded on the right, no end token, a budget below 1, a probability outside
+            [0, 1], NaN from the model, a processor that makes probabilities of a step sum to more than 1 or remembers
+            the step before, sampling, beams, another stopping criterion, or speech of more than one segment (Whisper's
+            30 seconds).
 
     Source: the certificates are those of Peters et al. 2019, Section 4.1, and Stahlberg and Byrne 2019; the order of
     search is that of cyclic best-first search (Kao et al. 2009).
