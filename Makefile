@@ -11,7 +11,8 @@ SITE := $(VENV)/.site
 MODELS := $(wildcard recipes/pretrained/packages.txt)
 # Training, saving and loading, LoRA and prefixes of PEFT, and all that handles a cache.
 WITH_OLDEST := tests/test_hub.py tests/test_saving.py tests/test_hooks.py tests/test_adapters.py \
-	tests/model/test_lone_part.py tests/model/test_sparsify.py tests/training/test_trainer.py tests/test_cache_name.py \
+	tests/model/test_lone_part.py tests/model/test_sparsify.py tests/model/test_attention_refused.py \
+	tests/model/test_shared_configuration.py tests/training/test_trainer.py tests/test_cache_name.py \
 	tests/attention/sequential tests/attention/test_pattern_mask.py tests/generation/search tests/generation/test_ensemble.py \
 	tests/generation/test_inputs_of_generate.py tests/generation/test_suggest.py tests/model/test_parts.py \
 	tests/model/test_screened_generation.py tests/model/test_continuous.py \

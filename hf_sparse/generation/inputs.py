@@ -112,7 +112,11 @@ def check_one_segment(model: PreTrainedModel, inputs: Mapping[str, object]) -> N
 
 
 def check_padding(model: PreTrainedModel, inputs: Mapping[str, object]) -> None:
-    """Refuse prompts that a decoder would go on from their padding; an encoder reads padding on either side.
+    """Refuse prompts where a decoder would go on from padding; an encoder reads padding on either side.
+
+    Args:
+        model: a model that generates.
+        inputs: for ``generate``, or as it has prepared them, where it has worked out a mask that was not given.
 
     Raises:
         ValueError: a prompt is padded on the right.

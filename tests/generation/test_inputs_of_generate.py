@@ -267,28 +267,24 @@ def test_inputs_that_sequences_do_not_show_are_refused_by_name():
         score_sequences(model, {**inputs, "pixel_values": torch.ones(1, 3)}, sequences)
 
 
-def test_prompts_that_are_padded_on_the_right_are_refused_where_a_decoder_would_go_on_from_padding():
+@pytest.mark.parametrize("masked", [True, False])
+def test_prompts_that_are_padded_on_the_right_are_refused_where_a_decoder_would_go_on_from_padding(masked):
     model = sparsify(tiny_model("llama"), attn="sparsemax", head="sparsemax").eval()
-    prompts = tokens(2, 5)
-    mask = torch.ones_like(prompts)
+    mask = torch.ones(2, 5, dtype=torch.int64)
     mask[1, 3:] = 0
-    padded = {"input_ids": prompts.masked_fill(mask == 0, PAD), "attention_mask": mask}
+    padded = {"input_ids": tokens(2, 5).masked_fill(mask == 0, PAD)} | ({"attention_mask": mask} if masked else {})
     second = {name: value[1:] for name, value in padded.items()}
     longer = torch.cat([padded["input_ids"], torch.full((2, 1), EOS)], 1)
-    for call in (
-        lambda: exact_search(model, padded, max_new_tokens=2),
-        lambda: condition(model, padded, Lexicon([[7]]), max_new_tokens=2),
-        lambda: score_sequences(model, padded, longer),
-        lambda: compare_with_empty(model, padded, max_new_tokens=2),
+    for row, call in (
+        (1, lambda: exact_search(model, padded, max_new_tokens=2)),
+        (1, lambda: condition(model, padded, Lexicon([[7]]), max_new_tokens=2)),
+        (1, lambda: score_sequences(model, padded, longer)),
+        (1, lambda: compare_with_empty(model, padded, max_new_tokens=2)),
+        (0, lambda: enumerate_support(model, second, max_new_tokens=2)),
+        (0, lambda: step_supports(model, second, [7, EOS])),
+        (0, lambda: certify(model, second, longer[1:])),
     ):
-        with pytest.raises(ValueError, match=r"padded on the left, .* row 1 ends with padding"):
-            call()
-    for call in (
-        lambda: enumerate_support(model, second, max_new_tokens=2),
-        lambda: step_supports(model, second, [7, EOS]),
-        lambda: certify(model, second, longer[1:]),
-    ):
-        with pytest.raises(ValueError, match=r"padded on the left, .* row 0 ends with padding"):
+        with pytest.raises(ValueError, match=rf"padded on the left, .* row {row} ends with padding"):
             call()
     left = {name: value.flip(1) for name, value in padded.items()}
     assert len(exact_search(model, left, max_new_tokens=2)) == 2

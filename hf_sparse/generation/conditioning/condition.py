@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...functional.arguments import check_count, check_flag
-from ..inputs import check_generates, check_one_segment, check_padding, num_sentences
+from ..inputs import check_generates, check_one_segment, num_sentences
 from ..inside_generate import inside_generate
 from ..language import Language, check_language
 from ..search.enumerate import check_unconstrained
@@ -105,7 +105,6 @@ def condition(
     check_generates(model)
     rows = num_sentences(inputs)
     check_one_segment(model, inputs)
-    check_padding(model, inputs)
     check_count("max_new_tokens", max_new_tokens)
     check_flag("constrained", constrained)
     languages = _one_each(given, rows)

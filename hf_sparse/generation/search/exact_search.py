@@ -125,7 +125,6 @@ def exact_search(
     check_generates(model)
     num_sentences(inputs)
     check_one_segment(model, inputs)
-    check_padding(model, inputs)
     check_count("max_new_tokens", max_new_tokens)
     options = SearchOptions(num_hypotheses, min_probability, width, max_open, max_expanded, max_seconds, progress)
     check_stop_strings(model, generate_options)
@@ -233,6 +232,7 @@ def search_strings(
     the probabilities that they have among all strings.
     """
     _check_mode(generation_config, stopping_criteria)
+    check_padding(model, model_kwargs)
     if any(module.training for module in model.modules()):
         raise ValueError("the model is in training mode, where outputs are random: call model.eval() before generate")
     if len(input_ids) == 0:

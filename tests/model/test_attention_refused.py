@@ -1,0 +1,118 @@
+"""Attention that cannot be made sparse, or not as it is, is refused and never left dense beside sparse attention."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import eager_mask, sdpa_mask
+
+from hf_sparse import is_sparse, sparsify, unsparsify
+from tests.tiny_models import tiny_model, tokens
+
+
+@torch.no_grad()
+def test_a_softmax_the_audit_finds_undoes_everything():
+    model = tiny_model("bart")
+    attention = model.model.decoder.layers[1].encoder_attn
+    own_forward = type(attention).forward
+
+    class MixedAttention(type(attention)):
+        def forward(self, *args, **kwargs):
+            torch.softmax(torch.zeros(1, 2), dim=-1)
+            hidden = args[0] if args else kwargs["hidden_states"]
+            return torch.zeros_like(hidden), None
+
+    attention.__class__ = MixedAttention
+    reference = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"MixedAttention at 'model.decoder.layers.1.encoder_attn' computes its own"):
+        sparsify(model, attn="entmax15")
+    assert not is_sparse(model)
+    assert torch.equal(model(tokens()).logits, reference)
+    assert type(attention).__mro__[1].forward is own_forward
+
+
+class Core(nn.Module):
+    """Weights of attention, in a module whose name does not say so."""
+
+    def forward(self, query):
+        return torch.softmax(query @ query.transpose(-1, -2), dim=-1) @ query
+
+
+class Divided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.core = Core()
+
+    def forward(self, hidden_states, *_, **__):
+        query = hidden_states.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.core(query).transpose(1, 2).flatten(2), None
+
+
+@torch.no_grad()
+def test_attention_whose_softmax_is_in_a_part_of_it_is_not_left_dense_beside_sparse_attention():
+    model = tiny_model("bart")
+    model.model.decoder.layers[1].self_attn = Divided()
+    reference = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"Divided at 'model.decoder.layers.1.self_attn' computes its own softmax"):
+        sparsify(model, attn="entmax15")
+    assert not is_sparse(model)
+    assert torch.equal(model(tokens()).logits, reference)
+
+
+def weights(query):
+    return torch.softmax(query @ query.transpose(-1, -2), dim=-1)
+
+
+class AttentionByFunction(nn.Module):
+    def forward(self, hidden_states, *_, **__):
+        return weights(hidden_states) @ hidden_states, None
+
+
+def test_attention_that_leaves_its_softmax_to_a_function_is_not_said_to_have_none():
+    model = tiny_model("llama")
+    for layer in model.model.layers:
+        layer.self_attn = AttentionByFunction()
+    with pytest.raises(ValueError, match=r"where AttentionByFunction at 'model.layers.0.self_attn' .* into a method"):
+        sparsify(model, attn="entmax15")
+
+    class AttentionOfItsOwn(AttentionByFunction):
+        weights = staticmethod(lambda query: torch.softmax(query @ query.transpose(-1, -2), dim=-1))
+
+        def forward(self, hidden_states, *_, **__):
+            return self.weights(hidden_states) @ hidden_states, None
+
+    for layer in model.model.layers:
+        layer.self_attn = AttentionOfItsOwn()
+    assert is_sparse(sparsify(model, attn="entmax15"))  # as the message says
+
+
+def with_bias(module, query, key, value, attention_mask, **options):
+    bias = torch.arange(key.shape[2], dtype=query.dtype).expand(query.shape[0], 1, query.shape[2], -1)
+    return sdpa_attention_forward(module, query, key, value, bias, **options)
+
+
+def last_two(*args, **options):
+    mask = eager_mask(*args, **options)
+    return mask if mask is None else mask.index_fill(-1, torch.arange(mask.shape[-1] - 2), -1e4)
+
+
+@pytest.mark.parametrize(("function", "masks"), [(with_bias, eager_mask), (sdpa_attention_forward, last_two)])
+@torch.no_grad()
+def test_attention_by_a_registered_function_of_somebody_is_not_quietly_replaced(function, masks, monkeypatch):
+    monkeypatch.setitem(AttentionInterface._global_mapping, "own", function)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "own", masks)
+    model = tiny_model("llama", attn_implementation="own")
+    before = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"LlamaAttention at 'model.layers.0.self_attn' attends by 'own', .*eager"):
+        sparsify(model, attn="softmax")
+    assert torch.equal(model(tokens()).logits, before)
+    assert is_sparse(sparsify(model, head="entmax15"))
+    unsparsify(model).set_attn_implementation("eager")
+    assert not torch.allclose(sparsify(model, attn="softmax")(tokens()).logits, before)
+
+
+def test_attention_of_transformers_by_another_name_is_replaced(monkeypatch):
+    monkeypatch.setitem(AttentionInterface._global_mapping, "own", sdpa_attention_forward)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "own", sdpa_mask)
+    assert is_sparse(sparsify(tiny_model("llama", attn_implementation="own"), attn="entmax15"))
