@@ -95,7 +95,7 @@ def card(record: Record, records: Sequence[Record]) -> Card:
         name=f"inflection-grid-{record['run']}",
         title=f"Multilingual inflection with {maps}, {words}",
         task="text2text-generation",
-        what=f"A small encoder-decoder (BartForConditionalGeneration, {figures['parameters']:,} parameters) that "
+        what=f"A small encoder-decoder ({class_name(figures)}, {figures['parameters']:,} parameters) that "
         f"writes an inflected form from a language, a lemma and tags, character by character, with {maps} (the "
         "numbers are alpha).",
         data=f"{source} ({', '.join(names)}): {figures['rows']['train']:,} rows to "
@@ -111,6 +111,12 @@ def card(record: Record, records: Sequence[Record]) -> Card:
         config=config,
         support={"head_support": figures["head_support"]} if config and config["head"] else {},
     )
+
+
+def class_name(figures: Figures) -> str:
+    """The class of the model; older records, which do not say, have transformers alone."""
+    name: str = figures.get("class", "BartForConditionalGeneration")
+    return name
 
 
 def held_out(settings: Mapping[str, Any]) -> str:
@@ -164,7 +170,8 @@ def origin(result: str) -> str:
         f"SIGMORPHON 2018, `{settings['size']}`: {rows['train']:,} rows to train on, {rows['dev']} of the "
         f"{held_out(settings)} to evaluate on ({settings['dev_rows']} a language), "
         f"{rows['vocabulary']} characters and tags; "
-        f"{record['figures']['parameters']:,} parameters, {settings['steps']} steps of {settings['batch_size']} rows, "
+        f"{class_name(record['figures'])} of {record['figures']['parameters']:,} parameters, "
+        f"{settings['steps']} steps of {settings['batch_size']} rows, "
         f"{rate}, {settings['beams']} beams. {len(everything)} runs, "
         f"{sum(record['cpu_seconds'] for record in everything) / 60:.0f} CPU minutes ({hardware_of(everything)}), "
         f"{versions_of(everything)}, commits {', '.join(commits)}."

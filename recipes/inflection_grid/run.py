@@ -29,6 +29,7 @@ from transformers import AutoModelForSeq2SeqLM
 import hf_sparse
 from hf_sparse.functional import balanced_temperature
 
+from ..inflection.lstm import build_lstm
 from ..inflection.model import build_model, encode
 from ..lib.batches import padding_collator
 from ..lib.models import config_of, entmax_map, save
@@ -42,6 +43,7 @@ from .report import card, condensed, report
 
 LANGUAGES = "arabic,basque,finnish,georgian,german,quechua,russian,turkish"  # of eight families
 ALPHAS = (1, 1.5, 2)
+MODELS = {"transformer": build_model, "lstm": build_lstm}
 SCHEDULES = ("cosine", "halved")  # the second is the paper's: halved where the loss on other rows did not fall
 KEYS = 16  # that the temperature of attention is for: letters and tags of a word
 
@@ -56,6 +58,7 @@ class Grid(Settings):
     dev_rows: int = setting(150, "all", "4.1")  # per language
     part: str = setting("dev", "test", "4.1")  # the files that are evaluated on
     dev_from: int = setting(0)  # the first of their rows
+    model: str = setting("transformer", "LSTM", "4")
     head: str | Mapping[str, Any] | None = setting(None, "softmax, 1.5-entmax, sparsemax", "Table 1")
     attention: str | Mapping[str, Any] | None = setting(None, "softmax, 1.5-entmax, sparsemax", "Table 1")
     head_from: Mapping[str, float] | None = setting(None)  # settings that the head starts at and leaves by and by
@@ -75,7 +78,7 @@ class Grid(Settings):
             raise ValueError(f"dev_from must be at least 0, was {self.dev_from}")
         if self.beams < 2:
             raise ValueError(f"beams must be at least 2, was {self.beams}")
-        check_one_of(self, schedule=SCHEDULES)
+        check_one_of(self, model=MODELS, schedule=SCHEDULES)
         annealing(self.head_from, self.over)  # checks what it is given
         if self.maps:
             hf_sparse.SparseConfig.parse(**self.maps)
@@ -124,7 +127,7 @@ def trials() -> dict[str, Grid]:
 
 
 # Settings that a trained model depends on.
-TRAINING = ("data", "languages", "size", "steps", "batch_size", "lr", "schedule")
+TRAINING = ("data", "languages", "size", "model", "steps", "batch_size", "lr", "schedule")
 QUICK = {"steps": 4, "batch_size": 16, "dev_rows": 6, "beams": 2, "member_seeds": 1}
 
 
@@ -141,7 +144,7 @@ def ensemble(settings: Grid, folder: Path) -> hf_sparse.Ensemble:
             command = f"--only {settings.members} --seeds {settings.member_seeds}"
             raise CannotRun(f"{member}: an ensemble needs its members; do {command}")
         trained = read_json(member / "result.json")["settings"]
-        theirs = {name: trained.get(name, getattr(Grid, name)) for name in TRAINING}  # older ones lack a schedule
+        theirs = {name: trained.get(name, getattr(Grid, name)) for name in TRAINING}  # older ones lack some
         if other := {name: value for name, value in theirs.items() if value != getattr(settings, name)}:
             raise CannotRun(f"{member} was trained with other settings ({other}); give the ensemble the same")
         members.append(AutoModelForSeq2SeqLM.from_pretrained(member / "model"))
@@ -173,7 +176,7 @@ def perform(settings: Grid, folder: Path) -> Figures:
     task = task_of(settings)
     if settings.members:
         return measured(ensemble(settings, folder), task, settings.beams)
-    model = build_model(task.tokenizer, max(map(len, task.train["form"])), settings.seed)
+    model = MODELS[settings.model](task.tokenizer, max(map(len, task.train["form"])), settings.seed)
     if settings.maps:
         model = hf_sparse.sparsify(model, **settings.maps)
     held = held_rows(settings)
@@ -194,6 +197,7 @@ def perform(settings: Grid, folder: Path) -> Figures:
     save(model, task.tokenizer, folder)
     return {
         **measured(model, task, settings.beams),
+        "class": type(model).__name__.removeprefix("Sparse"),
         "config": config_of(model),
         "parameters": model.num_parameters(),
         "loss": [{"step": entry["step"], "loss": entry["loss"]} for entry in log if "loss" in entry],
