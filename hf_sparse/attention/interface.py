@@ -159,8 +159,9 @@ def _site_of(module: nn.Module, others: Arguments) -> AttentionSite:
     site = module.__dict__.get(SITE)
     if site is None:
         raise RuntimeError(
-            f"{type(module).__name__} was asked for sparse attention but never given a map: "
-            "its configuration comes from a sparse model; call hf_sparse.sparsify(model, ...) on this one"
+            f"{type(module).__name__} has attn_implementation={NAME!r} but was never given a map, which only a "
+            "checkpoint that was saved sparse brings; load the model without that name and call "
+            "hf_sparse.sparsify(model, attn=...)"
         )
     for name, given in others.items():
         if given is not None and name in site.named_arguments:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from ..attention.find import find_sites, named_attention
 from ..attention.inline import inline_refusal
-from ..attention.interface import foreign_attention
+from ..attention.interface import NAME, foreign_attention
 from ..attention.sequential import sequential_refusal
 from ..config import SparseConfig
 from ..config.sparse_config import KINDS
@@ -205,9 +205,18 @@ def _check_fits(model: PreTrainedModel, config: SparseConfig) -> None:
     Raises:
         ValueError: the reason, with what to pass instead.
     """
-    problems = (_head_problems, _attention_problems, _weightless_problems)
+    problems = (_name_problems, _head_problems, _attention_problems, _weightless_problems)
     for problem in chain.from_iterable(problems_of(model, config) for problems_of in problems):
         raise ValueError(problem)
+
+
+def _name_problems(model: PreTrainedModel, _: SparseConfig) -> Iterator[str]:
+    configs = (vars(module).get("config") for module in model.modules())
+    if any(getattr(config, "_attn_implementation", None) == NAME for config in configs):
+        yield (
+            f"this {type(model).__name__} is dense and has attn_implementation={NAME!r}, which is for checkpoints "
+            "that were saved sparse; load it without, or call model.set_attn_implementation('sdpa') first"
+        )
 
 
 def _head_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
@@ -116,3 +116,15 @@ def test_attention_of_transformers_by_another_name_is_replaced(monkeypatch):
     monkeypatch.setitem(AttentionInterface._global_mapping, "own", sdpa_attention_forward)
     monkeypatch.setitem(AttentionMaskInterface._global_mapping, "own", sdpa_mask)
     assert is_sparse(sparsify(tiny_model("llama", attn_implementation="own"), attn="entmax15"))
+
+
+def test_the_name_of_sparse_attention_makes_no_dense_model_sparse(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="hf_sparse")
+    with pytest.raises(RuntimeError, match=r"was never given a map.* load the model without that name"):
+        model(tokens())
+    for maps in ({"attn": "entmax15"}, {"head": "entmax15"}):
+        with pytest.raises(ValueError, match=r"dense and has attn_implementation='hf_sparse'.*load it without"):
+            sparsify(model, **maps)
+    model.set_attn_implementation("sdpa")
+    assert is_sparse(sparsify(model, attn="entmax15"))
