@@ -109,6 +109,11 @@ def is_mapped(*tensors: Tensor) -> bool:
     return any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
 
 
+def is_final(grad: Tensor) -> bool:
+    """Whether a backward pass is for one gradient, not for many at once, nor differentiated again."""
+    return not torch.is_grad_enabled() and not is_mapped(grad)
+
+
 def row_by_row(*tensors: Tensor) -> bool:
     """Whether to work in place on chunks of rows, which is faster on a CPU, and opaque to compilers and to vmap."""
     return tensors[0].device.type == "cpu" and not in_graph() and not is_mapped(*tensors)
@@ -134,9 +139,10 @@ def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None =
 def is_readable(x: Tensor) -> bool:
     """Whether a step may depend on the values of ``x``.
 
-    Not in a graph, nor where ``torch.func.vmap`` maps over it, nor on the meta device, which has no values.
+    Not in a graph, nor where vmap, ``torch.func``'s or the older one, maps over it, nor on the meta device, which has
+    no values.
     """
-    if in_graph() or x.is_meta:
+    if in_graph() or x.is_meta or is_mapped(x):
         return False
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):

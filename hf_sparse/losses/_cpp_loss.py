@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..functional.newton import exponent_of
+from ..functional.rows import is_final
 from ..kernels import ReluSupports, Supports, write_crowded, write_rows
 from ._row_terms import differentiable_gradient
 
@@ -25,7 +26,7 @@ class _CppLoss(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         z, y, columns, p, crowded, solution = ctx.saved_tensors
         soft = y.is_floating_point()
-        if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
+        if not is_final(grad):  # a second derivative may be wanted: rebuild p with its own graph
             return differentiable_gradient(z, y, grad, ctx.alpha, ctx.tau), None, None, None, None, None
         target = None if soft else y
         dtype = torch.float32 if soft else z.dtype

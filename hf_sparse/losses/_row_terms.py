@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..functional import alpha_relu, entmax
 from ..functional.negentropy import tsallis_negentropy
-from ..functional.rows import by_chunks, is_readable, upcast, writes_rows
+from ..functional.rows import by_chunks, is_mapped, is_readable, upcast, writes_rows
 
 
 def from_conjugate(conjugate: Tensor, z: Tensor, y: Tensor, top: Tensor, alpha: float) -> Tensor:
@@ -64,7 +64,9 @@ def differentiable_gradient(
         tau: the threshold of alpha-ReLU; None for entmax.
         impl: of entmax.
     """
-    x = upcast(z).masked_fill((grad == 0)[:, None], 0.0)  # rows of NaN, too, have a map that is differentiable
+    x = upcast(z)
+    if not is_mapped(grad):  # for one gradient, rows of NaN that it leaves out have a map that is differentiable
+        x = x.masked_fill((grad == 0)[:, None], 0.0)
     p = entmax(x, alpha, impl=impl) if tau is None else alpha_relu(x, alpha, tau)
     return score_gradient(p, y, grad).to(z.dtype)
 

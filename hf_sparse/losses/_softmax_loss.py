@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional.rows import upcast
+from ..functional.rows import is_final, upcast
 from ..kernels import softmax_log_sums, write_softmax
 from ._row_terms import score_gradient
 
@@ -22,7 +22,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         z, y, top, log_sum = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
+        if not is_final(grad):  # a second derivative may be wanted: rebuild p with its own graph
             return score_gradient(torch.softmax(upcast(z), -1), y, grad).to(z.dtype), None
         return write_softmax(z, top, log_sum, y, grad), None
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional.rows import is_final, is_mapped
 from ..kernels import write_rows
 
 
 def _add_at(dense: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """Add values (N, C) in place at the columns ``index`` (N, C) of a flattened (N, V) matrix.
+    """Add values (N, C) to a matrix (N, V) at the columns ``index`` (N, C): in place, but for vmap.
 
     Unlike ``scatter_add_``, this makes no float32 copy of a half-precision matrix.
     """
-    starts = torch.arange(len(index), device=index.device)[:, None] * (dense.numel() // max(len(index), 1))
-    return dense.index_add_(0, (index + starts).flatten(), values.to(dense.dtype).flatten())
+    if is_mapped(values):
+        return dense.scatter_add(-1, index, values.to(dense.dtype))
+    rows, num_classes = dense.shape
+    starts = torch.arange(rows, device=index.device)[:, None] * num_classes
+    dense.view(-1).index_add_(0, (index + starts).flatten(), values.to(dense.dtype).flatten())
+    return dense
 
 
 class SupportWeights(torch.autograd.Function):
@@ -46,8 +51,8 @@ class SupportWeights(torch.autograd.Function):
         if ctx.normalized:
             total = s.sum(-1, keepdim=True)
             values = values - s * (values.sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total))
-        dense = torch.zeros(ctx.shape.numel(), dtype=ctx.dtype, device=p.device)
-        return _add_at(dense, index, values).view(ctx.shape), None, None, None, None
+        dense = torch.zeros(ctx.shape, dtype=ctx.dtype, device=p.device)
+        return _add_at(dense, index, values), None, None, None, None
 
 
 class SupportLoss(torch.autograd.Function):
@@ -65,12 +70,12 @@ class SupportLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         p, index, y = ctx.saved_tensors
-        if ctx.impl == "cpp" and not y.is_floating_point() and not torch.is_grad_enabled():
+        if ctx.impl == "cpp" and not y.is_floating_point() and is_final(grad):
             return write_rows(index, p, ctx.shape[1], ctx.dtype, y, grad), None, None, None, None, None
         grad = torch.where(grad == 0, 0.0, grad)[:, None]
         p = torch.where(grad == 0, 0.0, p)  # an ignored row of NaN must not give 0 * NaN
         if y.is_floating_point():
-            dense = (-grad * y).to(ctx.dtype).view(-1)
+            dense = (-grad * y).to(ctx.dtype)
             values = p
         else:
             # One rounding for p_y - 1, so that half-precision gradients are as good as their dtype allows.
@@ -78,5 +83,5 @@ class SupportLoss(torch.autograd.Function):
             missing = hit.any(-1, keepdim=True).to(p.dtype) - 1
             values = torch.cat([p - hit.to(p.dtype), missing], -1)
             index = torch.cat([index, y[:, None]], -1)
-            dense = torch.zeros(ctx.shape.numel(), dtype=ctx.dtype, device=p.device)
-        return _add_at(dense, index, values * grad).view(ctx.shape), None, None, None, None, None
+            dense = torch.zeros(ctx.shape, dtype=ctx.dtype, device=p.device)
+        return _add_at(dense, index, values * grad), None, None, None, None, None

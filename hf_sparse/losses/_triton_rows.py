@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional.newton import exponent_of
+from ..functional.rows import is_final
 from ..kernels import triton_loss_gradients, triton_solve
 from ._alpha_relu_support import relu_loss_from_mass
 from ._row_terms import differentiable_gradient, from_conjugate
@@ -31,7 +32,7 @@ class _TritonLoss(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
         z, y, *solved = ctx.saved_tensors
         soft = y.is_floating_point()
-        if torch.is_grad_enabled():  # a second derivative is wanted: rebuild p with its own graph
+        if not is_final(grad):  # a second derivative may be wanted: rebuild p with its own graph
             return differentiable_gradient(z, y, grad, ctx.alpha, ctx.tau, "triton"), None, None, None
         of_z = triton_loss_gradients(z, *solved, grad, None if soft else y, ctx.alpha, exponent_of(ctx.alpha))
         if soft:

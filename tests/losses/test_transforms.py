@@ -46,6 +46,19 @@ def own_gradient(loss, z, y):
 
 
 @pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("length", [7, 700, 5000])
+@pytest.mark.parametrize(("name", "settings"), KINDS)
+def test_many_gradients_at_once_by_the_older_vmap(name, settings, length, soft):
+    z, classes, distributions = rows(length)
+    for dtype in (torch.float64, torch.float32):
+        scores, y = z.to(dtype).requires_grad_(), distributions.to(dtype) if soft else classes
+        losses = fenchel_young_loss(scores, y, name, reduction="none", **settings)
+        each = [torch.autograd.grad(losses, scores, row, retain_graph=True)[0] for row in torch.eye(4, dtype=dtype)]
+        (found,) = torch.autograd.grad(losses, scores, torch.eye(4, dtype=dtype), is_grads_batched=True)
+        torch.testing.assert_close(found, torch.stack(each), atol=GRADIENT[dtype], rtol=0)
+
+
+@pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("length", [7, 1500])
 @pytest.mark.parametrize(("name", "settings"), KINDS)
 def test_gradients_of_all_rows_and_of_each_by_itself(name, settings, length, soft):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from ...functional import entmax
-from ...functional.rows import is_mapped, is_transformed, lowest_visible
+from ...functional.rows import is_final, is_transformed, lowest_visible
 from ...kernels import (
     BUILD_FROM,
     Scores,
@@ -145,7 +145,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, alpha, sinks, bias, mask, temperature, tau = ctx.saved_tensors
-        if torch.is_grad_enabled() or is_mapped(dout):  # a second derivative, or many at once
+        if not is_final(dout):  # a second derivative, or many at once
             with torch.enable_grad():
                 return *_gradients_by_torch(ctx, dout), None, None, None, None
         scores = ctx.numbers.scores(alpha, sinks, bias, mask)
