@@ -40,7 +40,8 @@ class JoinedEncoders(nn.Module):
 def split_states(joined: BaseModelOutput, members: Iterable[PreTrainedModel]) -> list[BaseModelOutput]:
     """Each member's part of the output of ``JoinedEncoders``, in the member's dtype."""
     models = list(members)
-    widths = [model.get_encoder().config.hidden_size for model in models]
+    # An encoder of one's own need have no configuration of its own.
+    widths = [getattr(model.get_encoder(), "config", model.config).hidden_size for model in models]
     parts = joined.last_hidden_state.split(widths, dim=-1)
     return [BaseModelOutput(last_hidden_state=part.to(model.dtype)) for part, model in zip(parts, models)]
 

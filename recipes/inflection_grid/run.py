@@ -197,7 +197,7 @@ def perform(settings: Grid, folder: Path) -> Figures:
     save(model, task.tokenizer, folder)
     return {
         **measured(model, task, settings.beams),
-        "class": type(model).__name__.removeprefix("Sparse"),
+        "class": type(model).__name__,
         "config": config_of(model),
         "parameters": model.num_parameters(),
         "loss": [{"step": entry["step"], "loss": entry["loss"]} for entry in log if "loss" in entry],

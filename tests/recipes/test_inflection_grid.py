@@ -118,6 +118,7 @@ def test_rows_may_begin_further_on(sigmorphon):
         ("dev_rows=0", "dev_rows must be above 0, was 0"),
         ("dev_from=-1", "dev_from must be at least 0, was -1"),
         ("steps=0", "steps must be above 0, was 0"),
+        ("model=gru", "model must be one of transformer, lstm, was 'gru'"),
         ("schedule=linear", "schedule must be one of cosine, halved, was 'linear'"),
         ("beams=1", "beams must be at least 2, was 1"),
         ("head=foo", "unknown sparse map 'foo'"),
@@ -173,10 +174,11 @@ def test_accuracy_is_averaged_over_languages(task, monkeypatch):
     assert (figures["one_form"], figures["all_forms_seen"], figures["certified"]) == (1 / 3, 2 / 3, 1)
 
 
-def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path, capsys):
+@pytest.mark.parametrize("model", ["transformer", "lstm"])
+def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path, capsys, model):
     runs = {name: recipe.runs()[name] for name in ("output-1.5-attention-1.5", "ensemble-output-1.5-attention-1.5")}
     arguments = ["--quick", "--out", str(tmp_path), "--data", str(sigmorphon)]
-    arguments += ["--set", "languages=german,turkish", "member_seeds=2", "steps=2"]
+    arguments += ["--set", "languages=german,turkish", "member_seeds=2", "steps=2", f"model={model}"]
 
     def go(*more):
         return main(dataclasses.replace(recipe.STUDY, runs=runs), [*arguments, *more])
@@ -192,6 +194,7 @@ def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path, capsys):
         ("ensemble-output-1.5-attention-1.5", 0),
     ]
     assert set(results["runs"][2]["figures"]["accuracy_by_language"]) == {"german", "turkish"}
+    assert results["runs"][0]["figures"]["class"].startswith({"transformer": "Bart", "lstm": "LSTM"}[model])
     assert (tmp_path / "inflection_grid.png").is_file()
 
 
