@@ -104,9 +104,12 @@ def _language(text: str, section: str, result: str) -> list[Goal]:
     ]
 
 
-def _inflection(text: str, section: str, result: str) -> Goal:
+ENTMAX15 = {"output-1.5-attention-1": "1.5-entmax"}
+BOTH = ENTMAX15 | {"output-2-from-1.5-attention-1": "sparsemax from alpha 1.5"}
+
+
+def _inflection(text: str, section: str, result: str, runs: dict[str, str] = BOTH) -> Goal:
     task, path = _task(text, "inflection_grid", section), f"inflection_grid/results/{result}.json"
-    runs = {"output-1.5-attention-1": "1.5-entmax", "output-2-from-1.5-attention-1": "sparsemax from alpha 1.5"}
     return Goal(task, OF_WORDS, path, "output-1-attention-1", runs)
 
 
@@ -129,6 +132,12 @@ GOALS = [
     ),
     _inflection("inflection, a thousand words each", "eight-languages", "eight_languages"),
     _inflection("inflection, the same, three times the steps", "three-times-the-steps", "eight_languages_longer"),
+    _inflection(
+        "inflection, the same, LSTMs and the schedule of the paper",
+        "the-models-of-the-paper",
+        "eight_languages_lstm",
+        ENTMAX15,
+    ),
     _inflection(
         "inflection, ten thousand words each, three times the steps",
         "ten-thousand-words-in-each",

@@ -70,7 +70,7 @@ def sparse_attention(
     Raises:
         RuntimeError: ``module`` carries no site.
         ValueError: ``set_impl`` asked for a backend that cannot serve this call; sinks for a map that is elementwise;
-            or see ``sequential_weights``.
+            more keys than the mask has; or see ``sequential_weights``.
         NotImplementedError: the model passes an argument that would change the weights and is not supported here.
     """
     if mixes_layers(type(module)):
@@ -89,6 +89,7 @@ def sparse_attention(
     paged = others.get("cache")
     if isinstance(paged, PagedAttentionCache):  # of generate_batch in Transformers 5.23, where attention extends it
         key, value = paged.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
+    _check_keys(module, key, attention_mask)
     call = AttentionCall(
         query=query,
         key=key,
@@ -180,6 +181,16 @@ def _check_sinks(module: nn.Module, site: AttentionSite, *sinks: Tensor | None) 
         raise ValueError(
             f"{type(module).__name__} has attention sinks, which take nothing from the weights of "
             f"{site.map_config.name}; choose a map whose weights compete, as softpick, or attn=None"
+        )
+
+
+def _check_keys(module: nn.Module, key: Tensor, mask: Tensor | None) -> None:
+    """Refuse keys that came to be after the mask did."""
+    if isinstance(mask, Tensor) and 1 < mask.shape[-1] < key.shape[2]:
+        raise ValueError(
+            f"{type(module).__name__} has {key.shape[2]} keys and a mask for {mask.shape[-1]}: activation "
+            "checkpointing around its layer runs it again, and the cache takes the same keys twice; set "
+            "model.config.use_cache = False for training"
         )
 
 

@@ -15,12 +15,13 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
-MEDIUM, MEDIUM_LONGER, MEDIUM_HALVED, HIGH, HIGH_LONGER, TRIALS = (
+MEDIUM, MEDIUM_LONGER, MEDIUM_HALVED, MEDIUM_LSTM, HIGH, HIGH_LONGER, TRIALS = (
     f"recipes/inflection_grid/results/{name}.json"
     for name in (
         "eight_languages",
         "eight_languages_longer",
         "eight_languages_halved",
+        "eight_languages_lstm",
         "eight_languages_high",
         "eight_languages_high_longer",
         "trials",
@@ -221,6 +222,18 @@ def inflection_languages_longer() -> str:
 def inflection_grid_halved() -> str:
     """The same part in as many steps, under the paper's schedule of the learning rate."""
     return f"{grid(MEDIUM_HALVED)}\n\n{origin(MEDIUM_HALVED)}"
+
+
+@block
+def inflection_grid_lstm() -> str:
+    """The same with LSTMs, the models of the paper."""
+    return grid(MEDIUM_LSTM)
+
+
+@block
+def inflection_languages_lstm() -> str:
+    """The same by language."""
+    return languages(MEDIUM_LSTM)
 
 
 @block

@@ -8,17 +8,20 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import hf_sparse.functional as F
+from hf_sparse import sparsify
 from hf_sparse.attention._scores import attention_scores, grouped_product
 from hf_sparse.attention.find import is_attention, named_arguments
 from hf_sparse.attention.interface import sparse_attention
 from hf_sparse.attention.site import SITE, AttentionSite
 from hf_sparse.config import MapConfig
-from tests.tolerances import WEIGHT
+from tests.tiny_models import tiny_model, tokens
+from tests.tolerances import GRADIENT, WEIGHT
 
 B, H, T, D = 2, 4, 5, 8
 
@@ -268,3 +271,19 @@ def test_a_mixture_of_layers_is_no_attention_and_keeps_the_softmax_of_its_file()
     torch.testing.assert_close(BlockAttentionResidual()(states, softcap=2.0)[1], capped)
     assert not is_attention(BlockAttentionResidual)
     assert is_attention(type("BlockAttention", (BlockAttentionResidual,), {}))
+
+
+def test_a_checkpoint_around_a_layer_is_told_to_leave_the_cache_out():
+    model = sparsify(tiny_model("llama"), attn="entmax15").train()
+    model(tokens(), labels=tokens()).loss.backward()
+    wanted = model.model.layers[0].self_attn.q_proj.weight.grad.clone()
+    model.zero_grad()
+    for index, layer in enumerate(model.model.layers):
+        model.model.layers[index] = checkpoint_wrapper(layer, CheckpointImpl.NO_REENTRANT)
+    with pytest.raises(ValueError, match=r"LlamaAttention has 14 keys and a mask for 7: .*config.use_cache = False"):
+        model(tokens(), labels=tokens(), use_cache=True).loss.backward()
+    model.config.use_cache = False
+    model.zero_grad()
+    model(tokens(), labels=tokens()).loss.backward()
+    found = model.model.layers[0].self_attn.q_proj.weight.grad
+    torch.testing.assert_close(found, wanted, atol=GRADIENT[torch.float32], rtol=0)
