@@ -30,7 +30,7 @@ class Levels:
         asked: the same at the temperatures that suit it best.
         alphas: of each level; None where the map has none to choose.
         temperatures: (levels, heads).
-        errors: ``||q - p||^2 / ||p||^2`` of each (levels, heads).
+        errors: ``||q - p||^2 / ||p||^2`` of each (levels, heads); infinite where the map overflows.
         supports: keys with weight (levels, heads).
         visible: keys with weight under softmax (heads,).
         per_head: whether heads may differ.
@@ -126,12 +126,13 @@ def levels_of(
         ]
     tried.sort(key=lambda each: -float(each[2].support.mean()))
     found, temperatures, means = zip(*tried)
+    errors = torch.stack([each.error / each.length for each in means])
     return Levels(
         map_config,
         at_temperatures(map_config, at_best[0].tolist(), per_head),
         found,
         torch.stack(temperatures),
-        torch.stack([each.error / each.length for each in means]),
+        errors.masked_fill(errors.isnan(), torch.inf),
         torch.stack([each.support for each in means]),
         means[0].dense_support,
         per_head,

@@ -19,7 +19,8 @@ def best_temperatures(
 
     The first grid runs from ``middle / reach`` to ``middle * reach``; each further one spans the neighbours of the
     best point of the one before. With the defaults neighbours are 1.9 % apart in the end. Of temperatures that cost
-    the same, the one nearest to the middle of the grid is taken.
+    the same, the one nearest to the middle of the grid is taken, and none that costs NaN (where a map overflows) while
+    another does not.
 
     Args:
         errors: from temperatures (heads,) to what they cost (heads,).
@@ -41,6 +42,7 @@ def best_temperatures(
     for _ in range(rounds):
         candidates = reach ** steps[:, None] * middle
         costs = torch.stack([errors(each).detach().double().cpu() for each in candidates])
+        costs = costs.masked_fill(costs.isnan(), torch.inf)  # argmin takes NaN for the least
         middle = candidates.gather(0, costs.argmin(0, keepdim=True))[0]
         reach **= 2 / (points - 1)
     return torch.tensor([float(f"{temperature:.3g}") for temperature in middle.tolist()], dtype=torch.float64)

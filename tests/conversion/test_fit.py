@@ -28,6 +28,14 @@ def test_the_search_finds_every_heads_own_minimum_to_about_a_percent():
     assert found.tolist() == pytest.approx(truth.tolist(), rel=0.012)
 
 
+def test_the_search_goes_around_temperatures_at_which_a_map_overflows():
+    def costs(temperatures):
+        return (temperatures.log() - 0.7).abs().masked_fill(temperatures < 1, torch.nan)
+
+    found = best_temperatures(costs, torch.tensor([8.0]))
+    assert found.tolist() == pytest.approx([torch.tensor(0.7).exp()], rel=0.012)
+
+
 def test_divergences_equal_their_sums():
     q, p = F.sparsemax(logits(5, 4)), logits(5, 4).softmax(-1)
     by_hand = [sum(float(a * (a / b).log()) for a, b in zip(*rows) if a > 0) for rows in zip(q, p)]
@@ -216,6 +224,15 @@ def test_maps_outside_the_family_keep_what_they_are():
         assert levels.alphas == (None,)
         assert levels.chosen(torch.zeros(3, dtype=torch.long)).map_settings == map_config.map_settings
     assert alpha_of(MapConfig("sparsemax")) == 2.0
+
+
+def test_no_level_is_chosen_at_which_a_map_overflows():
+    map_config = MapConfig.parse("sparsegen_exp", "attn")
+    levels = levels_of(made_up(), map_config, True, colder=True)
+    assert levels.errors.isinf().any()
+    assert not levels.errors.isnan().any()
+    chosen = cheapest({"a": levels}, 0.5)["a"]
+    assert made_up().means(chosen).error.isfinite().all()
 
 
 def test_the_sample_leaves_padding_out_and_spreads_over_the_data():
