@@ -201,7 +201,10 @@ def _parse_learned(setting: Setting, name: str, start: object) -> Learned:
     numbers = tuple(float(number.check(name, entry)) for entry in starts)
     real = setting.to_real(torch.tensor(numbers, dtype=torch.float32, device="cpu"))
     if not all(map(math.isfinite, real.tolist())):
-        raise ValueError(f"{name} cannot start to be learned at {start}, the end of its range")
+        raise ValueError(
+            f'{name} cannot start to be learned at {start}, the end of its range; give {{"learned": start}} with a '
+            f"start inside it, {setting.allowed}"
+        )
     return Learned(numbers)
 
 
