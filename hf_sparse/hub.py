@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTraine
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from .attention.find import find_sites, through_interface
+from .attention.inline import inline_refusal
 from .attention.interface import NAME
 from .config import SparseConfig
 from .fertility.source import SOURCE_FILES, load_source, saved_source
@@ -245,6 +246,9 @@ def _saved_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[st
 
     The stacks inside an encoder-decoder have settings for the whole, and may lack some of its kinds of attention.
     """
+    reason = inline_refusal(model, find_sites(model, config)) if config.attn else None
+    if reason is not None:  # by a switch of its configuration that was set since
+        yield reason
     yield from layer_problems(model, config)
     is_saved_class = type(model).__name__ in (model.config.architectures or ())
     if is_saved_class and not type(model.config).is_encoder_decoder:

@@ -19,7 +19,11 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     BarkSemanticConfig,
     BarkSemanticModel,
+    BigBirdConfig,
+    BigBirdForMaskedLM,
     GenerationConfig,
+    IBertConfig,
+    IBertForMaskedLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -295,6 +299,42 @@ def test_a_kind_of_attention_that_the_model_lacks_is_not_loaded(tmp_path):
     for load in (from_pretrained, AutoModelForCausalLM.from_pretrained):
         with pytest.raises(ValueError, match="LlamaForCausalLM has no cross attention; it has: 'decoder'"):
             load(tmp_path)
+
+
+SMALL = {
+    "vocab_size": 23,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+BLOCKS = "BigBirdBlockSparseAttention at .* replaces its attention modules"
+SWITCHES = {
+    "big bird": (BigBirdConfig, BigBirdForMaskedLM, "attention_type", ("original_full", "block_sparse"), BLOCKS),
+    "i-bert": (IBertConfig, IBertForMaskedLM, "quant_mode", (False, True), "IBertSelfAttention at .* in integers"),
+}
+
+
+@pytest.mark.parametrize(("config", "model_class", "switch", "values", "message"), SWITCHES.values(), ids=SWITCHES)
+def test_a_switch_to_attention_that_would_be_dense_is_refused(config, model_class, switch, values, message, tmp_path):
+    before, after = ({switch: value} for value in values)
+    model = sparsify(model_class(config(**SMALL, **before)), attn="entmax15", head="entmax15")
+    model.save_pretrained(tmp_path / "both")
+    for load in (from_pretrained, AutoModel.from_pretrained, AutoModelForMaskedLM.from_pretrained):
+        with pytest.raises(ValueError, match=f"this checkpoint is not for this model: {message}"):
+            load(tmp_path / "both", **after)
+        assert is_sparse(load(tmp_path / "both"))
+    sparsify(unsparsify(model), head="entmax15").save_pretrained(tmp_path / "head")
+    assert is_sparse(from_pretrained(tmp_path / "head", **after))
+
+
+def test_an_adapter_on_sparse_attention_is_not_loaded_onto_a_base_that_is_switched(tmp_path):
+    BigBirdForMaskedLM(BigBirdConfig(**SMALL, attention_type="original_full")).save_pretrained(tmp_path / "base")
+    model = sparsify(AutoModelForMaskedLM.from_pretrained(tmp_path / "base"), attn="entmax15")
+    get_peft_model(model, LoraConfig(target_modules=["query"])).save_pretrained(tmp_path / "adapter")
+    assert is_sparse(from_pretrained(tmp_path / "adapter"))
+    with pytest.raises(ValueError, match=f"the adapter .* is not for .*: {BLOCKS}"):
+        from_pretrained(tmp_path / "adapter", attention_type="block_sparse")
 
 
 def test_the_parts_of_an_encoder_decoder_are_loaded_without_the_kinds_they_lack(tmp_path):

@@ -206,7 +206,8 @@ REFUSED = {
     "nothing when other maps take their place",
 }
 
-
+# I-BERT, whose modules have the switch.
+_INTEGERS = "computes its softmax in integers and calls none; load the model with quant_mode=False"
 # Attention whose scores are right up to a constant of each row.
 _SHIFTED = {
     "MptAttention": "adds a constant to its scores that depends on the length of the whole input",
@@ -216,9 +217,12 @@ _SHIFTED = {
 def inline_refusal(model: nn.Module, sites: list[AttentionSite]) -> str | None:
     """The reason why some site cannot be made sparse, or not with its map; None where all can."""
     for site in sites:
-        name = type(model.get_submodule(site.path)).__name__
+        module = model.get_submodule(site.path)
+        name = type(module).__name__
         if name in REFUSED:
             return f"{name} at {site.path!r} {REFUSED[name]}"
+        if getattr(module, "quant_mode", False):
+            return f"{name} at {site.path!r} {_INTEGERS}"
         own = site.map_config
         if name in _SHIFTED and own is not None and not own.map.shift_invariant:
             return f"{name} at {site.path!r} {_SHIFTED[name]}, and a constant changes the weights of {own.name}"
