@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from ..attention.interface import NAME
 from ..attention.site import start_again
 from ..cache_name import check_one_cache
 from ..functional.arguments import check_flag, check_items, check_number
@@ -96,8 +97,10 @@ class SparseModel:
         super().__setattr__(name, value)
 
     def set_attn_implementation(self, attn_implementation: object, *args: object, **kwargs: object) -> None:
-        """The model's own where attention is dense; refused where it is sparse, for it would silently be dense."""
+        """The model's own where attention is dense; where it is sparse, refused unless it asks for what is there."""
         if sparse_state(cast(Any, self)).config.attn:
+            if attn_implementation in (NAME, {"": NAME}):
+                return
             raise ValueError(DENSE_AGAIN.format(attn_implementation))
         cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
@@ -249,8 +252,8 @@ def has_logits(model: PreTrainedModel, output: Any) -> bool:
     if others:
         raise NotImplementedError(
             f"{type(model).__name__} returns {', '.join(others)} and no logits, so that nobody would read the "
-            "distribution of its sparse head; take its class with a language-model head alone, pass head=None or, for "
-            "the scores themselves, log_probs=False"
+            "distribution of its sparse head; take its class with a language-model head alone, or pass head=None to "
+            "sparsify; a call with log_probs=False returns the scores themselves"
         )
     return False
 

@@ -88,6 +88,8 @@ def test_dense_attention_cannot_come_back_unnoticed():
     for part in (model, model.model, model.model.encoder):
         with pytest.raises(ValueError, match="'sdpa' would take this model's sparse attention away; call unsparsify"):
             part.set_attn_implementation("sdpa")
+        part.set_attn_implementation(NAME)  # what it has
+    model.set_attn_implementation({"": NAME})
     assert torch.equal(model(tokens()).logits, before)
     model.config._attn_implementation = "eager"
     for part in (model, model.model, model.model.encoder):
