@@ -185,8 +185,8 @@ def _check_sinks(module: nn.Module, site: AttentionSite, *sinks: Tensor | None) 
 
 
 def _check_keys(module: nn.Module, key: Tensor, mask: Tensor | None) -> None:
-    """Refuse keys that came to be after the mask did."""
-    if isinstance(mask, Tensor) and 1 < mask.shape[-1] < key.shape[2]:
+    """Refuse keys that came to be after the mask did. Not in a graph, in which lengths may be symbols."""
+    if not in_graph() and isinstance(mask, Tensor) and 1 < mask.shape[-1] < key.shape[2]:
         raise ValueError(
             f"{type(module).__name__} has {key.shape[2]} keys and a mask for {mask.shape[-1]}: activation "
             "checkpointing around its layer runs it again, and the cache takes the same keys twice; set "

@@ -27,6 +27,7 @@ MEDIUM, MEDIUM_LONGER, MEDIUM_HALVED, MEDIUM_LSTM, HIGH, HIGH_LONGER, TRIALS = (
         "trials",
     )
 )
+TRANSFORMER = "BartForConditionalGeneration"
 DATA = {"": "English verbs of the repository", "sigmorphon2018": "SIGMORPHON 2018"}
 MEASURES = (
     Measure("accuracy", "accuracy", ".1%", "higher"),
@@ -107,7 +108,7 @@ def card(record: Record, records: Sequence[Record]) -> Card:
         own=record["run"],
         dense="output-1-attention-1",
         limits="It knows the characters and tags of its training data and nothing else. Trained for minutes on "
-        f"{words}; a point of accuracy means nothing.",
+        f"{words}; a point of accuracy means nothing.{loading(figures)}",
         record=record,
         config=config,
         support={"head_support": figures["head_support"]} if config and config["head"] else {},
@@ -116,8 +117,14 @@ def card(record: Record, records: Sequence[Record]) -> Card:
 
 def class_name(figures: Figures) -> str:
     """The class of the model; older records, which do not say, have transformers alone."""
-    name: str = figures.get("class", "BartForConditionalGeneration")
+    name: str = figures.get("class", TRANSFORMER)
     return name
+
+
+def loading(figures: Figures) -> str:
+    """What must be imported before a model can be loaded, as a sentence; empty for a class of Transformers."""
+    own = class_name(figures) != TRANSFORMER
+    return " Its class is of this repository: import `recipes.inflection.lstm` before you load it." if own else ""
 
 
 def held_out(settings: Mapping[str, Any]) -> str:

@@ -196,6 +196,8 @@ def test_quick_runs_and_their_ensemble(sigmorphon, tmp_path, capsys, model):
     assert set(results["runs"][2]["figures"]["accuracy_by_language"]) == {"german", "turkish"}
     assert results["runs"][0]["figures"]["class"].startswith({"transformer": "Bart", "lstm": "LSTM"}[model])
     assert (tmp_path / "inflection_grid.png").is_file()
+    card = (tmp_path / "runs" / "output-1.5-attention-1.5-0" / "model" / "README.md").read_text(encoding="utf-8")
+    assert ("import `recipes.inflection.lstm` before you load it" in card) is (model == "lstm")
 
 
 def test_every_language_is_drawn_where_runs_have_it(tmp_path, monkeypatch):
