@@ -91,7 +91,7 @@ def sparsify(
     check_no_shadow(model)
     config = SparseConfig.parse(attn, head, fused_loss)
     source = source_for(dense, config, fertility, training_fertility)
-    with mixed_precision_off(dense), whole(dense.parameters()):
+    with mixed_precision_off(model), mixed_precision_off(dense), whole(dense.parameters()):
         check_forward(dense)
         if config.head is not None:
             check_named_outputs(dense)
@@ -135,7 +135,7 @@ def unsparsify(model: Model) -> Model:
             f"this {type(sparse).__name__} is a part of a sparse {owner}: call unsparsify on the whole, or, "
             "for a copy of the part alone, save it and load it first"
         )
-    with mixed_precision_off(sparse):
+    with mixed_precision_off(model), mixed_precision_off(sparse):
         check_forward(sparse)
         own_configs(model)
         detach(sparse)

@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator, disk_offload
 from accelerate.state import AcceleratorState
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -138,6 +139,17 @@ def test_what_was_prepared_before_is_as_sparse_and_as_dense_as_another(unwrapped
     again = accelerator.prepare(model)
     assert 0 < abs(again(**inputs).loss - expected) < 0.1
     assert torch.equal(unsparsify(prepared(model))(**inputs).loss, dense)
+
+
+@torch.no_grad()
+def test_what_was_prepared_with_an_adapter_around_it_is_as_sparse_and_as_dense(accelerator):
+    inputs = labelled(tiny_model("llama"))
+    dense, expected = tiny_model("llama")(**inputs).loss, sparsify(tiny_model("llama"), **BOTH)(**inputs).loss
+    adapted = get_peft_model(tiny_model("llama"), LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    model = sparsify(accelerator.prepare(adapted), **BOTH)
+    assert torch.equal(model(**inputs).loss, expected)
+    assert 0 < abs(accelerator.prepare(model)(**inputs).loss - expected) < 0.1
+    assert torch.equal(unsparsify(model)(**inputs).loss, dense)
 
 
 @torch.no_grad()
