@@ -104,9 +104,9 @@ def is_mapped(*tensors: Tensor) -> bool:
     """Whether the older vmap maps over one of the tensors: that of ``is_grads_batched`` and ``autograd.functional``.
 
     It hands its tensors to whatever it calls, and follows operations that return new ones. ``torch.func.vmap`` asks
-    functions how they are mapped instead.
+    functions how they are mapped instead. Never in a graph.
     """
-    return any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
+    return not in_graph() and any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
 
 
 def is_final(grad: Tensor) -> bool:
