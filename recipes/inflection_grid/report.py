@@ -15,13 +15,14 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
-MEDIUM, MEDIUM_LONGER, MEDIUM_HALVED, MEDIUM_LSTM, HIGH, HIGH_LONGER, TRIALS = (
+MEDIUM, MEDIUM_LONGER, MEDIUM_HALVED, MEDIUM_LSTM, LSTM_FASTER, HIGH, HIGH_LONGER, TRIALS = (
     f"recipes/inflection_grid/results/{name}.json"
     for name in (
         "eight_languages",
         "eight_languages_longer",
         "eight_languages_halved",
         "eight_languages_lstm",
+        "eight_languages_lstm_faster",
         "eight_languages_high",
         "eight_languages_high_longer",
         "trials",
@@ -241,6 +242,12 @@ def inflection_grid_lstm() -> str:
 def inflection_languages_lstm() -> str:
     """The same by language."""
     return languages(MEDIUM_LSTM)
+
+
+@block
+def inflection_grid_lstm_faster() -> str:
+    """Softmax in LSTMs at another learning rate."""
+    return f"{grid(LSTM_FASTER)}\n\n{origin(LSTM_FASTER)}"
 
 
 @block
