@@ -23,6 +23,7 @@ from transformers import (
     set_seed,
 )
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.models.bart.modeling_bart import shift_tokens_right
 
 from .model import DROPOUT, EXTRA_LENGTH
 
@@ -86,8 +87,17 @@ class LSTMEncoder(nn.Module):
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
-        """States (batch, length, width) of ids padded on the right."""
+        """States (batch, length, width) of ids padded on the right.
+
+        Raises:
+            ValueError: padding elsewhere.
+        """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        if bool((mask[:, 1:] > mask[:, :-1]).any()):
+            raise ValueError(
+                "the encoder reads rows that are padded on the right, and attention_mask hides tokens before others; "
+                'set tokenizer.padding_side = "right"'
+            )
         packed = pack_padded_sequence(self.embedding(input_ids), mask.sum(-1).cpu(), True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.lstm(packed)[0], True, total_length=input_ids.shape[1])
         return BaseModelOutput(last_hidden_state=states)
@@ -130,8 +140,7 @@ class LSTMForConditionalGeneration(PreTrainedModel, GenerationMixin):
     """Encoder, decoder and a head over the vocabulary, as in any sequence-to-sequence model of Transformers."""
 
     config_class = LSTMConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
+    accepts_loss_kwargs = False  # the loss is a mean over one batch
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__(config)
@@ -146,14 +155,6 @@ class LSTMForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def get_input_embeddings(self) -> nn.Module:
         """Those of the encoder; the decoder has its own."""
         return self.encoder.embedding
-
-    def get_output_embeddings(self) -> nn.Module:
-        """The head."""
-        return self.lm_head
-
-    def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
-        """The encoder, which ``generate`` runs once."""
-        return self.encoder
 
     def forward(
         self,
@@ -184,8 +185,7 @@ class LSTMForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels one to the right, behind the first token of the decoder."""
-        start = torch.full_like(labels[:, :1], self.config.decoder_start_token_id)
-        return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)], 1)
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
 
 AutoConfig.register(MODEL_TYPE, LSTMConfig)

@@ -15,19 +15,7 @@ from ..lib.records import Figures, Record
 from ..lib.seeds import by_run, over_seeds
 from .pictures import draw
 
-MEDIUM, MEDIUM_LONGER, MEDIUM_HALVED, MEDIUM_LSTM, LSTM_FASTER, HIGH, HIGH_LONGER, TRIALS = (
-    f"recipes/inflection_grid/results/{name}.json"
-    for name in (
-        "eight_languages",
-        "eight_languages_longer",
-        "eight_languages_halved",
-        "eight_languages_lstm",
-        "eight_languages_lstm_faster",
-        "eight_languages_high",
-        "eight_languages_high_longer",
-        "trials",
-    )
-)
+RESULTS = "recipes/inflection_grid/results/{}.json"  # by the name of a summary
 TRANSFORMER = "BartForConditionalGeneration"
 DATA = {"": "English verbs of the repository", "sigmorphon2018": "SIGMORPHON 2018"}
 MEASURES = (
@@ -133,14 +121,20 @@ def held_out(settings: Mapping[str, Any]) -> str:
     return f"{'test' if settings.get('part') == 'test' else 'development'} sets"  # older records have no part
 
 
+def records_of(result: str) -> list[Record]:
+    """All records of a summary, by its name."""
+    records: list[Record] = read(RESULTS.format(result))["runs"]
+    return records
+
+
 def trained(result: str) -> dict[str, list[Record]]:
     """Records of the trained runs of a summary by name, one per seed; ensembles are left out."""
-    return by_run(record for record in read(result)["runs"] if not record["settings"]["members"])
+    return by_run(record for record in records_of(result) if not record["settings"]["members"])
 
 
 def grid(result: str) -> str:
     """The grid as a table of the documentation, with the accuracy of ensembles if there are any."""
-    ensembles = {r["settings"]["members"]: r for r in read(result)["runs"] if r["settings"]["members"]}
+    ensembles = {r["settings"]["members"]: r for r in records_of(result) if r["settings"]["members"]}
     last = ["accuracy of the ensemble"] if ensembles else []
     rows = []
     for name, records in trained(result).items():
@@ -150,6 +144,11 @@ def grid(result: str) -> str:
         cells = [output_name(settings), map_name(settings["attention"]), str(len(records))]
         rows.append([*cells, *shown, *together])
     return markdown.table(["output", "attention", "seeds", *(measure.label for measure in MEASURES), *last], rows)
+
+
+def with_origin(result: str) -> str:
+    """The grid, with the origin of the figures."""
+    return f"{grid(result)}\n\n{origin(result)}"
 
 
 def languages(result: str) -> str:
@@ -171,7 +170,7 @@ def origin(result: str) -> str:
     """Data, training, hardware and versions of a summary."""
     record = next(iter(trained(result).values()))[0]
     settings, rows = record["settings"], record["figures"]["rows"]
-    everything = read(result)["runs"]
+    everything = records_of(result)
     commits = sorted(set(map(short_commit, everything)))
     halved = settings.get("schedule") == "halved"  # older records have no schedule
     rate = f"{'' if halved else 'peak '}learning rate {settings['lr']:g}{', halved on plateaus' if halved else ''}"
@@ -205,70 +204,70 @@ def trials(result: str) -> str:
 @block
 def inflection_grid() -> str:
     """The grid with a thousand words in each of eight languages."""
-    return grid(MEDIUM)
+    return grid("eight_languages")
 
 
 @block
 def inflection_languages() -> str:
     """The same by language."""
-    return languages(MEDIUM)
+    return languages("eight_languages")
 
 
 @block
 def inflection_grid_longer() -> str:
     """A part of that grid, trained for longer."""
-    return grid(MEDIUM_LONGER)
+    return grid("eight_languages_longer")
 
 
 @block
 def inflection_languages_longer() -> str:
     """The same by language."""
-    return languages(MEDIUM_LONGER)
+    return languages("eight_languages_longer")
 
 
 @block
 def inflection_grid_halved() -> str:
     """The same part in as many steps, under the paper's schedule of the learning rate."""
-    return f"{grid(MEDIUM_HALVED)}\n\n{origin(MEDIUM_HALVED)}"
+    return with_origin("eight_languages_halved")
 
 
 @block
 def inflection_grid_lstm() -> str:
     """The same with LSTMs, the models of the paper."""
-    return grid(MEDIUM_LSTM)
+    return grid("eight_languages_lstm")
 
 
 @block
 def inflection_languages_lstm() -> str:
     """The same by language."""
-    return languages(MEDIUM_LSTM)
+    return languages("eight_languages_lstm")
 
 
 @block
 def inflection_grid_lstm_faster() -> str:
     """Softmax in LSTMs at another learning rate."""
-    return f"{grid(LSTM_FASTER)}\n\n{origin(LSTM_FASTER)}"
+    return with_origin("eight_languages_lstm_faster")
 
 
 @block
 def inflection_grid_high() -> str:
     """The grid with ten thousand words in each of eight languages, as far as there are so many, in part."""
-    return grid(HIGH)
+    return grid("eight_languages_high")
 
 
 @block
 def inflection_languages_high() -> str:
     """The same by language."""
-    return languages(HIGH)
+    return languages("eight_languages_high")
 
 
 @block
 def inflection_grid_high_longer() -> str:
     """A part of that grid, trained for longer."""
-    return f"{grid(HIGH_LONGER)}\n\n{origin(HIGH_LONGER)}"
+    return with_origin("eight_languages_high_longer")
 
 
 @block
 def inflection_trials() -> str:
     """The choice of temperatures."""
-    return trials(TRIALS)
+    return trials("trials")

@@ -1,8 +1,10 @@
 """The encoder-decoder of LSTMs: its equations, padding, causality; sparse, saved and undone as any other model."""
 
+from copy import deepcopy
+
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
 
 from hf_sparse import sparsify, unsparsify
 from hf_sparse.attention import observe
@@ -54,6 +56,23 @@ def test_neither_padding_nor_later_tokens_change_an_output(model):
     together = logits_of(model)
     alone = logits_of(model, SOURCE[1:, :2], MASK[1:, :2], TARGET[1:, :2])
     torch.testing.assert_close(alone[0], together[1, :2], atol=GRADIENT[torch.float64], rtol=0)
+
+
+def test_padding_on_the_left_is_refused(model):
+    with pytest.raises(ValueError, match="padded on the right"):
+        logits_of(model, mask=MASK.flip(1))
+
+
+def test_accumulated_batches_count_as_one(model, tmp_path):
+    rows = [{"input_ids": source, "labels": target} for source, target in zip(SOURCE.tolist(), TARGET.tolist())] * 2
+    model.encoder.lstm.dropout, model.decoder.dropout.p, losses = 0.0, 0.0, []
+    for accumulated in (1, 2):
+        arguments = TrainingArguments(
+            str(tmp_path), max_steps=1, learning_rate=0.0, per_device_train_batch_size=4 // accumulated,
+            gradient_accumulation_steps=accumulated, use_cpu=True, report_to=[], disable_tqdm=True,
+        )  # fmt: skip
+        losses.append(Trainer(deepcopy(model), arguments, train_dataset=rows).train().training_loss)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 
 @torch.no_grad()

@@ -6,21 +6,11 @@ from collections.abc import Collection, Sequence
 from itertools import product
 from statistics import fmean
 
-from recipes.inflection_grid.report import name_of, start_name
+from recipes.inflection_grid.report import RESULTS, name_of, start_name
 from recipes.lib.seeds import Mean
 
 from ._outcome import NotRun, Outcome, runs
 
-GRIDS = {
-    name: f"recipes/inflection_grid/results/{name}.json"
-    for name in (
-        "eight_languages",
-        "eight_languages_longer",
-        "eight_languages_lstm",
-        "eight_languages_high",
-        "eight_languages_high_longer",
-    )
-}
 ALPHAS = {"softmax": "1", "entmax15": "1.5", "sparsemax": "2"}  # by map
 LONGER = ALPHAS | {"sparsemax from alpha 1.5": "2 from 1.5"}
 
@@ -33,7 +23,7 @@ def grid_of(key: str, grid: str) -> Grid:
     A head that starts elsewhere counts by itself.
     """
     cells: Grid = {}
-    for record in runs(GRIDS[grid]):
+    for record in runs(RESULTS.format(grid)):
         settings = record["settings"]
         if not settings["members"]:
             cell = name_of(settings["head"]) + start_name(settings), name_of(settings["attention"])
@@ -78,7 +68,7 @@ def sparse_output_is_more_accurate(grid: str, longer: str = "") -> Outcome:
 def sparse_output_is_ahead(grid: str) -> Outcome:
     """Compare accuracy by output map under softmax attention: every sparse one must be ahead of softmax."""
     trained = {output: mean for (output, within), mean in _means("accuracy", grid).items() if within == "softmax"}
-    steps = runs(GRIDS[grid])[0]["settings"]["steps"]
+    steps = runs(RESULTS.format(grid))[0]["settings"]["steps"]
     reached = ", ".join(f"{LONGER[output]}: {mean:.1%}" for output, mean in trained.items())
     sparse = [mean for output, mean in trained.items() if output != "softmax"]
     return Outcome(f"after {steps:,} steps under softmax attention {reached}", min(sparse) > trained["softmax"])
@@ -104,7 +94,7 @@ def counted(seeds: Sequence[object]) -> str:
 
 def ensembles_help(grid: str) -> Outcome:
     """Compare the accuracy of each ensemble with the mean of its members."""
-    records, pairs = runs(GRIDS[grid]), {}
+    records, pairs = runs(RESULTS.format(grid)), {}
     for record in records:
         if members := record["settings"]["members"]:
             single = Mean([other["figures"]["accuracy"] for other in records if other["run"] == members])
