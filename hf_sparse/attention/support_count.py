@@ -37,7 +37,7 @@ class SupportCount(AttentionObserver):
         """Count the rows of ``weights`` (batch, heads, queries, keys); ``scores`` are -inf where a key is masked."""
         visible = (scores != -torch.inf).any(-1).sum()
         self.calls += 1
-        self._nonzero = self._nonzero + (weights > 0).sum()
+        self._nonzero = self._nonzero + (weights > 0).count_nonzero()
         self._rows = self._rows + visible
         self._keys = self._keys + visible * weights.shape[-1]
 

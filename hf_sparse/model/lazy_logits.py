@@ -20,6 +20,8 @@ from .partitioned import is_freed, is_partitioned, whole
 
 # Logits that are computed at a time where all of them would be too many.
 LOGITS_AT_A_TIME = 1 << 24
+# Of those that are there, so many at a time are read fastest.
+_IN_CACHE = 1 << 21
 
 
 def gathered(tensor: Any) -> Tensor:
@@ -286,10 +288,17 @@ for _operator in (*_ARITHMETIC, "eq", "ne", "lt", "le", "gt", "ge", "len"):
     setattr(LinearLogits, f"__{_operator}__", _of_the_logits(f"__{_operator}__"))
 
 
-def computed_rows(logits: Tensor | LinearLogits) -> Iterator[Tensor]:
-    """Rows (N, V) of logits, some (n, V) at a time: those of ``LinearLogits`` are never all held together."""
-    size = max(1, LOGITS_AT_A_TIME // logits.shape[-1])
+def computed_rows(logits: Tensor | LinearLogits, chosen: Tensor) -> Iterator[Tensor]:
+    """The chosen rows of logits, some (n, V) at a time: few enough to stay in cache, and never all held together.
+
+    Args:
+        logits: (..., V).
+        chosen: (...) bool.
+    """
+    places, classes = chosen.nonzero(), logits.shape[-1]
+    lazy = isinstance(logits, LinearLogits)
+    size, part = (max(1, number // classes) for number in (LOGITS_AT_A_TIME if lazy else _IN_CACHE, _IN_CACHE))
     with whole((logits.weight, logits.bias) if isinstance(logits, LinearLogits) else ()):
-        for start in range(0, logits.shape[0], size):
-            z = logits[start : start + size]
-            yield z.compute() if isinstance(z, LinearLogits) else z
+        for some in places.split(size):
+            z = logits[some.unbind(-1)]
+            yield from (z.compute() if isinstance(z, LinearLogits) else z).split(part)

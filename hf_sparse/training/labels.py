@@ -86,10 +86,16 @@ def _labels_in_place(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
     return labels
 
 
+def scored_rows(logits: Logits, inputs: Mapping[str, Any], shifts_labels: bool) -> tuple[Logits, Tensor]:
+    """The ``logits`` (..., length, V) that a label scores, and whether it counts: (..., length) bool."""
+    shifted = shifts_labels and inputs.get("shift_labels") is None
+    return (logits[..., :-1, :] if shifted else logits), counted(inputs, shifts_labels)
+
+
 def scored(logits: Logits, inputs: Mapping[str, Any], shifts_labels: bool) -> Logits:
     """The rows of ``logits`` (..., length, V) whose label counts: (N, V)."""
-    shifted = shifts_labels and inputs.get("shift_labels") is None
-    return (logits[..., :-1, :] if shifted else logits)[counted(inputs, shifts_labels)]
+    rows, counts = scored_rows(logits, inputs, shifts_labels)
+    return rows[counts]
 
 
 def counted_labels(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
