@@ -125,11 +125,14 @@ def writes_rows(*tensors: Tensor) -> bool:
     return row_by_row(*tensors) and not differentiated and not is_transformed(*tensors)
 
 
-def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None = None) -> Tensor:
-    """``write(*tensors, out)`` for a cache-sized number of rows at a time; out, shaped as the first tensor if None."""
+def by_chunks(write: Callable[..., None], *tensors: Tensor, out: Tensor | None = None, size: int = _CHUNK) -> Tensor:
+    """``write(*tensors, out)`` for a cache-sized number of rows at a time; out, shaped as the first tensor if None.
+
+    ``size`` is the number of elements per thread.
+    """
     flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
     written = torch.empty_like(flat[0], memory_format=torch.contiguous_format) if out is None else out
-    num_rows = max(1, _CHUNK * torch.get_num_threads() // flat[0].shape[-1])
+    num_rows = max(1, size * torch.get_num_threads() // flat[0].shape[-1])
     for start in range(0, len(written), num_rows):
         chunk = slice(start, start + num_rows)
         write(*(tensor[chunk] for tensor in flat), written[chunk])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ..config import MapConfig
 from ..functional.log_zero import log_or_floor_
-from ..functional.rows import is_readable, upcast
+from ..functional.rows import accumulation_dtype, by_chunks, is_readable, upcast, writes_rows
+
+# Elements per thread whose distributions are made at a time. More of them would be written to new memory at every
+# step from scores to logarithms, and a system takes as long to give new memory as softmax takes altogether.
+_AT_A_TIME = 1 << 19
 
 
 def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
@@ -36,5 +42,17 @@ def distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
 
 def log_distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
     """log of ``distribution``, with a finite floor off the support; see ``log_or_floor_``."""
+    if writes_rows(logits) and logits.numel() > _AT_A_TIME * torch.get_num_threads():
+        out = torch.empty(logits.shape, dtype=accumulation_dtype(logits), device=logits.device)
+        by_chunks(partial(_write_log, map_config), logits, out=out.view(-1, out.shape[-1]), size=_AT_A_TIME)
+        return out
+    return _log_distribution(map_config, logits)
+
+
+def _write_log(map_config: MapConfig, logits: Tensor, out: Tensor) -> None:
+    out.copy_(_log_distribution(map_config, logits))
+
+
+def _log_distribution(map_config: MapConfig, logits: Tensor) -> Tensor:
     z = upcast(logits)
     return log_or_floor_(distribution(map_config, z), z)

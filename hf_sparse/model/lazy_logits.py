@@ -21,7 +21,7 @@ from .partitioned import is_freed, is_partitioned, whole
 # Logits that are computed at a time where all of them would be too many.
 LOGITS_AT_A_TIME = 1 << 24
 # Of those that are there, so many at a time are read fastest.
-_IN_CACHE = 1 << 21
+_IN_CACHE = 1 << 19
 
 
 def gathered(tensor: Any) -> Tensor:

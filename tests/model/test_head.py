@@ -199,6 +199,31 @@ def test_log_distribution_of_half_precision_logits_is_float32(dtype):
     torch.testing.assert_close(log_p.exp().sum(-1), torch.ones(3))
 
 
+@pytest.mark.parametrize("head", ["entmax15", {"name": "entmax", "alpha": 1.3, "temperature": 2.0}, "softmax",
+                                  {"name": "alpha_relu", "tau": 9.0, "centered": True}])  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_log_distributions_of_many_rows_are_written_a_few_at_a_time(head, dtype, monkeypatch):
+    choice = MapConfig.parse(head, "head")
+    z = 3 * torch.randn(2, 25, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
+    whole, sizes = log_distribution(choice, z), []
+    monkeypatch.setattr("hf_sparse.model.distribution._AT_A_TIME", 4 * 40)
+    monkeypatch.setattr(
+        "hf_sparse.model.distribution.distribution", lambda *given: sizes.append(len(given[1])) or distribution(*given)
+    )
+    found = log_distribution(choice, z)
+    rows = 4 * torch.get_num_threads()
+    assert sizes == [min(rows, 50 - start) for start in range(0, 50, rows)]
+    assert found.shape == whole.shape
+    torch.testing.assert_close(found, whole, atol=1e-5, rtol=1e-5)
+    assert torch.equal(found.exp() == 0, whole.exp() == 0)
+
+
+def test_log_distributions_that_are_differentiated_are_written_at_once(monkeypatch):
+    monkeypatch.setattr("hf_sparse.model.distribution._AT_A_TIME", 1)
+    z = torch.randn(4, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: log_distribution(MapConfig("entmax15"), z), z)
+
+
 def test_a_dense_head_keeps_its_raw_scores():
     ids = tokens()
     model = sparsify(tiny_model("llama"), attn={"decoder": "softmax"})
