@@ -22,6 +22,7 @@ from . import (
     losses,
     maps,
     memory,
+    models,
     options,
     sizes,
 )
@@ -44,9 +45,10 @@ SECTIONS = {
     "learned": learned,
     "head": head,
     "cache": cache,
+    "models": models,
 }
 # Sections with a run and a result file of their own: as long as all the others, or with packages of their own.
-ALONE = {"density", "sizes", "options", "learned", "head", "cache"}
+ALONE = {"density", "sizes", "options", "learned", "head", "cache", "models"}
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -85,7 +85,18 @@ def speed_sizes() -> str:
 @block
 def speed_options() -> str:
     """Losses of targets beside classes, in CPU time: the ratio of each to cross-entropy of the same targets."""
-    result = read("benchmarks/results/options-cpu.json")
+    return _side_by_side("options-cpu")
+
+
+@block
+def speed_models() -> str:
+    """Whole models, in CPU time: the ratio of each sparse one to the same model with softmax."""
+    return _side_by_side("models-cold-cpu")
+
+
+def _side_by_side(name: str) -> str:
+    """A row for each case, with the ratios of its candidates."""
+    result = read(f"benchmarks/results/{name}.json")
     ratios: dict[str, dict[str, float]] = {}
     for row in result["rows"]:
         if row["candidate"] != row["baseline"]:
