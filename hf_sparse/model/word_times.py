@@ -34,7 +34,12 @@ class WeightlessFrames(TorchFunctionMode):
 
 
 def _from_neighbours(weights: Tensor, present: Tensor) -> Tensor:
-    """``weights`` (..., tokens, frames), with the nearest present frame in the place of those not ``present``."""
+    """``weights`` (..., tokens, frames), with the nearest present frame in the place of those not ``present``.
+
+    Without any frame, as in a segment after the end of speech, there is nothing to replace.
+    """
+    if not weights.shape[-1]:
+        return weights
     frames = torch.arange(weights.shape[-1], device=weights.device)
     distance = (frames[:, None] - frames).abs().expand(*present.shape, -1)
     nearest = distance.masked_fill(~present[..., None, :], len(frames)).argmin(-1)

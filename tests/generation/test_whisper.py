@@ -271,6 +271,17 @@ def test_times_of_words_are_those_of_dense_attention_where_the_map_is_softmax():
     assert (found["token_timestamps"] - expected["token_timestamps"]).abs().mean() < 0.03
 
 
+@pytest.mark.parametrize("maps", MAPS.values(), ids=MAPS)
+def test_a_segment_after_the_end_of_speech_has_the_times_of_the_dense_model(maps):
+    mask = torch.zeros(1, FRAMES, dtype=torch.long)  # no frame is speech, as where Whisper goes on after its last word
+    options = {"max_new_tokens": 6, "language": "en", "return_token_timestamps": True, "attention_mask": mask}
+    dense, inputs = tiny_whisper(seed=1)
+    expected = dense.generate(**inputs, **options)["token_timestamps"]
+    model, _ = tiny_whisper(seed=1, **maps)
+    found = model.generate(**inputs, **options)["token_timestamps"]
+    assert found.unique().tolist() == expected.unique().tolist()  # a time for all tokens
+
+
 def test_a_call_that_fails_leaves_the_model_sparse(monkeypatch):
     model, inputs = tiny_whisper(attn="entmax15")
     expected = model.generate(**inputs, max_new_tokens=4)
