@@ -32,6 +32,11 @@ def num_classes(head: nn.Module) -> int:
     return int(cast(Any, head).out_features)
 
 
+def has_rows(head: nn.Module | None) -> bool:
+    """Whether a model has one head with a weight; MusicGen has a list of heads, one for each codebook."""
+    return getattr(head, "weight", None) is not None
+
+
 def is_quantized(head: nn.Module) -> bool:
     """Whether a head keeps codes in the place of its weight, which only its own forward turns into numbers."""
     weight: Any = getattr(head, "weight", None)

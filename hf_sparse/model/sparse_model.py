@@ -23,6 +23,7 @@ from ..attention.interface import NAME
 from ..attention.site import start_again
 from ..cache_name import check_one_cache
 from ..functional.arguments import check_flag, check_items, check_number
+from ..functional.head_weight import has_rows
 from ..tracing import in_graph
 from .attention_arguments import check_packed, sequential_arguments
 from .decoding import OVERRIDES
@@ -67,11 +68,11 @@ class SparseModel:
     def accepts_loss_kwargs(self) -> bool:
         """Read by Trainer: whether the losses of accumulated batches add up, rather than being means of their own.
 
-        With a language-model head they are divided by ``num_items_in_batch``. Without one the dense class may tell,
+        With one language-model head they are divided by ``num_items_in_batch``. Without one the dense class may tell,
         and CTC may be a sum.
         """
         own = getattr(super(), "accepts_loss_kwargs", loss_is_sum(self))
-        return self.get_output_embeddings() is not None or bool(own)
+        return has_rows(self.get_output_embeddings()) or bool(own)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse a call that a wrapper of ``forward`` answered without the sparse forward."""
@@ -208,7 +209,7 @@ def sparse_forward(
     as_tuple = log_probs and _returns_tuple(self, kwargs)
     if as_tuple:
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
-    if has_labels and head is not None:
+    if has_labels and has_rows(head):
         fused = self.training and state.config.fused_loss and not log_probs
         factor = state.config.loss_factor
         others = state.with_other_heads
@@ -305,9 +306,9 @@ def _check_loss(
     check_number("label_smoothing", label_smoothing, "in [0, 1]", lambda share: 0 <= share <= 1)
     if num_items is not None:
         check_items("num_items_in_batch", num_items)
-    if label_smoothing and model.get_output_embeddings() is None:
+    if label_smoothing and not has_rows(model.get_output_embeddings()):
         raise ValueError(
-            f"label_smoothing is for language models; {type(model).__name__} has no head over a vocabulary"
+            f"label_smoothing is for language models; {type(model).__name__} has no single head over a vocabulary"
         )
     if label_smoothing and not has_labels:
         raise ValueError(f"label_smoothing={label_smoothing} came without labels, and smooths nothing: pass labels")

@@ -10,6 +10,8 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     LlamaForCausalLM,
+    MusicgenDecoderConfig,
+    MusicgenForCausalLM,
     ProphetNetConfig,
     ProphetNetForCausalLM,
 )
@@ -243,8 +245,27 @@ def test_log_probs_of_a_dense_head_are_those_of_softmax():
 def test_label_smoothing_without_a_language_model_head_is_refused():
     config = BertConfig(vocab_size=23, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
     model = sparsify(BertForSequenceClassification(config), attn="entmax15")
-    with pytest.raises(ValueError, match="BertForSequenceClassification has no head over a vocabulary"):
+    with pytest.raises(ValueError, match="BertForSequenceClassification has no single head over a vocabulary"):
         model(tokens(), labels=torch.tensor([0, 1]), label_smoothing=0.1)
+
+
+def tiny_musicgen():
+    """A decoder with a list of heads, one for each of two codebooks."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 16, "hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = MusicgenDecoderConfig(**sizes, num_codebooks=2, initializer_factor=0.3, pad_token_id=16, bos_token_id=16)
+    return MusicgenForCausalLM(config).eval()
+
+
+def test_the_loss_of_a_list_of_heads_is_the_models_own():
+    codes = torch.randint(0, 16, (2 * 2, 5), generator=torch.Generator().manual_seed(0))  # 2 rows, 2 codebooks
+    inputs = {"input_ids": codes, "labels": codes.view(2, 2, 5).transpose(1, 2)}
+    dense, model = tiny_musicgen(), tiny_musicgen()
+    sparsify(model, attn="softmax", example={"input_ids": codes})
+    torch.testing.assert_close(model(**inputs).loss, dense(**inputs).loss, atol=1e-5, rtol=1e-5)
+    assert not model.accepts_loss_kwargs  # a mean: a trainer divides by the number of batches it accumulates
+    with pytest.raises(ValueError, match="MusicgenForCausalLM has no single head over a vocabulary"):
+        model(**inputs, label_smoothing=0.1)
 
 
 def tiny_prophetnet(**settings):
