@@ -101,12 +101,22 @@ def check_parts(model: PreTrainedModel) -> None:
         ValueError: there is such a part.
     """
     path = _lone_part(model)
-    if path is not None:
-        raise ValueError(
-            f"{path!r} in this {type(model).__name__} is sparse by itself, and the whole would be trained and "
-            f"saved as a dense model: keep sparse_config(model.{path}).to_dict(), unsparsify(model.{path}), then "
-            f"sparsify the whole model with these maps{_for_kinds(model.get_submodule(path))}"
+    if path is None:
+        return
+    if type(model).forward is nn.Module.forward:  # Bark's generate calls its parts one by one
+        way_out = (
+            f"it has no forward call, so that the whole cannot be sparse; save the part alone, model.{path}, and put "
+            f"it into a model that was loaded, model.{path} = from_pretrained(folder)"
         )
+    else:
+        way_out = (
+            f"keep sparse_config(model.{path}).to_dict(), unsparsify(model.{path}), then sparsify the whole model "
+            f"with these maps{_for_kinds(model.get_submodule(path))}"
+        )
+    raise ValueError(
+        f"{path!r} in this {type(model).__name__} is sparse by itself, and the whole would be trained and saved as a "
+        f"dense model: {way_out}"
+    )
 
 
 def check_whole(model: nn.Module) -> None:

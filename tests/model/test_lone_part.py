@@ -3,7 +3,10 @@
 import pytest
 import torch
 from transformers import (
+    BarkConfig,
+    BarkModel,
     BertConfig,
+    EncodecConfig,
     EncoderDecoderConfig,
     EncoderDecoderModel,
     Trainer,
@@ -104,3 +107,17 @@ def test_a_part_of_another_sparse_model_is_not_saved_as_dense_either(tmp_path):
     whole.model = sparsify(tiny_model("llama"), attn="entmax15").model
     with pytest.raises(ValueError, match="'model' in this LlamaForCausalLM is sparse by itself"):
         whole.save_pretrained(tmp_path)
+
+
+def test_a_whole_that_cannot_be_sparse_says_to_save_its_part(tmp_path):
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "block_size": 8, "input_vocab_size": 23}
+    layers = {"num_filters": 2, "hidden_size": 8, "codebook_size": 8, "codebook_dim": 8, "upsampling_ratios": [2]}
+    codec = EncodecConfig(**layers, num_lstm_layers=1, target_bandwidths=[1.5]).to_dict()
+    names = ("semantic_config", "coarse_acoustics_config", "fine_acoustics_config")
+    whole = BarkModel(BarkConfig(**{name: {**sizes, "output_vocab_size": 23} for name in names}, codec_config=codec))
+    sparsify(whole.semantic, attn="entmax15")
+    with pytest.raises(ValueError, match=r"'semantic' in this BarkModel is sparse by itself, .*; save the part alone"):
+        whole.save_pretrained(tmp_path / "whole")
+    save_pretrained(whole.semantic, tmp_path / "part")
+    whole.semantic = from_pretrained(tmp_path / "part")
+    assert is_sparse(whole)
