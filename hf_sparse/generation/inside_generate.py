@@ -46,4 +46,11 @@ def inside_generate(
             model.generate(**inputs, custom_generate=leave, **options)
     except _Done as done:
         return done.result
-    raise TypeError(f"generate of {type(model).__name__} takes no custom_generate, so that nothing can be searched")
+    except ValueError as error:  # MusicGen's generate takes it for an argument of the model
+        if "custom_generate" not in str(error):
+            raise
+        raise TypeError(_NO_DECODING.format(type(model).__name__)) from error
+    raise TypeError(_NO_DECODING.format(type(model).__name__))
+
+
+_NO_DECODING = "generate of {} takes no custom_generate, so that nothing can be searched or scored"
