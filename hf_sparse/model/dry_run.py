@@ -17,10 +17,12 @@ from transformers import PreTrainedModel
 
 from ..attention import SupportCount, observe
 from ..attention.inline import attention_call, is_softmax
+from ..attention.site import SITE
 from .find import check_named_outputs, prompt_adapter, transformers_model
 from .partitioned import whole
 
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+_WEIGHTED_SUMS = (*_PRODUCTS, torch.bmm, Tensor.bmm, torch.einsum)
 _Running = list[tuple[str, nn.Module]]
 
 
@@ -34,7 +36,8 @@ class DryRun:
         output: its output.
         ran: the paths of all modules whose forward ran.
         softmaxes: the modules that computed a softmax over a last axis, by path; the innermost whose forward was
-            running. A softmax that a sparse map replaces is not among them.
+            running. A softmax that a sparse map replaces is not among them. Modules that multiply by rows of weights
+            are, however they computed them: by ``exp`` and a sum, or in a scripted function, which hides it.
         heads: by path of such a module, or of one that called torch's fused attention, the number of its heads and the
             length of their queries; 0 for one that did not show.
         counts: by path of each sparse attention, the supports of its weights.
@@ -149,6 +152,8 @@ class _AttentionWatch(TorchFunctionMode):
         call = attention_call(func, args, kwargs or {})
         if call is not None:
             self._look(**call)
+        if func in _WEIGHTED_SUMS:
+            self._look_at_factor(next(filter(torch.is_tensor, (*args, *(kwargs or {}).values())), None))
         output = func(*args, **(kwargs or {}))
         if func in _PRODUCTS and torch.is_tensor(output):
             first = args[0] if args else (kwargs or {})["input"]
@@ -159,7 +164,7 @@ class _AttentionWatch(TorchFunctionMode):
         self, query: Tensor | None = None, input: Tensor | None = None, num_heads: int | None = None, **_: Any
     ) -> None:
         """Record a call of torch's attention, fused (``query``) or with ``num_heads``, or of softmax (``input``)."""
-        entry = next((entry for entry in reversed(self.running) if not is_softmax(entry[1])), None)
+        entry = self._innermost()
         if entry is None:
             return
         path, module = entry
@@ -171,6 +176,25 @@ class _AttentionWatch(TorchFunctionMode):
         elif input is not None and input.dim() == 4:
             shape, summed = self.product
             self.record.heads[path] = input.shape[1], summed if shape[:3] == input.shape[:3] else 0
+
+    def _look_at_factor(self, factor: Tensor | None) -> None:
+        """Record a product with weights that no softmax outside of sparse attention was seen to compute."""
+        entry = self._innermost()
+        if entry is None or factor is None or any(SITE in vars(module) for _, module in self.running):
+            return
+        if entry[0] not in self.record.softmaxes and _are_weights(factor):
+            self._look(input=factor)
+
+    def _innermost(self) -> tuple[str, nn.Module] | None:
+        return next((entry for entry in reversed(self.running) if not is_softmax(entry[1])), None)
+
+
+def _are_weights(rows: Tensor) -> bool:
+    """Whether rows sum to one and spread over several entries, as those of softmax do and one-hot rows do not."""
+    if rows.dim() < 3 or not rows.is_floating_point() or not rows.numel():
+        return False
+    sums = rows.sum(-1, dtype=torch.float32)
+    return bool((rows >= 0).all() and (sums - 1).abs().max() < 0.01 and ((rows > 0).sum(-1) > 1).any())
 
 
 @contextmanager

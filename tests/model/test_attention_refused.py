@@ -1,8 +1,11 @@
 """Attention that cannot be made sparse, or not as it is, is refused and never left dense beside sparse attention."""
 
+import warnings
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
@@ -58,6 +61,69 @@ def test_attention_whose_softmax_is_in_a_part_of_it_is_not_left_dense_beside_spa
         sparsify(model, attn="entmax15")
     assert not is_sparse(model)
     assert torch.equal(model(tokens()).logits, reference)
+
+
+def by_hand(scores):
+    exp = (scores - scores.amax(-1, keepdim=True)).exp()
+    return exp / exp.sum(-1, keepdim=True)
+
+
+def scripted(scores):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(_scripted)(scores)
+
+
+def _scripted(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-1)
+
+
+class WeightedBy(nn.Module):
+    """Attention whose weights ``function`` computes from its scores; ``core`` names the module that does."""
+
+    def __init__(self, function, product):
+        super().__init__()
+        self.core = Weigher(function, product)
+
+    def forward(self, hidden_states, *_, **__):
+        return self.core(hidden_states.unflatten(-1, (4, -1)).transpose(1, 2)).transpose(1, 2).flatten(2), None
+
+
+class Weigher(nn.Module):
+    def __init__(self, function, product):
+        super().__init__()
+        self.function, self.product = function, product
+
+    def forward(self, query):
+        return self.product(self.function(query @ query.transpose(-1, -2)), query)
+
+
+def einsum(weights, values):
+    return torch.einsum("bhqk,bhkd->bhqd", weights, values)
+
+
+@pytest.mark.parametrize("product", [torch.matmul, einsum])
+@pytest.mark.parametrize("function", [by_hand, scripted, lambda scores: scores.log_softmax(-1).exp()])
+@torch.no_grad()
+def test_attention_that_computes_a_softmax_nobody_sees_is_not_left_dense_beside_sparse_attention(function, product):
+    model = tiny_model("bart")
+    model.model.decoder.layers[1].self_attn = WeightedBy(function, product)
+    reference = model(tokens()).logits
+    with pytest.raises(ValueError, match=r"WeightedBy at 'model.decoder.layers.1.self_attn' computes its own softmax"):
+        sparsify(model, attn="entmax15")
+    assert not is_sparse(model)
+    assert torch.equal(model(tokens()).logits, reference)
+
+
+def hardmax(scores):
+    return one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)
+
+
+@pytest.mark.parametrize("function", [nn.Identity(), torch.relu, hardmax])
+def test_attention_without_softmax_is_left_as_it_is_beside_sparse_attention(function):
+    model = tiny_model("bart")
+    model.model.decoder.layers[1].self_attn = WeightedBy(function, torch.matmul)
+    assert is_sparse(sparsify(model, attn="entmax15"))
 
 
 def weights(query):
