@@ -29,17 +29,20 @@ def cached(function: _Function) -> _Function:
     return cast(_Function, cache(function))
 
 
-def kind_of(path: str, module: nn.Module, is_encoder_decoder: bool, causal_model: bool = False) -> str:
-    """The kind of attention of a module, by its path, then by its attributes.
+def kind_of(
+    path: str, module: nn.Module, is_encoder_decoder: bool, causal_model: bool = False, model_name: str = ""
+) -> str:
+    """The kind of attention of a module, by its path, then by the name of its model, then by its attributes.
 
     Cross-attention is recognized by name. In an encoder-decoder the first part of the path that names either side
-    decides. Elsewhere causal modules are a decoder's (BERT as a decoder sits below ``encoder``), and so are modules
-    that do not say but belong to a causal model.
+    decides; a part that is a model of its own (``PegasusXDecoder``) says it in the name of its class, and its modules
+    have the kind that they have in the whole. Elsewhere causal modules are a decoder's (BERT as a decoder sits below
+    ``encoder``), and so are modules that do not say but belong to a causal model.
     """
     parts = path.lower().split(".")
     if any(mark in part for part in parts[-2:] for mark in ("cross", "encoder_attn", "encdecattention")):
         return "cross"
-    side = _first_side(parts)
+    side = _first_side(parts) or _only_side(model_name.lower())
     if side == "decoder" or (side == "encoder" and is_encoder_decoder):
         return side
     causal = getattr(module, "is_causal", getattr(module, "is_decoder", causal_model))
@@ -49,6 +52,12 @@ def kind_of(path: str, module: nn.Module, is_encoder_decoder: bool, causal_model
 def _first_side(parts: list[str]) -> str | None:
     """The first of "decoder" and "encoder" that occurs in the parts of a path; None for neither."""
     return next((side for part in parts for side in ("decoder", "encoder") if side in part), None)
+
+
+def _only_side(name: str) -> str | None:
+    """The one of "decoder" and "encoder" that occurs in a name; None for neither and for both."""
+    sides = [side for side in ("decoder", "encoder") if side in name]
+    return sides[0] if len(sides) == 1 else None
 
 
 def inspected_functions(cls: type) -> list[CodeType]:
@@ -161,7 +170,8 @@ def find_sites(model: PreTrainedModel, config: SparseConfig) -> list[AttentionSi
         causal[path] = _is_causal_family(module) if isinstance(module, PreTrainedModel) else causal.get(owner, False)
         cls = type(module)
         if is_attention(cls):
-            kind = kind_of(path, module, model.config.is_encoder_decoder, causal[path])
+            name = type(model).__name__
+            kind = kind_of(path, module, model.config.is_encoder_decoder, causal[path], name)
             layers = {site.layer for site in sites if site.kind == kind}
             wrapper = next((site for site in sites if path.startswith(f"{site.path}.")), None)
             layer = len(layers) if wrapper is None else wrapper.layer

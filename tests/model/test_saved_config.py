@@ -64,6 +64,21 @@ def test_a_part_that_is_saved_alone_stays_sparse(tmp_path):
     assert maps(CLIPVisionModel.from_pretrained(tmp_path)) == ["sparsemax", "entmax"]
 
 
+@pytest.mark.parametrize("saved", ["part", "whole"])
+@pytest.mark.parametrize(
+    ("kind", "cls", "path"),
+    [
+        ("prophetnet", "ProphetNetForConditionalGeneration", "prophetnet.encoder"),
+        ("pegasus_x", "PegasusXForConditionalGeneration", "model.decoder"),
+    ],
+)
+def test_attention_of_a_part_alone_is_of_the_kind_it_has_in_the_whole(kind, cls, path, saved, tmp_path):
+    model = sparsify(build(kind, cls), attn={"encoder": "entmax15", "decoder": "sparsemax"})
+    part = model.get_submodule(path)
+    (part if saved == "part" else model).save_pretrained(tmp_path)
+    assert maps(part._dense_class.from_pretrained(tmp_path)) == maps(part)
+
+
 def test_a_part_whose_layers_are_not_told_from_the_others_is_refused(tmp_path):
     sparsify(clip(), attn=LAYERS).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"attn\['encoder'\] lists 4 layers, CLIPForImageClassification has 2"):
