@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from ..attention import SupportCount, observe
 from ..attention.inline import attention_call, is_softmax
 from ..attention.site import SITE
+from ..functional.rows import is_readable
 from .find import check_named_outputs, prompt_adapter, transformers_model
 from .partitioned import whole
 
@@ -191,7 +192,7 @@ class _AttentionWatch(TorchFunctionMode):
 
 def _are_weights(rows: Tensor) -> bool:
     """Whether rows sum to one and spread over several entries, as those of softmax do and one-hot rows do not."""
-    if rows.dim() < 3 or not rows.is_floating_point() or not rows.numel():
+    if rows.dim() < 3 or not rows.is_floating_point() or not rows.numel() or not is_readable(rows):
         return False
     sums = rows.sum(-1, dtype=torch.float32)
     return bool((rows >= 0).all() and (sums - 1).abs().max() < 0.01 and ((rows > 0).sum(-1) > 1).any())
