@@ -209,7 +209,7 @@ def sparse_forward(
     as_tuple = log_probs and _returns_tuple(self, kwargs)
     if as_tuple:
         kwargs["return_dict"] = True  # where the logits are in a tuple differs between models
-    if has_labels and has_rows(head):
+    if has_labels and head is not None and (state.config.head is not None or has_rows(head)):
         fused = self.training and state.config.fused_loss and not log_probs
         factor = state.config.loss_factor
         others = state.with_other_heads
