@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 
 from ..model.dry_run import quiet_evaluation
 
+_NO_DECODING = "generate of {} takes no custom_generate, so that nothing can be searched or scored"
+
 
 class _Done(Exception):
     """Leaves ``generate`` with a result."""
@@ -51,6 +53,3 @@ def inside_generate(
             raise
         raise TypeError(_NO_DECODING.format(type(model).__name__)) from error
     raise TypeError(_NO_DECODING.format(type(model).__name__))
-
-
-_NO_DECODING = "generate of {} takes no custom_generate, so that nothing can be searched or scored"

@@ -194,8 +194,10 @@ def _are_weights(rows: Tensor) -> bool:
     """Whether rows sum to one and spread over several entries, as those of softmax do and one-hot rows do not."""
     if rows.dim() < 3 or not rows.is_floating_point() or not rows.numel() or not is_readable(rows):
         return False
-    sums = rows.sum(-1, dtype=torch.float32)
-    return bool((rows >= 0).all() and (sums - 1).abs().max() < 0.01 and ((rows > 0).sum(-1) > 1).any())
+    if not bool((rows >= 0).all()):
+        return False
+    sums, several = rows.sum(-1, dtype=torch.float32), (rows > 0).sum(-1) > 1
+    return bool((sums - 1).abs().max() < 0.01) and bool(several.any())
 
 
 @contextmanager

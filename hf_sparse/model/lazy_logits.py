@@ -20,7 +20,7 @@ from .partitioned import is_freed, is_partitioned, whole
 
 # Logits that are computed at a time where all of them would be too many.
 LOGITS_AT_A_TIME = 1 << 24
-# Of those that are there, so many at a time are read fastest.
+# Of those that are there, so many per thread are read fastest.
 _IN_CACHE = 1 << 19
 
 
@@ -289,16 +289,18 @@ for _operator in (*_ARITHMETIC, "eq", "ne", "lt", "le", "gt", "ge", "len"):
 
 
 def computed_rows(logits: Tensor | LinearLogits, chosen: Tensor) -> Iterator[Tensor]:
-    """The chosen rows of logits, some (n, V) at a time: few enough to stay in cache, and never all held together.
+    """The chosen rows of logits, some (n, V) at a time: never all held together, on a CPU few enough for its cache.
 
     Args:
         logits: (..., V).
         chosen: (...) bool.
     """
-    places, classes = chosen.nonzero(), logits.shape[-1]
-    lazy = isinstance(logits, LinearLogits)
-    size, part = (max(1, number // classes) for number in (LOGITS_AT_A_TIME if lazy else _IN_CACHE, _IN_CACHE))
+    classes, on_cpu = logits.shape[-1], logits.device.type == "cpu"
+    most = max(1, LOGITS_AT_A_TIME // classes)
+    few = min(most, max(1, _IN_CACHE * torch.get_num_threads() // classes)) if on_cpu else most
+    size = most if isinstance(logits, LinearLogits) else few
     with whole((logits.weight, logits.bias) if isinstance(logits, LinearLogits) else ()):
-        for some in places.split(size):
-            z = logits[some.unbind(-1)]
-            yield from (z.compute() if isinstance(z, LinearLogits) else z).split(part)
+        places = chosen.nonzero()
+        for start in range(0, len(places), size):  # of no rows, nothing
+            z = logits[places[start : start + size].unbind(-1)]
+            yield from (z.compute() if isinstance(z, LinearLogits) else z).split(few)

@@ -81,6 +81,19 @@ def test_logs_of_a_fused_loss_hold_few_logits_at_a_time(tmp_path, monkeypatch):
     assert max(computed) == 3
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_rows_of_logits_come_a_few_at_a_time_and_none_where_no_label_counts(lazy, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    logits = LinearLogits(torch.randn(2, 3, 4, generator=generator), torch.randn(5, 4, generator=generator))
+    given, chosen = logits if lazy else logits.compute(), torch.tensor([[True, False, True], [True, True, False]])
+    monkeypatch.setattr(lazy_logits, "_IN_CACHE", 1)
+    few = max(1, torch.get_num_threads() // 5)
+    rows = list(lazy_logits.computed_rows(given, chosen))
+    assert {len(each) for each in rows} == {few}
+    torch.testing.assert_close(torch.cat(rows), logits.compute()[chosen])
+    assert list(lazy_logits.computed_rows(given, torch.zeros_like(chosen))) == []
+
+
 def test_causal_positions_are_those_that_are_scored(tmp_path):
     settings = {"head": "sparsemax"}
     model = sparsify(tiny_model("llama"), **settings)
