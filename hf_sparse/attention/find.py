@@ -170,8 +170,7 @@ def find_sites(model: PreTrainedModel, config: SparseConfig) -> list[AttentionSi
         causal[path] = _is_causal_family(module) if isinstance(module, PreTrainedModel) else causal.get(owner, False)
         cls = type(module)
         if is_attention(cls):
-            name = type(model).__name__
-            kind = kind_of(path, module, model.config.is_encoder_decoder, causal[path], name)
+            kind = kind_of(path, module, model.config.is_encoder_decoder, causal[path], type(model).__name__)
             layers = {site.layer for site in sites if site.kind == kind}
             wrapper = next((site for site in sites if path.startswith(f"{site.path}.")), None)
             layer = len(layers) if wrapper is None else wrapper.layer
