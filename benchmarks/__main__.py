@@ -31,7 +31,7 @@ from ._machine import WARM_ALLOCATOR, is_warm, machine
 from ._table import heading, line, write
 from ._timing import measure
 
-SECTIONS = {
+TOGETHER = {
     "losses": losses,
     "maps": maps,
     "attention": attention,
@@ -39,6 +39,9 @@ SECTIONS = {
     "constrained": constrained,
     "growth": growth,
     "decoding": decoding,
+}
+# Sections with a run and a result file of their own: as long as all the others, or with packages of their own.
+ALONE = {
     "density": density,
     "sizes": sizes,
     "options": options,
@@ -47,8 +50,7 @@ SECTIONS = {
     "cache": cache,
     "models": models,
 }
-# Sections with a run and a result file of their own: as long as all the others, or with packages of their own.
-ALONE = {"density", "sizes", "options", "learned", "head", "cache", "models"}
+SECTIONS = TOGETHER | ALONE
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -176,16 +176,17 @@ def sparse_forward(
         fertility: for constrained attention, in the place of the fertility it was made with: a number, or for
             cross-attention a tensor (batch, source length), ``inf`` for no bound. In target words per source word.
             Where it was made with ``"predicted"`` or ``"guided"``, None has the model work it out from ``input_ids``.
-        **kwargs: as the model takes them; ``num_items_in_batch`` is honoured for every language model.
+        **kwargs: as the model takes them; ``num_items_in_batch`` is honoured for every language model with one
+            head.
 
     Returns:
         The model's own output.
 
     Raises:
-        ValueError: ``label_smoothing`` without labels, or for a model without a language-model head;
-            ``num_items_in_batch`` without labels where the head is sparse; fertilities that are negative or NaN, or
-            for a model without constrained attention; packed sequences that are told by ``cu_seq_lens`` alone; two
-            caches.
+        ValueError: ``label_smoothing`` without labels, or for a model without one language-model head;
+            ``num_items_in_batch`` for a model with a list of heads, or without labels where the head is sparse;
+            fertilities that are negative or NaN, or for a model without constrained attention; packed sequences that
+            are told by ``cu_seq_lens`` alone; two caches.
         TypeError: fertilities that are no numbers, or another argument of the wrong type.
         RuntimeError: sparse attention was taken out behind this package's back, by way of the configuration.
         NotImplementedError: log-probabilities of a model whose output has logits under other names.
@@ -306,7 +307,13 @@ def _check_loss(
     check_number("label_smoothing", label_smoothing, "in [0, 1]", lambda share: 0 <= share <= 1)
     if num_items is not None:
         check_items("num_items_in_batch", num_items)
-    if label_smoothing and not has_rows(model.get_output_embeddings()):
+    head = model.get_output_embeddings()
+    if num_items is not None and has_labels and state.config.head is None and head is not None and not has_rows(head):
+        raise ValueError(
+            f"num_items_in_batch is for models with one head over a vocabulary; the head of {type(model).__name__} is "
+            f"a {type(head).__name__}, and its loss is its own: leave it out, and take the loss for a mean"
+        )
+    if label_smoothing and not has_rows(head):
         raise ValueError(
             f"label_smoothing is for language models; {type(model).__name__} has no single head over a vocabulary"
         )

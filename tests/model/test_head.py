@@ -266,6 +266,8 @@ def test_the_loss_of_a_list_of_heads_is_the_models_own():
     assert not model.accepts_loss_kwargs  # a mean: a trainer divides by the number of batches it accumulates
     with pytest.raises(ValueError, match="MusicgenForCausalLM has no single head over a vocabulary"):
         model(**inputs, label_smoothing=0.1)
+    with pytest.raises(ValueError, match="the head of MusicgenForCausalLM is a ModuleList"):
+        model(**inputs, num_items_in_batch=7)  # its loss would not be divided by that
 
 
 def tiny_prophetnet(**settings):
