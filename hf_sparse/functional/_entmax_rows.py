@@ -56,7 +56,8 @@ def support_weights(p: Tensor, alpha: float) -> Tensor:
     """``s = p^(2 - alpha)`` on the support and 0 elsewhere; differentiable there, for any alpha."""
     if alpha == 2:
         return p.sign()
-    if alpha < 2 and not p.requires_grad and not is_transformed(p):
+    differentiated = p.requires_grad and torch.is_grad_enabled()  # what backward saved requires a gradient, too
+    if alpha < 2 and not differentiated and not is_transformed(p):
         if alpha == 1.5:
             # Not p.sqrt(): where MKL computes it, zeros take forty times as long as other numbers.
             return p.clamp(min=torch.finfo(p.dtype).tiny).rsqrt_().mul_(p)
@@ -129,7 +130,7 @@ class JacobianProduct(Function):
         if impl == "cpp" and row_by_row(p, grad):
             return jacobian_product(p, grad, alpha)
         if row_by_row(p, grad):
-            return by_chunks(partial(write_jacobian_product, alpha=alpha), p.detach(), grad)
+            return by_chunks(partial(write_jacobian_product, alpha=alpha), p, grad)
         return _jacobian_product(p, grad, alpha)
 
     @staticmethod
