@@ -186,7 +186,8 @@ def add_learned(module: nn.Module, site: AttentionSite) -> None:
         weight = torch.empty(0, dtype=torch.float32, device=weight.device)
     for name in site.learned_names:
         if not hasattr(module, learned_name(name)):
-            module.register_module(learned_name(name), LearnedSetting(_start(site, name, weight)))
+            learned = LearnedSetting(_start(site, name, weight)).train(module.training)
+            module.register_module(learned_name(name), learned)
 
 
 def _start(site: AttentionSite, name: str, weight: Tensor) -> Tensor:

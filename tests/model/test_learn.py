@@ -71,6 +71,13 @@ def test_softmax_and_what_is_learned_already_stay():
     assert not [name for name, _ in model.model.encoder.named_parameters() if "sparse_" in name]
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_learned_has_the_mode_of_its_model(training):
+    model = sparsify(tiny_model("llama").train(training), attn={"name": "entmax", "alpha": "learned"})
+    learn_settings(model, ["temperature"])
+    assert {module.training for module in model.modules()} == {training}
+
+
 def test_they_learn_under_peft():
     model = learn_settings(sparsify(tiny_model("llama"), attn="entmax15"), ["temperature"])
     config = LoraConfig(target_modules=["q_proj"], modules_to_save=["sparse_temperature"], task_type="CAUSAL_LM")
