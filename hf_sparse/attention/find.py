@@ -127,7 +127,7 @@ def mixes_layers(cls: type) -> bool:
 
 def named_attention(cls: type) -> bool:
     """Whether the name of a module class says attention; gates over features and mixtures of layers do not count."""
-    name = cls.__name__.lower()
+    name = cls.__name__.lower().replace("flatten", "").replace("pattern", "")
     return "att" in name and "gatedattention" not in name and not mixes_layers(cls)
 
 

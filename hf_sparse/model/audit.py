@@ -138,8 +138,9 @@ def inline_modules_call_softmax(record: DryRun) -> str | None:
     wrappers = {path for path in idle if any(inner.startswith(f"{path}.") for inner in reached)}
     for path in sorted(record.ran & set(idle) - wrappers):
         return (
-            f"{_class_at(record, path)} ran without calling softmax, so nothing could be replaced; pass an example in "
-            'which it does, load the model with attn_implementation="eager" if it uses another, or pass attn=None'
+            f"{_class_at(record, path)} ran without calling softmax over the last axis, so nothing could be replaced; "
+            'pass an example in which it does, load the model with attn_implementation="eager" if it uses another, or '
+            "pass attn=None"
         )
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -175,11 +175,17 @@ def _normal(*shape: int) -> Tensor:
 def _image(model: PreTrainedModel) -> Tensor:
     parts = (getattr(model.config, name, None) for name in ("vision_config", "encoder", "backbone_config"))
     config = next((part for part in parts if hasattr(part, "image_size")), model.config)
-    size = getattr(config, "image_size", None) or getattr(model.config, "image_size", None) or 224
+    size = getattr(config, "image_size", None) or getattr(model.config, "image_size", None) or _size_in_timm(config)
     height, width = (size, size) if isinstance(size, int) else size
     channels: Any = getattr(config, "num_channels", None) or getattr(config, "in_channels", 3)
     frames = [model.config.num_frames] if hasattr(model.config, "num_frames") else []  # a video
     return _uniform(2, *frames, channels, height, width)
+
+
+def _size_in_timm(config: PreTrainedConfig) -> Sequence[int]:
+    """Height and width of the images that a model of timm was pretrained on, which its checkpoints say."""
+    pretrained = getattr(config, "pretrained_cfg", None) or {}
+    return pretrained.get("input_size", (3, 224, 224))[-2:]
 
 
 def _is_beside_text(model: PreTrainedModel) -> bool:

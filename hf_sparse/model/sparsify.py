@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from transformers import PreTrainedModel
 
-from ..attention.find import find_sites, named_attention
-from ..attention.inline import inline_refusal
+from ..attention.find import calls_softmax, find_sites, named_attention
+from ..attention.inline import inline_refusal, is_softmax
 from ..attention.interface import NAME, foreign_attention
 from ..attention.sequential import sequential_refusal
 from ..config import SparseConfig
@@ -280,13 +280,21 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
 
 
 def _elsewhere(model: PreTrainedModel) -> str:
-    """What else to do about attention of a model's own file whose methods name no softmax."""
-    for path, module in model.named_modules():
-        if path and named_attention(type(module)) and not type(module).__module__.startswith("transformers."):
+    """What else to do about attention of a model's own file: its methods name no softmax, or its name no attention."""
+    foreign = [
+        (path, module)
+        for path, module in model.named_modules()
+        if path and not type(module).__module__.startswith(("transformers.", "torch."))
+    ]
+    for path, module in foreign:
+        if named_attention(type(module)):
             return (
                 f", or, where {type(module).__name__} at {path!r} leaves its softmax to a function or a part, move it "
                 "into a method of that class"
             )
+    for path, module in foreign:
+        if calls_softmax(type(module)) and not is_softmax(module):
+            return f", or, where {type(module).__name__} at {path!r} is attention, give its class a name that says so"
     return ""
 
 

@@ -153,6 +153,36 @@ def test_attention_that_leaves_its_softmax_to_a_function_is_not_said_to_have_non
     assert is_sparse(sparsify(model, attn="entmax15"))  # as the message says
 
 
+class Gated(nn.Module):
+    def forward(self, hidden_states, *_, **__):
+        return torch.softmax(hidden_states @ hidden_states.transpose(-1, -2), dim=-1) @ hidden_states, None
+
+
+class GatedAttn(Gated): ...
+
+
+class Flattened(nn.Module):
+    """The letters "att" are not enough."""
+
+    def forward(self, hidden_states, *_, **__):
+        return hidden_states, None
+
+
+def test_attention_whose_class_has_another_name_is_told_to_take_one_that_says_so():
+    model = tiny_model("llama")
+    model.model.layers[0].self_attn, model.model.layers[1].self_attn = Flattened(), Gated()
+    refused = "has no attention that is computed with softmax; pass attn=None"
+    with pytest.raises(ValueError, match=rf"{refused}, or, where Gated at 'model.layers.1.self_attn' is attention, "):
+        sparsify(model, attn="entmax15")
+    model.model.layers[1].self_attn = GatedAttn()
+    assert is_sparse(sparsify(model, attn="entmax15"))  # as the message says
+    model = tiny_model("llama")
+    for layer in model.model.layers:
+        layer.self_attn = Flattened()
+    with pytest.raises(ValueError, match=rf"{refused}$"):
+        sparsify(model, attn="entmax15")
+
+
 def with_bias(module, query, key, value, attention_mask, **options):
     bias = torch.arange(key.shape[2], dtype=query.dtype).expand(query.shape[0], 1, query.shape[2], -1)
     return sdpa_attention_forward(module, query, key, value, bias, **options)

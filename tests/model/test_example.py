@@ -9,6 +9,8 @@ from transformers import (
     MarianMTModel,
     PerceiverConfig,
     PerceiverForMaskedLM,
+    ResNetConfig,
+    ResNetModel,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -41,6 +43,12 @@ def test_images_have_the_size_and_dtype_of_the_model():
     pixels = example_inputs(model)["pixel_values"]
     assert pixels.shape == (2, 3, 32, 32)
     assert pixels.dtype == torch.bfloat16
+
+
+def test_images_for_a_model_of_timm_have_the_size_that_its_checkpoint_says():
+    model = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1]))
+    model.config.pretrained_cfg = {"architecture": "vit_base_patch16_384", "input_size": [3, 48, 64]}
+    assert example_inputs(model)["pixel_values"].shape == (2, 3, 48, 64)
 
 
 @pytest.mark.parametrize(
