@@ -13,7 +13,7 @@ from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
 from .hub import attach_as_saved, check_loaded
 from .model.accelerate_states import OF_STATES
-from .model.beam_record import end_possible_strings, recorded_beam_search
+from .model.beam_record import draw_allowed_continuations, end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
 from .model.divided_sequences import OF_ACCELERATE
 from .model.find import check_parts
@@ -160,6 +160,12 @@ PATCHES: tuple[Patch | Registration, ...] = (
         recorded_beam_search,
         reason="Its output does not say which tokens ended a string, without which beam_certificate would prove what "
         "is false.",
+    ),
+    Patch(
+        "transformers:GenerationMixin",
+        "_get_top_k_continuations",
+        draw_allowed_continuations,
+        reason="Beam search that samples would take forbidden tokens as soon as allowed ones of probability zero.",
     ),
     Patch(
         "transformers:GenerationMixin",

@@ -1,4 +1,4 @@
-"""Beam search over sparse distributions: its settings, kept with its output, and the strings that may end in it."""
+"""Beam search over sparse distributions: its settings, kept with its output, what it draws, and where it may end."""
 
 from __future__ import annotations
 
@@ -83,6 +83,37 @@ def recorded_beam_search(
             ),
         )
     return output
+
+
+def draw_allowed_continuations(
+    original: Callable[..., Any],
+    self: PreTrainedModel,
+    *,
+    accumulated_log_probs: Tensor,
+    do_sample: bool,
+    **others: Any,
+) -> Any:
+    """``GenerationMixin._get_top_k_continuations``, which draws none that is forbidden while others are left.
+
+    It draws from softmax, which is zero for all but the few possible continuations, and fills up with any zeros. The K
+    largest of ``log p + Gumbel noise`` have the law of K draws without replacement, and forbidden ones come last.
+
+    Args:
+        original: the method.
+        self: the model.
+        accumulated_log_probs: (B, beams * V) log-probabilities of all continuations, minus infinity where forbidden.
+        do_sample: whether continuations are drawn.
+        **others: for the method; ``beams_to_keep`` is K.
+
+    Source: Kool et al. 2019, Stochastic beams and where to find them, the Gumbel-top-k trick.
+    """
+    if do_sample and _has_floor.get():
+        noise = torch.empty_like(accumulated_log_probs).exponential_().log_()
+        drawn = (accumulated_log_probs - noise).topk(others["beams_to_keep"], dim=-1).indices
+        left = torch.full_like(accumulated_log_probs, -torch.inf)
+        accumulated_log_probs = left.scatter(-1, drawn, accumulated_log_probs.gather(-1, drawn))
+        do_sample = False
+    return original(self, accumulated_log_probs=accumulated_log_probs, do_sample=do_sample, **others)
 
 
 def end_possible_strings(

@@ -5,11 +5,14 @@ import math
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LogitsProcessorList
 from transformers.generation.streamers import BaseStreamer
 
 from hf_sparse import Ensemble, SparseLogitsProcessor, score_sequences, sparsify, unsparsify
 from hf_sparse.cache_name import CACHE, OLD_NAME
+from hf_sparse.functional.log_zero import LOG_ZERO
+from hf_sparse.model.beam_record import draw_allowed_continuations, recorded_beam_search
+from hf_sparse.model.kept_support import KeptSupport
 from tests.enumeration import VOCAB, all_strings, model_and_inputs, next_distribution
 from tests.tiny_models import EOS, PAD, TOKENS, tiny_model, tokens
 
@@ -435,6 +438,38 @@ def test_early_stopping_ends_with_strings_of_nonzero_probability(by):
         beams = model.generate(**inputs, num_beams=4, early_stopping=early_stopping, **options)
         assert beams[0, :11].tolist() == greedy[0, :11].tolist() == [7, 6, 5, 7, 3, 3, 7, 7, 7, 3, EOS]
         assert math.exp(score_sequences(sparse, inputs, beams).normalized[0]) == pytest.approx(0.937, abs=1e-3)
+
+
+@torch.no_grad()
+def test_beams_that_are_drawn_have_no_forbidden_token_while_others_are_left():
+    """At most three of the six continuations that three beams draw have nonzero probability; thirty are allowed."""
+    model = sparsify(tiny_model("llama", vocab_size=40), head={"name": "sparsemax", "temperature": 0.01})
+    ids, allowed = torch.tensor([[3, 5, 4, 6]]), list(range(10, 20))
+    torch.manual_seed(0)
+    drawn = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=True, num_beams=3, num_return_sequences=3,
+        max_new_tokens=4, prefix_allowed_tokens_fn=lambda row, prefix: allowed,
+    )  # fmt: skip
+    assert set(drawn[:, 4:].flatten().tolist()) <= set(allowed)
+
+
+def test_beams_are_drawn_by_their_probability_without_replacement():
+    """Of probabilities .5, .3 and .2 two are drawn: each pair as often as in either order together."""
+    p = torch.tensor([0.5, 0.3, 0.2, 0.0])
+    scores = torch.where(p > 0, p.log(), LOG_ZERO).expand(20_000, -1)
+
+    def kept(model, accumulated_log_probs, do_sample, beams_to_keep):
+        return accumulated_log_probs.topk(beams_to_keep).indices
+
+    def search(model, *_):
+        return draw_allowed_continuations(kept, model, accumulated_log_probs=scores, do_sample=True, beams_to_keep=2)
+
+    torch.manual_seed(0)
+    drawn = recorded_beam_search(search, None, None, KeptSupport(LogitsProcessorList()), None, None)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        share = float((drawn == torch.tensor([one, other])).all(-1).float().mean())
+        both = float(p[one] * p[other] * (1 / (1 - p[one]) + 1 / (1 - p[other])))
+        assert share == pytest.approx(both, abs=0.015)
 
 
 @torch.no_grad()
