@@ -358,7 +358,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from hf_sparse import is_sparse, sparsify
+from hf_sparse import is_sparse, learn_settings, sparsify
 from tests.tiny_models import labelled, tiny_model
 
 dist.init_process_group("gloo")
@@ -375,6 +375,24 @@ for loss in losses:
     loss.backward()
 alphas = [model.model.layers[0].self_attn.sparse_alpha.value.grad for model in (whole, sharded)]
 torch.testing.assert_close(alphas[0], alphas[1].full_tensor())
+
+late = tiny_model("llama")
+fully_shard(late, mesh=mesh)
+try:
+    sparsify(late, **settings)
+except ValueError as error:
+    assert "make the model sparse before fully_shard" in str(error), error
+else:
+    raise AssertionError("gradients of a learned setting would not be averaged")
+sparsify(late, attn="entmax15", head="entmax15")
+whole = sparsify(tiny_model("llama"), attn="entmax15", head="entmax15")
+torch.testing.assert_close(whole(**labelled(whole)).loss, late(**labelled(whole)).loss)
+try:
+    learn_settings(late)
+except ValueError as error:
+    assert "make the model sparse before fully_shard" in str(error), error
+else:
+    raise AssertionError("gradients of a learned setting would not be averaged")
 
 for head_options in (None, {"reshard_after_forward": False}, {}):
     whole, sharded = (sparsify(tiny_model("llama"), head="entmax15", fused_loss=True).train() for _ in range(2))

@@ -345,10 +345,15 @@ def check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig
     """Refuse settings that could not be learned, or would not be saved.
 
     Raises:
-        ValueError: parts of the model are offloaded, or it is inside a PEFT model.
+        ValueError: parts of the model are offloaded, it is inside a PEFT model, or FSDP2 divides it already.
     """
     if not config.is_learned:
         return
+    if any(hasattr(module, "set_requires_gradient_sync") for module in dense.modules()):  # an FSDPModule
+        raise ValueError(
+            f"this {type(dense).__name__} is divided by fully_shard, and gradients of settings that are learned from "
+            "now on would not be averaged: make the model sparse before fully_shard, or give numbers"
+        )
     if hasattr(dense, "_hf_hook") and any(p.is_meta for p in dense.parameters()):
         raise ValueError(
             f"parts of this {type(dense).__name__} are offloaded, where nothing can be learned; load "
