@@ -142,11 +142,12 @@ def settings_by_head(map_config: MapConfig, module: nn.Module, x: Tensor) -> dic
             by_head[name] = values
     for name, values in by_head.items():
         if x.dim() != 4 or x.shape[1] != len(values):
-            shape = tuple(x.shape)
+            shape, divided = tuple(x.shape), any(hasattr(weight, "device_mesh") for weight in module.parameters())
             raise ValueError(
                 f"{type(module).__name__}: {name} is given for {len(values)} heads, but scores are of shape {shape}, "
                 f"not (batch, {len(values)} heads, queries, keys): give one number"
-                + (f", or a list of {x.shape[1]}" if x.dim() == 4 else "")
+                + (" (tensor parallelism has divided the heads over processes)" if divided else "")
+                + (f", or a list of {x.shape[1]}" if x.dim() == 4 and not divided else "")
             )
     return by_head
 

@@ -18,6 +18,7 @@ from ..attention.inline import inline_refusal, is_softmax
 from ..attention.interface import NAME, foreign_attention
 from ..attention.sequential import sequential_refusal
 from ..config import SparseConfig
+from ..config.settings import PerHead
 from ..config.sparse_config import KINDS
 from ..fertility.source import source_for
 from ..functional.head_weight import HEAD_WITHOUT_ROWS, is_quantized
@@ -342,11 +343,17 @@ def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
 
 
 def check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:
-    """Refuse settings that could not be learned, or would not be saved.
+    """Refuse settings that could not be learned, or would not be saved; under tensor parallelism all of single heads.
 
     Raises:
-        ValueError: parts of the model are offloaded, it is inside a PEFT model, or FSDP2 divides it already.
+        ValueError: parts of the model are offloaded, it is inside a PEFT model, or processes divide it already.
     """
+    by_head = any(isinstance(value, PerHead) for each in config.attention_maps for _, value in each.settings)
+    if (dense.tp_size or 1) > 1 and (config.is_learned or by_head):
+        raise ValueError(
+            f"tensor parallelism divides the attention heads of this {type(dense).__name__} over {dense.tp_size} "
+            "processes, which settings that differ by head do not follow: give one number for all heads"
+        )
     if not config.is_learned:
         return
     if any(hasattr(module, "set_requires_gradient_sync") for module in dense.modules()):  # an FSDPModule

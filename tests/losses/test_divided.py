@@ -134,6 +134,32 @@ for folder in sys.argv[1:]:
     assert torch.equal(tokens, same_tokens) and torch.equal(beams, same_beams)
 """
 
+BY_HEAD = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.distributed import DistributedConfig
+import hf_sparse
+
+dense, by_head = (
+    AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"))
+    for folder in sys.argv[1:]
+)
+calls = [
+    lambda: hf_sparse.sparsify(dense, attn={"name": "entmax", "alpha": "learned"}),
+    lambda: hf_sparse.sparsify(dense, attn={"name": "entmax", "alpha": [1.2, 1.5]}),
+    lambda: hf_sparse.learn_settings(hf_sparse.sparsify(dense, attn="entmax15")),
+    lambda: by_head(torch.tensor([[3, 4, 5]])),
+]
+for call in calls:
+    try:
+        call()
+    except ValueError as error:
+        assert "tensor parallelism" in str(error) and "give one number" in str(error), error
+    else:
+        raise AssertionError("settings of heads that are elsewhere were taken")
+"""
+
 
 @pytest.mark.slow
 def test_a_layer_divided_by_classes_has_the_loss_and_gradients_of_the_whole(tmp_path):
@@ -150,11 +176,22 @@ def test_models_under_tensor_parallelism_equal_those_in_one_process(tmp_path):
     launch(tmp_path / "model.py", MODEL, *folders)
 
 
+@pytest.mark.slow
+def test_settings_by_head_are_refused_under_tensor_parallelism(tmp_path):
+    llama().save_pretrained(tmp_path / "dense")
+    sparsify(llama(), attn={"name": "entmax", "alpha": "learned"}).save_pretrained(tmp_path / "by_head")
+    launch(tmp_path / "model.py", BY_HEAD, tmp_path / "dense", tmp_path / "by_head")
+
+
 def saved(head, tied, folder):
     """A sparse Llama with the fused loss, in a folder."""
+    sparsify(llama(tied), attn="entmax15", head=head, fused_loss=True).save_pretrained(folder)
+
+
+def llama(tied=False):
     torch.manual_seed(0)
     sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     config = LlamaConfig(**sizes, **heads, **tokens, tie_word_embeddings=tied, initializer_range=0.3)
-    sparsify(LlamaForCausalLM(config), attn="entmax15", head=head, fused_loss=True).save_pretrained(folder)
+    return LlamaForCausalLM(config)
