@@ -94,8 +94,9 @@ def calibrate(
         ValueError: a dense model or a part of a sparse one, an adapter of PEFT that is a prompt, an empty loader,
             labels in some batches only or none that count in those to fit on, a temperature that is learned, a map of
             attention whose weights do not sum to one or have bounds, nothing to fit without attention, an argument
-            out of range, a goal out of reach, a measure that does not fit the model's output, or a fused loss of
-            soft-capped logits that would have to be centered. The model is then as it was.
+            out of range, a goal out of reach, a measure that does not fit the model's output, a fused loss of
+            soft-capped logits that would have to be centered, or attention under tensor parallelism. The model is then
+            as it was.
         TypeError: a loader that does not yield mappings.
 
     Cost: with four batches or more at most three forward passes over the data, one of them with scores materialized,
@@ -118,6 +119,11 @@ def calibrate(
     alphas = goal.check(config.head, fit_alpha)
     if fit_attention:
         _check_maps(config.attention_maps)
+        if config.attn and (sparse.tp_size or 1) > 1:
+            raise ValueError(
+                f"tensor parallelism divides the attention heads of this {type(sparse).__name__}, and each process "
+                "would find settings of its own: calibrate the model in one process, or pass fit_attention=False"
+            )
     else:
         _check_head_alone(config.head, edges)
     batches = read_batches(dataloader, max_batches, "" if coverage is None else "coverage")

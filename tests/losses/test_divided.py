@@ -150,12 +150,14 @@ calls = [
     lambda: hf_sparse.sparsify(dense, attn={"name": "entmax", "alpha": [1.2, 1.5]}),
     lambda: hf_sparse.learn_settings(hf_sparse.sparsify(dense, attn="entmax15")),
     lambda: by_head(torch.tensor([[3, 4, 5]])),
+    lambda: hf_sparse.calibrate(dense, [{"input_ids": torch.tensor([[3, 4, 5]])}]),
 ]
-for call in calls:
+ways_out = ["give one number"] * 4 + ["calibrate the model in one process"]
+for call, way_out in zip(calls, ways_out, strict=True):
     try:
         call()
     except ValueError as error:
-        assert "tensor parallelism" in str(error) and "give one number" in str(error), error
+        assert "tensor parallelism" in str(error) and way_out in str(error), error
     else:
         raise AssertionError("settings of heads that are elsewhere were taken")
 """
