@@ -151,8 +151,9 @@ calls = [
     lambda: hf_sparse.learn_settings(hf_sparse.sparsify(dense, attn="entmax15")),
     lambda: by_head(torch.tensor([[3, 4, 5]])),
     lambda: hf_sparse.calibrate(dense, [{"input_ids": torch.tensor([[3, 4, 5]])}]),
+    lambda: hf_sparse.certify(dense, {"input_ids": torch.tensor([[3, 4, 5]])}, torch.tensor([[3, 4, 5, 6]])),
 ]
-ways_out = ["give one number"] * 4 + ["calibrate the model in one process"]
+ways_out = ["give one number"] * 4 + ["calibrate the model in one process", "use one process"]
 for call, way_out in zip(calls, ways_out, strict=True):
     try:
         call()

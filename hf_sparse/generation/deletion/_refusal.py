@@ -55,6 +55,8 @@ def _model_problems(model: PreTrainedModel) -> Iterator[str]:
         yield "its attention is dense, and no weight is zero; sparsify(model, attn=...)"
     if model.dtype in (torch.float16, torch.bfloat16):
         yield f"its weights are {model.dtype}, in which small weights become zeros; use model.float()"
+    if (model.tp_size or 1) > 1:
+        yield "tensor parallelism divides its attention heads, and each process sees its own alone; use one process"
     if getattr(model.config.get_text_config(decoder=True), "expert_capacity", None) is not None:
         yield "its experts have a capacity, for which tokens compete; it cannot be certified"
     arguments = inspect.signature(model.forward).parameters
