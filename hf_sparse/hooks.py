@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from .attention.find import through_interface
 from .attention.interface import NAME, sparse_attention
 from .attention.mask import pattern_mask
-from .hub import attach_as_saved, check_loaded
+from .hub import attach_as_saved, check_kinds, check_loaded
 from .model.accelerate_states import OF_STATES
 from .model.beam_record import draw_allowed_continuations, end_possible_strings, recorded_beam_search
 from .model.continuous import OF_BATCHING
@@ -45,8 +45,9 @@ def _from_pretrained(
     **kwargs: Any,
 ) -> Any:
     loaded = original(cls, pretrained_model_name_or_path, *args, config=config, **kwargs)
+    model = loaded[0] if isinstance(loaded, tuple) else loaded
+    check_kinds(model)
     if config is not None:  # else it is the checkpoint's own
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
         check_loaded(model, pretrained_model_name_or_path, kwargs)
     return loaded
 
@@ -113,7 +114,7 @@ PATCHES: tuple[Patch | Registration, ...] = (
         "from_pretrained",
         _from_pretrained,
         reason="With config=... the configuration of a checkpoint is not read, and a sparse one would come back "
-        "dense.",
+        "dense; so would a part without the kind of attention that it has in the whole.",
     ),
     Patch(
         "transformers:PreTrainedModel",

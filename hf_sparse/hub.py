@@ -35,7 +35,7 @@ from .model.saved_config import (
 )
 from .model.sparse_model import SparseModel
 from .model.sparsify import kind_problems, layer_problems
-from .model.state import SparseState
+from .model.state import SparseState, state_of
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -153,7 +153,7 @@ def _adapter_from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -
     base, *info = _base_of_adapter(base_path, auto_class, settings, of_base)
     config = settings.config
     if not is_sparse(base):
-        for problem in _saved_problems(base, config):
+        for problem in (*_saved_problems(base, config), *_missing_kinds(base, config)):
             raise ValueError(f"the adapter {path} is not for {base_path}: {problem}")
         attach(base, config, load_source(config, *(found_file(path, name, kwargs) for name in SOURCE_FILES)))
     elif sparse_config(base).maps != config.maps:
@@ -242,19 +242,39 @@ def loading_class(given: Any, config: PreTrainedConfig) -> Any:
 
 
 def _saved_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
-    """Reasons why layers would be dense that the saved settings mean to be sparse.
-
-    The stacks inside an encoder-decoder have settings for the whole, and may lack some of its kinds of attention.
-    """
+    """Reasons why layers would be dense that the saved settings mean to be sparse."""
     reason = inline_refusal(model, find_sites(model, config)) if config.attn else None
     if reason is not None:  # by a switch of its configuration that was set since
         yield reason
     yield from layer_problems(model, config)
-    is_saved_class = type(model).__name__ in (model.config.architectures or ())
-    if is_saved_class and not type(model.config).is_encoder_decoder:
-        sites = find_sites(model, config)
-        if all(site.map_config is None for site in sites):
-            yield from kind_problems(model, config)
+
+
+def _missing_kinds(model: PreTrainedModel, config: SparseConfig) -> Iterator[str]:
+    """Reasons why all attention of a model would be dense that is saved sparse: it is of kinds without a map.
+
+    Other classes than the saved one may lack those kinds, as the stacks of an encoder-decoder. The configuration of a
+    part, which has settings because the part has sparse attention, often names no class.
+    """
+    name = type(model).__name__
+    is_saved_class = name in (model.config.architectures or [name]) and not type(model.config).is_encoder_decoder
+    if is_saved_class and all(site.map_config is None for site in find_sites(model, config)):
+        yield from kind_problems(model, config)
+
+
+def check_kinds(model: PreTrainedModel) -> None:
+    """Refuse a model that was loaded from a sparse checkpoint and has no kind of attention that is sparse there.
+
+    A part of several uses has its kind by its place in the whole (BLIP's ``text_decoder``), and perhaps another alone.
+
+    Raises:
+        ValueError: it is one.
+    """
+    state = state_of(model)
+    for problem in () if state is None else _missing_kinds(model, state.config):
+        raise ValueError(
+            f"this checkpoint is not for this model: {problem}; where it is a part of another, load the whole and "
+            "take the part from it"
+        )
 
 
 def check_loaded(model: PreTrainedModel, path: Any, where: Mapping[str, Any]) -> None:

@@ -156,6 +156,11 @@ def _is_causal_family(model: PreTrainedModel) -> bool:
     return family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and family not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
+def _is_decoder(model: PreTrainedModel) -> bool:
+    """Whether a model decodes and its configuration says so, where its attention may not (BLIP's text decoder)."""
+    return bool(getattr(model.config, "is_decoder", False)) and model.can_generate()
+
+
 def find_sites(model: PreTrainedModel, config: SparseConfig) -> list[AttentionSite]:
     """The sites that ``config`` gives ``model``: every module that calls the attention interface, and every attention
     module that computes its own softmax. What wraps such a module and computes softmax too (TransformerLens) is a site
@@ -164,13 +169,14 @@ def find_sites(model: PreTrainedModel, config: SparseConfig) -> list[AttentionSi
     if not config.attn:
         return []
     sites: list[AttentionSite] = []
-    causal: dict[str, bool] = {}
+    causal, is_decoder = dict[str, bool](), _is_decoder(model)
     for path, module in model.named_modules():
         owner = path.rpartition(".")[0]
         causal[path] = _is_causal_family(module) if isinstance(module, PreTrainedModel) else causal.get(owner, False)
         cls = type(module)
         if is_attention(cls):
-            kind = kind_of(path, module, model.config.is_encoder_decoder, causal[path], type(model).__name__)
+            causal_model = is_decoder or causal[path]
+            kind = kind_of(path, module, model.config.is_encoder_decoder, causal_model, type(model).__name__)
             layers = {site.layer for site in sites if site.kind == kind}
             wrapper = next((site for site in sites if path.startswith(f"{site.path}.")), None)
             layer = len(layers) if wrapper is None else wrapper.layer

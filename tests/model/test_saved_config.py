@@ -9,6 +9,7 @@ from transformers import (
     BertConfig,
     BertLMHeadModel,
     BertModel,
+    Blip2VisionModelWithProjection,
     CLIPConfig,
     CLIPForImageClassification,
     CLIPModel,
@@ -77,6 +78,40 @@ def test_attention_of_a_part_alone_is_of_the_kind_it_has_in_the_whole(kind, cls,
     part = model.get_submodule(path)
     (part if saved == "part" else model).save_pretrained(tmp_path)
     assert maps(part._dense_class.from_pretrained(tmp_path)) == maps(part)
+
+
+@pytest.fixture
+def captioner():
+    """BLIP, whose text decoder is a BERT: its path inside says encoder, its attention does not say."""
+    model = build("blip", "BlipForConditionalGeneration")
+    return sparsify(model, attn={"decoder": "entmax15"}, example=inputs_for("blip", model))
+
+
+@pytest.mark.parametrize("saved", ["part", "whole"])
+def test_a_decoder_that_says_so_in_its_configuration_alone_has_the_maps_of_a_decoder(saved, captioner, tmp_path):
+    part = captioner.text_decoder
+    (part if saved == "part" else captioner).save_pretrained(tmp_path)
+    assert maps(part._dense_class.from_pretrained(tmp_path)) == maps(part)
+
+
+@pytest.mark.parametrize("saved", ["part", "whole"])
+def test_a_part_that_would_be_dense_alone_because_its_kind_is_another_is_refused(saved, captioner, tmp_path):
+    part = captioner.text_decoder.bert
+    (part if saved == "part" else captioner).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"BlipTextModel has no decoder attention; it has: .* load the whole"):
+        part._dense_class.from_pretrained(tmp_path)
+
+
+def test_a_whole_that_is_saved_after_such_a_part_of_it_comes_back(captioner, tmp_path):
+    captioner.text_decoder.bert.save_pretrained(tmp_path / "part")
+    captioner.save_pretrained(tmp_path / "whole")
+    assert maps(from_pretrained(tmp_path / "whole")) == maps(captioner)
+
+
+def test_another_class_of_the_whole_without_its_sparse_attention_is_dense_as_there(tmp_path):
+    model = build("blip-2", "Blip2ForConditionalGeneration")
+    sparsify(model, attn={"decoder": "entmax15"}, example=inputs_for("blip-2", model)).save_pretrained(tmp_path)
+    assert not any(maps(Blip2VisionModelWithProjection.from_pretrained(tmp_path)))
 
 
 def test_a_part_whose_layers_are_not_told_from_the_others_is_refused(tmp_path):
