@@ -62,7 +62,8 @@ class Deletion:
             stays = self.call["attention_mask"][row] != 0
             stays[: self.needed.shape[-1]] &= self._kept(row)
             names = ("input_ids", "attention_mask", "position_ids")
-            without = run_forced(self.model, {name: self.call[name][row : row + 1, stays] for name in names}).logits[0]
+            kept = {name: self.call[name][..., row : row + 1, stays] for name in names}  # positions may have axes
+            without = run_forced(self.model, kept).logits[0]
             places = own + self.first
             changes.append(_change(self.logits[row, places], without[stays.cumsum(0)[places] - 1]))
         return changes

@@ -14,6 +14,7 @@ from hf_sparse.functional import MAPS
 from hf_sparse.generation.deletion import certify as certify_file
 from hf_sparse.generation.deletion._closure import closure, needed_inputs
 from hf_sparse.generation.deletion._refusal import is_interval
+from tests.sweep.architectures import build
 from tests.tiny_models import CAUSAL, SEQ2SEQS, tiny_model, tokens
 from tests.tiny_whisper import tiny_whisper
 
@@ -102,6 +103,26 @@ def check(model, inputs, sequence, row, certificate):
             torch.testing.assert_close(after[outputs], before[outputs], rtol=0, atol=1e-9)
     assert certificate.change <= 1e-9
     assert (certificate.change_removed or 0.0) <= 1e-9
+
+
+@torch.no_grad()
+def test_positions_of_three_axes_go_with_their_tokens():
+    model, inputs = build("qwen2_vl", "Qwen2VLForConditionalGeneration").double(), padded("llama")
+    sparsify(model, attn={"decoder": SHARP}, example=inputs)
+    sequences, deletable = generated(model, inputs, steps=2), 0
+    length = inputs["input_ids"].shape[1]
+    for row, certificate in enumerate(certify(model, inputs, sequences)):
+        of_prompt = inputs["attention_mask"][row]
+        where = positions(torch.cat([of_prompt, of_prompt.new_ones(2)]))
+        logits = []
+        for kept in (certificate.tokens, certificate.kept):
+            columns = [*kept, length, length + 1]
+            output = model(sequences[row, None, columns], position_ids=where[columns].expand(3, 1, -1))
+            logits.append(output.logits[0, -3:-1])
+        torch.testing.assert_close(*logits, rtol=0, atol=1e-9)
+        assert certificate.change_removed <= 1e-9
+        deletable += len(certificate.deletable)
+    assert deletable > 0
 
 
 @pytest.mark.parametrize("attn", ["entmax15", {"name": "entmax", "alpha": 3.0, "temperature": 0.1}], ids=str)
