@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -141,15 +141,31 @@ def settings_by_head(map_config: MapConfig, module: nn.Module, x: Tensor) -> dic
         if values is not None:
             by_head[name] = values
     for name, values in by_head.items():
-        if x.dim() != 4 or x.shape[1] != len(values):
-            shape, divided = tuple(x.shape), any(hasattr(weight, "device_mesh") for weight in module.parameters())
+        own = _of_this_process(values, module, x)
+        if x.dim() != 4 or x.shape[1] != len(own):
+            shape = tuple(x.shape)
             raise ValueError(
                 f"{type(module).__name__}: {name} is given for {len(values)} heads, but scores are of shape {shape}, "
                 f"not (batch, {len(values)} heads, queries, keys): give one number"
-                + (" (tensor parallelism has divided the heads over processes)" if divided else "")
-                + (f", or a list of {x.shape[1]}" if x.dim() == 4 and not divided else "")
+                + (f", or a list of {x.shape[1]}" if x.dim() == 4 else "")
             )
+        by_head[name] = own
     return by_head
+
+
+def _of_this_process(values: Tensor, module: nn.Module, x: Tensor) -> Tensor:
+    """The values of the heads that ``x`` (batch, heads, ...) has where tensor parallelism has divided them.
+
+    Each process has as many neighbours, by its rank. In the backward pass it is given the gradients of all heads.
+    """
+    if x.shape[1] == len(values):
+        return values
+    mesh: Any = next((each.device_mesh for each in module.parameters() if hasattr(each, "device_mesh")), None)
+    if mesh is None or mesh.ndim > 1 or x.shape[1] * mesh.size() != len(values):
+        return values
+    from torch.distributed.tensor import DTensor, Replicate, Shard  # of an optional module
+
+    return DTensor.from_local(values, mesh, [Replicate()]).redistribute(mesh, [Shard(0)]).to_local()
 
 
 class LearnedSetting(nn.Module):

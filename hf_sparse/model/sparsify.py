@@ -343,7 +343,7 @@ def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
 
 
 def check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:
-    """Refuse settings that could not be learned, or would not be saved; under tensor parallelism all of single heads.
+    """Refuse settings that could not be learned, or would not be saved, and those of heads that are elsewhere.
 
     Raises:
         ValueError: parts of the model are offloaded, it is inside a PEFT model, or processes divide it already.
@@ -351,8 +351,9 @@ def check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig
     by_head = any(isinstance(value, PerHead) for each in config.attention_maps for _, value in each.settings)
     if (dense.tp_size or 1) > 1 and (config.is_learned or by_head):
         raise ValueError(
-            f"tensor parallelism divides the attention heads of this {type(dense).__name__} over {dense.tp_size} "
-            "processes, which settings that differ by head do not follow: give one number for all heads"
+            f"tensor parallelism has divided the attention heads of this {type(dense).__name__}, and each process "
+            "knows its own alone: give one number for all heads, or make the model sparse in one process, save it, "
+            "and load it divided"
         )
     if not config.is_learned:
         return

@@ -134,33 +134,33 @@ for folder in sys.argv[1:]:
     assert torch.equal(tokens, same_tokens) and torch.equal(beams, same_beams)
 """
 
-BY_HEAD = """
+REFUSED = """
 import sys
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 import hf_sparse
 
-dense, by_head = (
-    AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"))
-    for folder in sys.argv[1:]
-)
-calls = [
-    lambda: hf_sparse.sparsify(dense, attn={"name": "entmax", "alpha": "learned"}),
-    lambda: hf_sparse.sparsify(dense, attn={"name": "entmax", "alpha": [1.2, 1.5]}),
-    lambda: hf_sparse.learn_settings(hf_sparse.sparsify(dense, attn="entmax15")),
-    lambda: by_head(torch.tensor([[3, 4, 5]])),
-    lambda: hf_sparse.calibrate(dense, [{"input_ids": torch.tensor([[3, 4, 5]])}]),
-    lambda: hf_sparse.certify(dense, {"input_ids": torch.tensor([[3, 4, 5]])}, torch.tensor([[3, 4, 5, 6]])),
-]
-ways_out = ["give one number"] * 4 + ["calibrate the model in one process", "use one process"]
-for call, way_out in zip(calls, ways_out, strict=True):
-    try:
-        call()
-    except ValueError as error:
-        assert "tensor parallelism" in str(error) and way_out in str(error), error
-    else:
-        raise AssertionError("settings of heads that are elsewhere were taken")
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], distributed_config=DistributedConfig(tp_plan="auto"))
+ids = torch.tensor([[3, 4, 5]])
+calls = {
+    "make the model sparse in one process": [
+        lambda: hf_sparse.sparsify(model, attn={"name": "entmax", "alpha": "learned"}),
+        lambda: hf_sparse.sparsify(model, attn={"name": "entmax", "alpha": [1.2, 1.5]}),
+        lambda: hf_sparse.sparsify(model, attn={"name": "entmax", "alpha": [1.2, 1.5, 1.8, 2.0]}),
+        lambda: hf_sparse.learn_settings(hf_sparse.sparsify(model, attn="entmax15")),
+    ],
+    "calibrate the model in one process": [lambda: hf_sparse.calibrate(model, [{"input_ids": ids}])],
+    "use one process": [lambda: hf_sparse.certify(model, {"input_ids": ids}, torch.tensor([[3, 4, 5, 6]]))],
+}
+for way_out, refused in calls.items():
+    for call in refused:
+        try:
+            call()
+        except ValueError as error:
+            assert way_out in str(error), error
+        else:
+            raise AssertionError("settings of heads that are elsewhere were taken")
 """
 
 
@@ -180,10 +180,23 @@ def test_models_under_tensor_parallelism_equal_those_in_one_process(tmp_path):
 
 
 @pytest.mark.slow
-def test_settings_by_head_are_refused_under_tensor_parallelism(tmp_path):
+def test_attention_heads_that_are_divided_have_their_own_settings(tmp_path):
+    by_head = {"name": "entmax", "alpha": [1.2, 1.5, 1.8, 2.0], "temperature": [0.5, 0.7, 1.0, 1.4]}
+    learned = {"name": "entmax", "alpha": {"learned": 1.4}, "temperature": "learned"}
+    folders = [tmp_path / "by_head", tmp_path / "learned"]
+    for attn, folder in zip((by_head, learned), folders, strict=True):
+        model = sparsify(llama(), attn=attn, head="entmax15")
+        if attn is learned:
+            for layer in model.model.layers:
+                layer.self_attn.sparse_alpha.value.data += torch.tensor([-0.9, 0.0, 0.6, 1.2])
+        model.save_pretrained(folder)
+    launch(tmp_path / "model.py", MODEL, *folders)
+
+
+@pytest.mark.slow
+def test_what_would_see_the_heads_of_one_process_alone_is_refused_under_tensor_parallelism(tmp_path):
     llama().save_pretrained(tmp_path / "dense")
-    sparsify(llama(), attn={"name": "entmax", "alpha": "learned"}).save_pretrained(tmp_path / "by_head")
-    launch(tmp_path / "model.py", BY_HEAD, tmp_path / "dense", tmp_path / "by_head")
+    launch(tmp_path / "model.py", REFUSED, tmp_path / "dense")
 
 
 def saved(head, tied, folder):
