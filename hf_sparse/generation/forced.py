@@ -277,8 +277,13 @@ def _prepared(
     """What ``generate`` prepares for a decoder (prompts, mask, positions, images), ``times`` times in a row."""
     check_prompt(model, inputs)
     once = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "use_cache": False, "stop_strings": None}
-    prompts, prepared = inside_generate(model, inputs, _as_prepared, **once, **special_tokens)
+    decoder, prompts, prepared = inside_generate(model, inputs, _as_prepared, **once, **special_tokens)
     check_prompt(model, {**prepared, "input_ids": prompts})
+    if decoder is not transformers_model(model):
+        raise ValueError(
+            f"{type(model).__name__} lets its {type(decoder).__name__} decode, which is called otherwise than the "
+            f"whole, {_STEP_BY_STEP}"
+        )
     prompts, prepared = model._expand_inputs_for_generation(expand_size=times, input_ids=prompts, **prepared)
     prepared.pop("logits_to_keep", None)  # generate asks for those of the last position
     return {**prepared, "input_ids": prompts}
@@ -291,8 +296,8 @@ def _as_prepared(
     stopping_criteria: object,
     generation_config: object,
     **model_kwargs: Any,
-) -> tuple[Tensor, dict[str, Any]]:
-    return input_ids, model_kwargs
+) -> tuple[PreTrainedModel, Tensor, dict[str, Any]]:
+    return model, input_ids, model_kwargs
 
 
 def _call(model: PreTrainedModel, prepared: Mapping[str, Any], sequences: Tensor) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from transformers import (
     Blip2ForConditionalGeneration,
     CLIPVisionConfig,
     GemmaConfig,
+    Kosmos2Config,
+    Kosmos2ForConditionalGeneration,
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
@@ -86,6 +88,13 @@ def blip2():
         vision_config=VISION, qformer_config=former, text_config=text, num_query_tokens=4, image_token_index=IMAGE
     )
     return Blip2ForConditionalGeneration(config), llava()[1]
+
+
+def kosmos2():
+    text = {"vocab_size": 30, "embed_dim": 16, "layers": 1, "ffn_dim": 16, "attention_heads": 2}
+    model = Kosmos2ForConditionalGeneration(Kosmos2Config(text_config=text, vision_config=VISION, latent_query_num=4))
+    ids, images = torch.tensor([[1, 3, 3, 3, 3, 5]]), torch.randn(1, 3, 8, 8)
+    return model, {"input_ids": ids, "pixel_values": images, "image_embeds_position_mask": ids == 3}
 
 
 def xlnet():
@@ -191,6 +200,7 @@ def test_certificates_without_a_mask_are_those_of_the_run_that_generate_makes():
         (pali_gemma, "a prompt of PaliGemmaForConditionalGeneration sees what follows it"),
         (xlnet, r"XLNetLMHeadModel gives logits of 1 positions for \d tokens"),
         (blip2, "Blip2ForConditionalGeneration decodes from inputs_embeds"),
+        (kosmos2, "Kosmos2ForConditionalGeneration lets its Kosmos2TextForCausalLM decode, .* exact_search"),
     ],
 )
 def test_what_one_pass_does_not_score_is_refused(build, message):
