@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, default=STUDY.out, help="folder of the recipe's results (%(default)s)")
     folder = parser.parse_args(arguments).models
-    rows = read_words().dev
+    rows, origin = read_words().dev, environment()  # before the picture changes the working tree
     with torch.enable_grad():
         models = {(head, seed): trained(head, seed, folder) for head, seed in MODELS}
     tokenizer = AutoTokenizer.from_pretrained(run_folder(folder, "entmax15", 0) / "model")
@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
             },
         },
         "beams": {head: beams(models[head, 0], tokenizer, rows) for head in ("softmax", "entmax15", "alpha_relu")},
-        **environment(),
+        **origin,
     }
     write_json(RESULT, result)
 
