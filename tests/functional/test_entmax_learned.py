@@ -172,6 +172,18 @@ def test_rows_solved_alpha_by_alpha_and_all_together_are_the_same(dtype):
     torch.testing.assert_close(found[1], expected[1], atol=128 * GRADIENT[dtype], rtol=1e-5)  # of as many rows
 
 
+def test_a_run_of_one_alpha_has_the_gradient_of_a_number_bit_for_bit():
+    """What the forward pass saved requires a gradient, and is no reason for other powers than those of a number."""
+    z, upstream = torch.randn(2, 64, 300, generator=torch.Generator().manual_seed(0)), torch.randn(2, 64, 300)
+    for alpha in (1.1875, 1.5, 1.75):
+        gradients = []
+        for setting in (alpha, torch.full((2, 1, 1), alpha)):
+            scores = z.clone().requires_grad_()
+            entmax(scores, setting, impl="torch").backward(upstream)
+            gradients.append(scores.grad)
+        assert torch.equal(*gradients)
+
+
 def test_a_backward_pass_under_autocast_does_not_round_the_gradient_of_alpha():
     alpha = torch.full((16, 1), 1.4, requires_grad=True)
     z, upstream = scores(16, 2048).float(), scores(16, 2048, seed=1).float()
