@@ -22,7 +22,7 @@ from ..functional.arguments import check_flag, check_number
 from ..model.attach import change_settings
 from ..model.audit import audit
 from ..model.dry_run import as_it_runs, eager_evaluation
-from ..model.find import check_whole, is_sparse, sparse_config, sparse_state
+from ..model.find import check_whole, divides_heads, is_sparse, sparse_config, sparse_state
 from ._batches import Answer, Batch, answer, has_labels, on_device, read_batches, split
 from ._closeness import check_measure
 from ._fit import ALPHAS, cheapest, levels_of, share_of_edges
@@ -119,7 +119,7 @@ def calibrate(
     alphas = goal.check(config.head, fit_alpha)
     if fit_attention:
         _check_maps(config.attention_maps)
-        if config.attn and (sparse.tp_size or 1) > 1:
+        if config.attn and divides_heads(sparse):
             raise ValueError(
                 f"tensor parallelism divides the attention heads of this {type(sparse).__name__}, and each process "
                 "would find settings of its own: calibrate the model in one process, or pass fit_attention=False"

@@ -16,7 +16,7 @@ from ..config import MapConfig, SparseConfig
 from ..functional.arguments import check_number
 from ..model.attach import kept_configs
 from ..model.dry_run import as_it_runs, eager_evaluation
-from ..model.find import check_dense, sparse_config
+from ..model.find import check_dense, divides_heads, sparse_config
 from ..model.sparsify import sparsify, unsparsify
 from ._batches import Answer, Batch, answer, on_device, read_batches, split
 from ._closeness import check_measure
@@ -70,7 +70,8 @@ def compare(
     Raises:
         ValueError: a model that is sparse already, an adapter of PEFT that is a prompt, a map outside the entmax
             family, an alpha for each head, a loader that is empty, labels in some batches only, a budget below 0, a
-            measure that does not fit the model's output; and what ``sparsify`` refuses.
+            measure that does not fit the model's output, attention under tensor parallelism; and what ``sparsify``
+            refuses.
         TypeError: a loader that does not yield mappings.
 
     Cost: two forward passes over three quarters of the batches, and at most fifteen over the others.
@@ -79,6 +80,11 @@ def compare(
     check_dense(dense_model)
     check_number("budget", budget, ">= 0", lambda budget: budget >= 0)
     check_measure(measure, uniform_share)
+    if attn is not None and divides_heads(dense_model):
+        raise ValueError(
+            f"tensor parallelism divides the attention heads of this {type(dense_model).__name__}, and each process "
+            "would compare its own: compare in one process, or give a head alone"
+        )
     batches = read_batches(dataloader, max_batches)
     with ExitStack() as undo:
         undo.enter_context(kept_configs(dense_model))

@@ -50,6 +50,11 @@ def sparse_state(model: nn.Module) -> SparseState:
     return state
 
 
+def divides_heads(model: PreTrainedModel) -> bool:
+    """Whether tensor parallelism has divided the attention heads among processes, each of which sees its own."""
+    return (model.tp_size or 1) > 1
+
+
 def sparse_models(model: nn.Module | None) -> list[PreTrainedModel]:
     """The sparse models in a module, outermost ones alone: itself, the one that it wraps, or its parts'."""
     if model is None:  # a trainer has none between two trials of a search for hyperparameters

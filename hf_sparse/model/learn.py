@@ -15,7 +15,7 @@ from .attach import change_settings
 from .dense_blocks import dense_attention
 from .example import first_run
 from .find import check_whole, sparse_config, transformers_model
-from .sparsify import check_learned, with_learning_heads
+from .sparsify import check_heads_are_here, check_learned, with_learning_heads
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -66,6 +66,7 @@ def learn_settings(
             f"no map in attention of this {type(inner).__name__} has a setting to learn among those given: {given}; "
             f"its maps are: {', '.join(sorted({each.name for each in config.attention_maps})) or 'softmax'}"
         )
+    check_heads_are_here(inner, new)
     check_learned(model, inner, new)
     with dense_attention(inner):
         run = first_run(inner, example)

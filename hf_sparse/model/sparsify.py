@@ -28,7 +28,7 @@ from .audit import audit
 from .auto_settings import balanced_head, tau_of_head
 from .dry_run import DryRun, input_device
 from .example import NoExampleError, first_run
-from .find import check_dense, check_named_outputs, sparse_state, transformers_model
+from .find import check_dense, check_named_outputs, divides_heads, sparse_state, transformers_model
 from .forward_guard import bind_again, check_forward, mixed_precision_off
 from .partitioned import whole
 from .peft_guard import check_no_shadow
@@ -97,6 +97,7 @@ def sparsify(
         if config.head is not None:
             check_named_outputs(dense)
         _check_fits(dense, config)
+        check_heads_are_here(dense, config)
         check_learned(model, dense, config)
         config = _with_temperature(dense, config)
         run = _first_run(dense, config, example)
@@ -342,19 +343,27 @@ def layer_problems(model: PreTrainedModel, config: SparseConfig) -> Iterator[str
             yield f"attn[{kind!r}] lists {entries}, {type(model).__name__} has {count}"
 
 
-def check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:
-    """Refuse settings that could not be learned, or would not be saved, and those of heads that are elsewhere.
+def check_heads_are_here(dense: PreTrainedModel, config: SparseConfig) -> None:
+    """Refuse settings of attention heads, some of which other processes have.
 
     Raises:
-        ValueError: parts of the model are offloaded, it is inside a PEFT model, or processes divide it already.
+        ValueError: tensor parallelism divides the model already, and a setting is learned or given for each head.
     """
     by_head = any(isinstance(value, PerHead) for each in config.attention_maps for _, value in each.settings)
-    if (dense.tp_size or 1) > 1 and (config.is_learned or by_head):
+    if divides_heads(dense) and (config.is_learned or by_head):
         raise ValueError(
             f"tensor parallelism has divided the attention heads of this {type(dense).__name__}, and each process "
             "knows its own alone: give one number for all heads, or make the model sparse in one process, save it, "
             "and load it divided"
         )
+
+
+def check_learned(model: nn.Module, dense: PreTrainedModel, config: SparseConfig) -> None:
+    """Refuse settings that could not be learned, or would not be saved.
+
+    Raises:
+        ValueError: parts of the model are offloaded, it is inside a PEFT model, or fully_shard has divided it.
+    """
     if not config.is_learned:
         return
     if any(hasattr(module, "set_requires_gradient_sync") for module in dense.modules()):  # an FSDPModule

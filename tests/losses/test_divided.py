@@ -144,6 +144,7 @@ import hf_sparse
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], distributed_config=DistributedConfig(tp_plan="auto"))
 ids = torch.tensor([[3, 4, 5]])
 calls = {
+    "compare in one process": [lambda: hf_sparse.compare(model, [{"input_ids": ids}], "entmax15")],
     "make the model sparse in one process": [
         lambda: hf_sparse.sparsify(model, attn={"name": "entmax", "alpha": "learned"}),
         lambda: hf_sparse.sparsify(model, attn={"name": "entmax", "alpha": [1.2, 1.5]}),

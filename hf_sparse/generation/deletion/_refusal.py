@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ...attention import attention_sites
 from ...config.settings import BY_LENGTH
-from ...model.find import prompt_adapter, sparse_config, transformers_model
+from ...model.find import divides_heads, prompt_adapter, sparse_config, transformers_model
 from ._record import SiteCall
 
 _INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")
@@ -55,7 +55,7 @@ def _model_problems(model: PreTrainedModel) -> Iterator[str]:
         yield "its attention is dense, and no weight is zero; sparsify(model, attn=...)"
     if model.dtype in (torch.float16, torch.bfloat16):
         yield f"its weights are {model.dtype}, in which small weights become zeros; use model.float()"
-    if (model.tp_size or 1) > 1:
+    if divides_heads(model):
         yield "tensor parallelism divides its attention heads, and each process sees its own alone; use one process"
     if getattr(model.config.get_text_config(decoder=True), "expert_capacity", None) is not None:
         yield "its experts have a capacity, for which tokens compete; it cannot be certified"
