@@ -86,7 +86,7 @@ def watch(model: PreTrainedModel) -> Iterator[DryRun]:
 
 @contextmanager
 def quiet_evaluation(model: nn.Module) -> Iterator[None]:
-    """Run the block in evaluation mode without gradients; leave modes and random state as they were."""
+    """Run the block in evaluation mode without gradients; leave the model and random state as they were."""
     with quiet_pass(model, training=False):
         yield
 
@@ -111,14 +111,34 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 @contextmanager
+def _as_before(model: nn.Module) -> Iterator[None]:
+    """Have modules forget what they keep of a call in the block: Qwen2-VL keeps the positions that a cache went to."""
+    before = [(module, _kept(module), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, kept, buffers in before:
+            for name in _kept(module).keys() - kept.keys():
+                del vars(module)[name]
+            for now, values in ((vars(module), kept), (module._buffers, buffers)):
+                # What did not change is not written: another thread may run the model.
+                now.update({name: value for name, value in values.items() if now.get(name) is not value})
+
+
+def _kept(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module that its own code may write in a call."""
+    return {name: value for name, value in vars(module).items() if not name.startswith("_") and name != "training"}
+
+
+@contextmanager
 def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Run the block in one mode of ``model`` without gradients; leave modes and random state as they were.
+    """Run the block in one mode of ``model`` without gradients; leave the model and random state as they were.
 
     Parameters that ZeRO-3 divides are whole in it.
     """
     device = next(iter(model.parameters()), torch.empty(0, dtype=torch.float32)).device
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with in_mode(model, training=training), whole(model.parameters()), torch.no_grad(), forked:
+    with _as_before(model), in_mode(model, training=training), whole(model.parameters()), torch.no_grad(), forked:
         yield
 
 

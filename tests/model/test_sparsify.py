@@ -22,11 +22,12 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutput
 
 import hf_sparse.functional as F
-from hf_sparse import from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
+from hf_sparse import compare, from_pretrained, is_sparse, save_pretrained, sparse_config, sparsify, unsparsify
 from hf_sparse.attention.interface import NAME
 from hf_sparse.attention.site import attention_sites, observe
 from hf_sparse.cache_name import CACHE
 from hf_sparse.model.dense_blocks import dense_attention, dense_head
+from tests.sweep.architectures import build
 from tests.tiny_inline_models import tiny_inline_model
 from tests.tiny_models import ARCHITECTURES, CAUSAL, PAD, SEQ2SEQS, attentions, labelled, tiny_model, tokens
 
@@ -192,6 +193,29 @@ def test_kinds_are_read_off_paths():
     assert all(kinds[name] == {"decoder"} for name in CAUSAL)
     assert all(kinds[name] == {"encoder", "decoder", "cross"} for name in SEQ2SEQS)
     assert kinds["bert"] == kinds["modernbert"] == {"encoder"}
+
+
+@torch.no_grad()
+def test_the_call_on_made_up_tokens_leaves_nothing_in_the_modules():
+    """Qwen2-VL keeps how far images shift the positions after them, for calls with a cache or embeddings alone."""
+    model = build("qwen2_vl", "Qwen2VLForConditionalGeneration")
+    embeddings = model.get_input_embeddings()(tokens(3))
+    before = model(inputs_embeds=embeddings).logits
+    assert sparsify(model, attn="entmax15").model.rope_deltas is None
+    model(inputs_embeds=embeddings)
+    assert torch.equal(unsparsify(model)(inputs_embeds=embeddings).logits, before)
+
+
+@torch.no_grad()
+def test_frequencies_that_grow_with_the_input_are_again_those_of_before():
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    model = tiny_model("llama", max_position_embeddings=8, rope_parameters=rope)
+    rotary, ids = model.model.rotary_emb, tokens()
+    frequencies, reference = rotary.inv_freq, model(ids).logits
+    compare(model, [{"input_ids": torch.cat([ids, ids, ids], dim=1)}], attn="entmax15", progress=False)
+    assert rotary.max_seq_len_cached == 8
+    assert rotary.inv_freq is frequencies
+    assert torch.equal(model(ids).logits, reference)
 
 
 @torch.no_grad()
