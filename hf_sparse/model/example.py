@@ -86,10 +86,12 @@ def first_run(model: PreTrainedModel, example: Mapping[str, object] | None) -> D
 
 
 def _seen_or_heard(model: PreTrainedModel, main: str, length: int, takes: frozenset[str]) -> dict[str, Tensor]:
-    inputs = {main: _image(model) if main == "pixel_values" else _sound(model, main)}
-    if not model.config.is_encoder_decoder and "input_ids" in takes:
-        inputs["input_ids"] = _tokens(model, length)
-    return inputs
+    """An image or sound, and the tokens beside it: BLIP-2 around T5 reads some, InstructBLIP reads them twice."""
+    texts = {name for name in _needed_for(model.forward) if name.endswith("input_ids")}
+    if texts or not model.config.is_encoder_decoder:
+        texts |= takes & {"input_ids"}
+    seen = _image(model) if main == "pixel_values" else _sound(model, main)
+    return {main: seen, **{name: _tokens(model, length) for name in sorted(texts)}}
 
 
 def _read(model: PreTrainedModel, length: int, takes: frozenset[str]) -> dict[str, Tensor]:

@@ -5,18 +5,21 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    Blip2Config,
+    Blip2ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
     PerceiverConfig,
     PerceiverForMaskedLM,
     ResNetConfig,
     ResNetModel,
+    T5Config,
     ViTConfig,
     ViTForImageClassification,
 )
 
 from hf_sparse import doctor, is_sparse, sparsify
-from hf_sparse.attention import observe
+from hf_sparse.attention import attention_sites, observe
 from hf_sparse.model.example import NoExampleError, example_inputs
 from tests.sweep.architectures import build
 from tests.tiny_models import DECODER, SEQ2SEQ, TOKENS, tiny_model, tokens
@@ -56,6 +59,7 @@ def test_images_for_a_model_of_timm_have_the_size_that_its_checkpoint_says():
     [
         ("llava", "LlavaForConditionalGeneration"),
         ("qwen2_vl", "Qwen2VLForConditionalGeneration"),
+        ("instructblip", "InstructBlipForConditionalGeneration"),  # reads tokens twice
         ("whisper", "WhisperForConditionalGeneration"),
         ("speech_to_text", "Speech2TextForConditionalGeneration"),
         ("clip", "CLIPModel"),
@@ -72,6 +76,15 @@ def test_images_sounds_and_choices_reach_every_attention_module(kind, name):
     with observe(model) as counts:
         model(**example_inputs(model))
     assert all(count.calls for count in counts.values())
+
+
+def test_blip_2_around_an_encoder_decoder_reads_tokens_beside_its_image():
+    config = build("blip-2", "Blip2ForConditionalGeneration").config
+    text = T5Config(vocab_size=99, d_model=32, d_ff=64, d_kv=8, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    model = Blip2ForConditionalGeneration(Blip2Config(**{**config.to_dict(), "text_config": text.to_dict()}))
+    assert model.config.is_encoder_decoder
+    assert example_inputs(model).keys() == {"pixel_values", "input_ids", "decoder_input_ids"}
+    assert len(attention_sites(sparsify(model, attn="entmax15", head="entmax15"))) == 11
 
 
 def test_what_cannot_be_made_up_is_asked_for():
