@@ -94,6 +94,12 @@ def _direction(direction: str, prefix: str) -> list[Goal]:
     return [Goal(task, BLEU, CONVERGED, softmax, heads), Goal(task, CLOSE_BLEU, CONVERGED, softmax, late)]
 
 
+def _two_thirds(direction: str, prefix: str) -> list[Goal]:
+    task = _translation(f"the same, {direction}, two thirds of the steps for the sparse head")
+    head = {f"{prefix}output-1.33": "alpha 1.33"}
+    return [Goal(task, BLEU, CONVERGED, f"{prefix}softmax", head, "translation_sweep/results/multi30k_thirds.json")]
+
+
 def _language(text: str, section: str, result: str) -> list[Goal]:
     task, path = _task(text, "language_modelling", section), f"language_modelling/results/{result}.json"
     near, far = {"entmax13": "alpha 1.3"}, {"entmax15": "1.5-entmax"}
@@ -121,6 +127,7 @@ GOALS = [
         {"output-1.33": "alpha 1.33", "entmax15": "1.5-entmax, in attention too"},
         "translation_sweep/results/multi30k_half.json",
     ),
+    *_two_thirds("de-en", ""),
     *_language("language model", "over-three-seeds", "wikitext2"),
     *_language(
         "language model, the head with a matrix of its own, four times the steps",

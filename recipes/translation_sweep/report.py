@@ -19,7 +19,8 @@ from .pictures import draw
 
 RESULTS = "recipes/translation_sweep/results"
 RESULT, LONGER_SCENES = f"{RESULTS}/scenes.json", f"{RESULTS}/scenes_longer.json"
-MULTI30K, CONVERGED, HALF = (f"{RESULTS}/multi30k{name}.json" for name in ("", "_converged", "_half"))
+MULTI30K, CONVERGED = f"{RESULTS}/multi30k.json", f"{RESULTS}/multi30k_converged.json"
+HALF, THIRDS = f"{RESULTS}/multi30k_half.json", f"{RESULTS}/multi30k_thirds.json"
 BEAMS, DROPOUT = f"{RESULTS}/multi30k_beams.json", f"{RESULTS}/multi30k_dropout.json"
 TRIALS, RATES, TEMPERATURES = (f"{RESULTS}/multi30k_{name}.json" for name in ("trials", "rates", "temperatures"))
 DATA = {"": "The embedded sample (`recipes/data`)", "multi30k": "Multi30k"}
@@ -38,7 +39,7 @@ LONGER = (
     Measure("BLEU, divided by length", "bleu_by_length", ".2f", "higher"),
     Measure("proved likeliest", "certified", ".1%", "higher"),
 )
-HALF_MEASURES = ("bleu", "chrf", "accuracy", "missed", "head_support", "bleu_by_length")
+FEWER_MEASURES = ("bleu", "chrf", "accuracy", "missed", "head_support", "bleu_by_length")
 
 
 def report(results: dict[str, Any], out: Path) -> None:
@@ -213,17 +214,23 @@ def sweep_first() -> str:
 
 
 @block
-def sweep_half() -> str:
-    """Runs of half of the steps, beside softmax with half and with all of them."""
-    measures = [measure for measure in (*MEASURES, *LONGER) if measure.key in HALF_MEASURES]
+def sweep_fewer() -> str:
+    """Runs of fewer steps, beside softmax with all of them."""
+    measures = [measure for measure in (*MEASURES, *LONGER) if measure.key in FEWER_MEASURES]
+    fewer = [record for result in (HALF, THIRDS) for record in selected("*", result=result)]
+    longest = [record for prefix in ("", "en-de-") for record in selected(f"{prefix}softmax", result=CONVERGED)]
+    by_steps: dict[tuple[bool, str, int], list[Record]] = {}
+    for record in (*longest, *fewer):
+        settings = record["settings"]
+        by_steps.setdefault((settings["reverse"], record["run"], settings["steps"]), []).append(record)
     rows = []
-    for records in (selected("softmax", result=CONVERGED), *by_run(selected("*", result=HALF)).values()):
-        figures, settings = [record["figures"] for record in records], records[0]["settings"]
+    for (_, run, steps), records in sorted(by_steps.items(), key=lambda entry: entry[0][0]):
+        figures = [record["figures"] for record in records]
         head = with_temperature((figures[0]["config"] or {}).get("head"))
         cells = [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
-        rows.append([records[0]["run"], head, f"{settings['steps']:,}", str(len(records)), *cells])
+        rows.append([run, head, f"{steps:,}", str(len(records)), *cells])
     columns = ["run", "head", "steps", "seeds", *(measure.label for measure in measures)]
-    return f"{markdown.table(columns, rows)}\n\n{environment.origin(selected('*', result=HALF))}"
+    return f"{markdown.table(columns, rows)}\n\n{environment.origin(fewer)}"
 
 
 @block
