@@ -98,11 +98,17 @@ class SparseModel:
         super().__setattr__(name, value)
 
     def set_attn_implementation(self, attn_implementation: object, *args: object, **kwargs: object) -> None:
-        """The model's own where attention is dense; where it is sparse, refused unless it asks for what is there."""
-        if sparse_state(cast(Any, self)).config.attn:
-            if attn_implementation in (NAME, {"": NAME}):
-                return
-            raise ValueError(DENSE_AGAIN.format(attn_implementation))
+        """The model's own where attention is dense; where it is sparse, refused unless it asks for what is there.
+
+        That also has it back where configurations name another attention by now.
+        """
+        state = sparse_state(cast(Any, self))
+        if state.config.attn:
+            if attn_implementation not in (NAME, {"": NAME}):
+                raise ValueError(DENSE_AGAIN.format(attn_implementation))
+            for part in state.attention:
+                part.name(part.sparse)
+            return
         cast(Any, super()).set_attn_implementation(attn_implementation, *args, **kwargs)
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: object, **kwargs: object) -> None:

@@ -24,6 +24,7 @@ _RAW_DECODING = (
 )
 DENSE_AGAIN = (
     "attn_implementation={!r} would take this model's sparse attention away; call unsparsify(model) first, or "
+    "model.set_attn_implementation('hf_sparse') to keep it where a configuration names another by now, or "
     "hf_sparse.attention.set_impl for how sparse attention is computed; for attention weights "
     "call model(..., output_attentions=True)"
 )

@@ -100,6 +100,20 @@ def test_dense_attention_cannot_come_back_unnoticed():
     assert torch.equal(model(tokens()).logits, before)
 
 
+@pytest.mark.parametrize("name", ["llama", "bart"])
+@torch.no_grad()
+def test_a_refused_model_of_the_same_configuration_leaves_a_way_back_to_sparse_attention(name):
+    """Transformers writes ``attn_implementation`` into the configuration that it is given, before it builds."""
+    model = sparsify(tiny_model(name), attn="entmax15")
+    before = model(tokens()).logits
+    with pytest.raises(ValueError, match="would be dense with attn_implementation='eager'"):
+        type(model)._from_config(model.config, attn_implementation="eager")
+    with pytest.raises(RuntimeError, match=r"or model.set_attn_implementation\('hf_sparse'\) to keep it where"):
+        model(tokens())
+    model.set_attn_implementation(NAME)
+    assert torch.equal(model(tokens()).logits, before)
+
+
 @torch.no_grad()
 def test_dense_attention_under_a_sparse_head_can_be_chosen_and_stays():
     model = sparsify(tiny_model("llama"), head="entmax15")
