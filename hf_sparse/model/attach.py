@@ -23,7 +23,7 @@ from .continuous import forget_batches
 from .find import check_whole, sparse_state, transformers_model
 from .head_loss import with_other_heads
 from .late_attention import check_late_attention
-from .saved_config import mark, part_settings, tags, unmark
+from .saved_config import block_of, mark, part_settings, tags, unmark
 from .sparse_model import SparseModel, sparse_class
 from .state import PartAttention, SparseState, set_state, state_of
 from .visible_loss import restore_losses, show_losses
@@ -99,11 +99,27 @@ def detach(model: PreTrainedModel) -> None:
     restore_losses(model)
     _remove_sites(model)
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel) and part is not model]
-    for part in (*parts, model):
-        for attention in _remove_state(part):
-            if attention.config._attn_implementation == attention.sparse:  # else it was chosen since
-                attention.name(attention.dense)
+    named = [attention for part in (*parts, model) for attention in _remove_state(part)]
+    for attention in named:
+        if attention.config._attn_implementation == attention.sparse:  # else it was chosen since
+            attention.name(attention.dense)
+    _name_copies(model, named)
     unmark(model)
+
+
+def _name_copies(model: PreTrainedModel, named: list[PartAttention]) -> None:
+    """Give back their dense attention to configurations that layers read which were copied since, as in up-scaling.
+
+    A copied layer has a copy of its configuration, with the name of the sparse attention and the settings in it.
+    """
+    known = {id(attention.config) for attention in named}
+    for config in _configs(model):
+        if id(config) in known or block_of(config) is None:
+            continue
+        copied = (attention for attention in named if type(attention.config) is type(config))
+        config._attn_implementation_internal = next(
+            (each.dense for each in copied if each.sparse == config._attn_implementation), config._attn_implementation
+        )
 
 
 def change_settings(model: nn.Module, config: SparseConfig) -> None:

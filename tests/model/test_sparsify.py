@@ -38,6 +38,29 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("build", "name", "layers"),
+    [(tiny_model, "llama", "model.layers"), (tiny_inline_model, "falcon", "transformer.h")],
+)
+@torch.no_grad()
+def test_layers_that_were_copied_in_a_sparse_model_are_dense_again_too(build, name, layers):
+    """A copied layer has a copy of its configuration, which no other module of the model reads."""
+
+    def twice_as_deep(model):
+        own = model.get_submodule(layers)
+        own.extend([copy.deepcopy(layer) for layer in own])
+        for number, layer in enumerate(own):
+            attention = layer.self_attn if hasattr(layer, "self_attn") else layer.self_attention
+            attention.layer_idx = number
+        model.config.num_hidden_layers = len(own)
+        return model
+
+    expected = twice_as_deep(build(name))(tokens()).logits
+    model = twice_as_deep(sparsify(build(name), attn="entmax15"))
+    assert not torch.equal(model(tokens()).logits, expected)
+    assert torch.equal(unsparsify(model)(tokens()).logits, expected)
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("settings", SETTINGS, ids=["attn", "head", "both"])
 @torch.no_grad()
