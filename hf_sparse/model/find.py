@@ -100,13 +100,14 @@ def described(state: SparseState | None) -> str:
 
 
 def check_parts(model: PreTrainedModel) -> None:
-    """Refuse a model with a part that was made sparse by itself: its settings would not be saved.
+    """Refuse a model with a part that was made sparse by itself, or a sparse layer: no settings would be saved.
 
     Raises:
-        ValueError: there is such a part.
+        ValueError: there is such a part, or layer.
     """
     path = _lone_part(model)
     if path is None:
+        _check_layers(model)
         return
     if type(model).forward is nn.Module.forward:  # Bark's generate calls its parts one by one
         way_out = (
@@ -122,6 +123,24 @@ def check_parts(model: PreTrainedModel) -> None:
         f"{path!r} in this {type(model).__name__} is sparse by itself, and the whole would be trained and saved as a "
         f"dense model: {way_out}"
     )
+
+
+def _check_layers(model: PreTrainedModel) -> None:
+    """Refuse a dense model with attention that was taken, or copied, out of a sparse one.
+
+    Raises:
+        ValueError: there is some.
+    """
+    if state_of(model) is not None:
+        return
+    sparse = {id(module) for module, site in attention_sites(model) if site.map_config is not None}
+    path = next((path for path, module in model.named_modules() if id(module) in sparse), None)
+    if path is not None:
+        raise ValueError(
+            f"{path!r} in this dense {type(model).__name__} is attention of a sparse model, and the whole would be "
+            "trained and saved as a dense model: put a layer of a dense model there, of that model after unsparsify, "
+            "say, and call sparsify(model, ...) on the whole"
+        )
 
 
 def check_whole(model: nn.Module) -> None:

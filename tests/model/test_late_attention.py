@@ -61,6 +61,20 @@ def test_a_layer_in_the_place_of_another_or_after_the_last(pair):
     refused(model, rf"0\.{name}", kind)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_layer_of_a_sparse_model_in_a_dense_one_is_not_saved_as_dense(name, tmp_path):
+    build, layers, *_ = MODELS[name]
+    dense, sparse = build(name), sparsify(build(name), attn="sparsemax")
+    before = dense.get_submodule(layers)[0]
+    dense.get_submodule(layers)[0] = copy.deepcopy(sparse.get_submodule(layers)[0])
+    with pytest.raises(ValueError, match=r"'.*\.0\..*' in this dense .* is attention of a sparse model"):
+        dense.save_pretrained(tmp_path)
+    dense.get_submodule(layers)[0] = before
+    dense.save_pretrained(tmp_path)
+    sparse.get_submodule(layers)[0] = copy.deepcopy(sparse.get_submodule(layers)[1])
+    sparse.save_pretrained(tmp_path)
+
+
 @torch.no_grad()
 def test_copies_look_at_their_own_modules(pair):
     model, _, dense, name, kind = pair
