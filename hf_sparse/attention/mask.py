@@ -199,7 +199,7 @@ def _slides(mask_function: MaskFunction, size: int | None, device: torch.device 
     first = torch.zeros((), dtype=torch.long, device=device)
     query = torch.tensor([size, size + 1], device=device)
     visible = mask_function(first, first, query, query - size + 1)
-    return bool(torch.as_tensor(visible).all())
+    return bool(torch.as_tensor(visible, device=device).all())
 
 
 def _visible_keys(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:

@@ -164,7 +164,7 @@ class ScreenedLayer(DynamicLayer):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Put the rows of the batch into another order, some of them perhaps more than once."""
-        if self.get_seq_length() and not torch.equal(beam_idx.cpu(), torch.arange(len(self.keys))):
+        if self.get_seq_length() and not torch.equal(beam_idx.cpu(), torch.arange(len(self.keys), device="cpu")):
             self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -179,7 +179,7 @@ class ScreenedLayer(DynamicLayer):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row of the batch."""
         if self.get_seq_length():
-            self.batch_select_indices(torch.arange(len(self.keys)).repeat_interleave(repeats))
+            self.batch_select_indices(torch.arange(len(self.keys), device="cpu").repeat_interleave(repeats))
 
     def reset(self) -> None:
         """Forget all positions, and what was counted."""

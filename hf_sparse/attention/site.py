@@ -198,7 +198,7 @@ def learned_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 def add_learned(module: nn.Module, site: AttentionSite) -> None:
     """Register a ``LearnedSetting`` on ``module`` for every learned setting of its site."""
-    weight = next(module.parameters(), torch.empty(0, dtype=torch.float32))
+    weight = next(module.parameters(), torch.empty(0, dtype=torch.float32, device=torch.get_default_device()))
     if is_coded(weight):  # of a quantized layer: numbers of ours do not fit its dtype
         weight = torch.empty(0, dtype=torch.float32, device=weight.device)
     for name in site.learned_names:

@@ -59,7 +59,7 @@ class SoftEdges(AttentionObserver):
 def _total(counts: list[Tensor]) -> Tensor:
     """Sum of scalars that may be on several devices."""
     if not counts:
-        return torch.zeros((), dtype=torch.float32)
+        return torch.zeros((), dtype=torch.float32, device="cpu")
     return torch.stack([each.to(counts[0].device) for each in counts]).sum()
 
 

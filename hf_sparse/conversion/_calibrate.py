@@ -321,7 +321,8 @@ class _Fitting:
 
     def _head_data(self, alphas: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor | None, Mapping[float, Tensor]]:
         """Logits under the chosen attention, dense distributions, targets, and entry temperatures by alpha."""
-        rows, found = HeadRows(len(self.batches)), {alpha: [torch.empty(0, dtype=torch.float32)] for alpha in alphas}
+        rows = HeadRows(len(self.batches))
+        found = {alpha: [torch.empty(0, dtype=torch.float32, device="cpu")] for alpha in alphas}
 
         def each(batch: Batch, given: Answer) -> None:
             rows.add(given)

@@ -92,7 +92,7 @@ def fit_temperatures(
         return error if per_head else error.mean().expand_as(error)
 
     if middle is None:
-        found = best_temperatures(errors, torch.full((scores.heads,), 8.0, dtype=torch.float32))
+        found = best_temperatures(errors, torch.full((scores.heads,), 8.0, dtype=torch.float32, device="cpu"))
     else:
         found = best_temperatures(errors, middle, reach=4.0, points=7, rounds=2)
     return found, scores.means(map_config, found)

@@ -175,7 +175,8 @@ def _at_best_temperature(map_config: MapConfig, logits: Tensor, p: Tensor) -> Ma
         return with_mean_threshold(map_config.with_settings(temperature=float(temperature)), logits)
 
     best = best_temperatures(
-        lambda temperature: at(temperature).loss()(logits, p)[None], torch.tensor([8.0], dtype=torch.float32)
+        lambda temperature: at(temperature).loss()(logits, p)[None],
+        torch.tensor([8.0], dtype=torch.float32, device="cpu"),
     )
     return at(best)
 

@@ -91,7 +91,7 @@ class _Sums:
     targets: int = 0
     distance: float = 0.0
     scale: float = 0.0
-    mean: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
+    mean: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32, device="cpu"))
     labelled: list[float] = field(default_factory=lambda: [0.0, 0.0])
     support: float = 0.0
     seen: tuple[bool, bool] = (False, False)

@@ -69,10 +69,14 @@ def _mask_of(batch: Mapping[str, Any], kind: str, is_encoder_decoder: bool) -> T
     """True where a position counts, in the length of the side's input."""
     if not is_encoder_decoder or kind == "encoder":
         given = batch.get("attention_mask")
-        return None if given is None else _visible(torch.as_tensor(given))
+        return None if given is None else _visible(_tensor(given))
     if batch.get("decoder_attention_mask") is not None:
-        return _visible(torch.as_tensor(batch["decoder_attention_mask"]))
-    return None if batch.get("labels") is None else torch.as_tensor(batch["labels"]) != -100
+        return _visible(_tensor(batch["decoder_attention_mask"]))
+    return None if batch.get("labels") is None else _tensor(batch["labels"]) != -100
+
+
+def _tensor(given: Any) -> Tensor:
+    return given if torch.is_tensor(given) else torch.as_tensor(given, device="cpu")
 
 
 def _visible(mask: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class Comparison:
             raise ValueError(f"no head of kind {kind!r} was tried at alpha {alpha}; tried were {known}")
         tried.sort(key=lambda each: each.alpha)
         shape = max(each.layer for each in tried) + 1, max(each.head for each in tried) + 1
-        errors = torch.full(shape, torch.nan, dtype=torch.float32)
+        errors = torch.full(shape, torch.nan, dtype=torch.float32, device="cpu")
         for each in tried:
             errors[each.layer, each.head] = each.error
         return errors

@@ -53,7 +53,7 @@ class SiteScores:
         """
         if temperatures is not None:
             map_config = map_config.with_settings(temperature=tuple(temperatures.tolist()))
-        sums = torch.zeros(5, self.heads, dtype=torch.float64)
+        sums = torch.zeros(5, self.heads, dtype=torch.float64, device="cpu")
         queries = 0
         for z in self.parts:
             p = softmax(z)
@@ -153,8 +153,8 @@ def _sample(
     row, query = counts.nonzero(as_tuple=True)
     if len(row) > room:
         # Not at equal distances, which would meet the same positions of every row where they divide its length.
-        drawn = torch.randperm(len(row), generator=torch.Generator().manual_seed(seed))[:room].to(row.device)
-        row, query = row[drawn], query[drawn]
+        drawn = torch.randperm(len(row), generator=torch.Generator().manual_seed(seed), device="cpu")[:room]
+        row, query = row[drawn.to(row.device)], query[drawn.to(row.device)]
     return z[row, :, query].transpose(0, 1)[None]
 
 

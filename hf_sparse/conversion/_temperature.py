@@ -37,7 +37,7 @@ def best_temperatures(
     2.0
     """
     middle = middle.double()
-    steps = torch.linspace(-1, 1, points, dtype=torch.float64)
+    steps = torch.linspace(-1, 1, points, dtype=torch.float64, device="cpu")
     steps = steps[steps.abs().argsort(stable=True)]  # argmin takes the first of equals
     for _ in range(rounds):
         candidates = reach ** steps[:, None] * middle
@@ -45,4 +45,5 @@ def best_temperatures(
         costs = costs.masked_fill(costs.isnan(), torch.inf)  # argmin takes NaN for the least
         middle = candidates.gather(0, costs.argmin(0, keepdim=True))[0]
         reach **= 2 / (points - 1)
-    return torch.tensor([float(f"{temperature:.3g}") for temperature in middle.tolist()], dtype=torch.float64)
+    rounded = [float(f"{temperature:.3g}") for temperature in middle.tolist()]
+    return torch.tensor(rounded, dtype=torch.float64, device="cpu")

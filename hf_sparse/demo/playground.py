@@ -110,7 +110,7 @@ class HypothesesView:
 class _Mask(AttentionObserver):
     """What the mask left in the last call that was seen: (batch, heads, queries, keys) booleans."""
 
-    left: Tensor = torch.empty(0, dtype=torch.bool)
+    left: Tensor = torch.empty(0, dtype=torch.bool, device="cpu")
 
     def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """See a call."""

@@ -48,13 +48,13 @@ class CandidateLinks:
 
         Cost: 40 bytes per pair of a source and a target word in the same sentence pair.
         """
-        n = torch.tensor([len(sentence) for sentence in sources], dtype=torch.long)
-        m = torch.tensor([len(sentence) for sentence in targets], dtype=torch.long)
-        source_words = torch.tensor([0, *chain.from_iterable(sources)], dtype=torch.long)
-        target_words = torch.tensor(list(chain.from_iterable(targets)), dtype=torch.long)
+        n = torch.tensor([len(sentence) for sentence in sources], dtype=torch.long, device="cpu")
+        m = torch.tensor([len(sentence) for sentence in targets], dtype=torch.long, device="cpu")
+        source_words = torch.tensor([0, *chain.from_iterable(sources)], dtype=torch.long, device="cpu")
+        target_words = torch.tensor(list(chain.from_iterable(targets)), dtype=torch.long, device="cpu")
 
         sentence = torch.repeat_interleave(m)
-        i = torch.arange(len(sentence)) - (m.cumsum(0) - m)[sentence] + 1
+        i = torch.arange(len(sentence), device="cpu") - (m.cumsum(0) - m)[sentence] + 1
         row, position = _ranges(n[sentence] + 1)
         offset = (n.cumsum(0) - n)[sentence][row]
         source = source_words[torch.where(position == 0, 0, offset + position)]
@@ -87,11 +87,11 @@ class CandidateLinks:
     def best(self, score: Tensor) -> Tensor:
         """For each target word the index of its best link; the first of equal ones."""
         top = score.new_zeros(self.num_rows).scatter_reduce(0, self.row, score, "amax", include_self=False)
-        index = torch.arange(len(score)).masked_fill(score < top[self.row], len(score))
+        index = torch.arange(len(score), device="cpu").masked_fill(score < top[self.row], len(score))
         return index.new_zeros(self.num_rows).scatter_reduce(0, self.row, index, "amin", include_self=False)
 
 
 def _ranges(sizes: Tensor) -> tuple[Tensor, Tensor]:
     """For ``sizes = (2, 3)``: ``(0, 0, 1, 1, 1)`` and ``(0, 1, 0, 1, 2)``."""
     group = torch.repeat_interleave(sizes)
-    return group, torch.arange(len(group)) - (sizes.cumsum(0) - sizes)[group]
+    return group, torch.arange(len(group), device="cpu") - (sizes.cumsum(0) - sizes)[group]

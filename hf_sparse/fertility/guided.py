@@ -64,11 +64,11 @@ class GuidedFertility(nn.Module):
             ValueError: ids and counts that do not pair up, or an id outside the vocabulary.
         """
         check_counts(input_ids, counts)
-        ids = torch.tensor(list(chain.from_iterable(input_ids)), dtype=torch.long)
-        seen = torch.tensor(list(chain.from_iterable(counts)), dtype=torch.float32)
+        ids = torch.tensor(list(chain.from_iterable(input_ids)), dtype=torch.long, device="cpu")
+        seen = torch.tensor(list(chain.from_iterable(counts)), dtype=torch.float32, device="cpu")
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
             raise ValueError(f"token ids must be in [0, {vocab_size}), were in [{int(ids.min())}, {int(ids.max())}]")
-        return cls(torch.ones(vocab_size, dtype=torch.float32).scatter_reduce(0, ids, seen, "amax"))
+        return cls(torch.ones(vocab_size, dtype=torch.float32, device="cpu").scatter_reduce(0, ids, seen, "amax"))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Bounds for a batch.

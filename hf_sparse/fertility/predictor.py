@@ -70,7 +70,8 @@ class FertilityCollator:
             ValueError: only some rows have the column, a row has not one bound per token, or there is no attention
                 mask to tell padding by.
         """
-        bounds = [torch.as_tensor(row["fertility"], dtype=torch.float32) for row in features if "fertility" in row]
+        given = [row["fertility"] for row in features if "fertility" in row]
+        bounds = [torch.as_tensor(each, dtype=torch.float32, device="cpu") for each in given]
         batch = self.collator([{key: row[key] for key in row if key != "fertility"} for row in features])
         if not bounds:
             return batch
@@ -80,8 +81,8 @@ class FertilityCollator:
         sizes, lengths = [len(row) for row in bounds], mask.sum(1).tolist()
         if sizes != lengths:
             raise ValueError(f"every row must have a fertility for each token, {lengths}, had {sizes}")
-        batch["fertility"] = torch.zeros(mask.shape, dtype=torch.float32).masked_scatter(
-            mask.bool(), torch.cat(bounds)
+        batch["fertility"] = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(
+            mask.bool(), torch.cat(bounds).to(mask.device)
         )
         return batch
 

@@ -62,7 +62,8 @@ def solve_few_rows(z: Tensor, alpha: float) -> Tensor | None:
         weights += p
         index += [row * length + _column(place, kept, length) for _, place in entries]
     written = torch.zeros_like(z, memory_format=torch.contiguous_format)
-    written.view(-1).index_put_((torch.tensor(index),), torch.tensor(weights, dtype=torch.float64).to(z.dtype))
+    values = torch.tensor(weights, dtype=torch.float64, device="cpu").to(z.dtype)
+    written.view(-1).index_put_((torch.tensor(index, device="cpu"),), values)
     return written
 
 

@@ -72,7 +72,7 @@ def recorded_beam_search(
     if isinstance(output, ModelOutput):
         ends = getattr(generation_config, "_eos_token_tensor", None)
         vars(output)[_RECORD] = BeamRecord(
-            ends=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
+            ends=() if ends is None else tuple(torch.as_tensor(ends, device="cpu").flatten().tolist()),
             num_beams=generation_config.num_beams or 1,
             sampled=bool(generation_config.do_sample),
             trained=any(module.training for module in self.modules()),

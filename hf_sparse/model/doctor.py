@@ -344,5 +344,5 @@ def cache_difference(model: PreTrainedModel, inputs: Inputs) -> float | None:
         steps.append(output.logits)
         if key == "input_ids":  # images and sounds are in the cache now
             rest = {name: value for name, value in rest.items() if name.startswith("encoder_")}
-    counts = torch.ones(inputs[key].shape, dtype=torch.bool) if mask is None else mask.bool()
+    counts = torch.ones_like(inputs[key], dtype=torch.bool) if mask is None else mask.bool()
     return difference(torch.cat(steps, dim=1)[counts], logits_of(model, inputs)[counts])

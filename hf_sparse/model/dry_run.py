@@ -136,7 +136,7 @@ def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
 
     Parameters that ZeRO-3 divides are whole in it.
     """
-    device = next(iter(model.parameters()), torch.empty(0, dtype=torch.float32)).device
+    device = next(iter(model.parameters()), torch.empty(0, dtype=torch.float32, device="cpu")).device
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with _as_before(model), in_mode(model, training=training), whole(model.parameters()), torch.no_grad(), forked:
         yield

@@ -156,7 +156,7 @@ def _tokens(model: PreTrainedModel, length: int, vocab_size: int | None = None) 
     size: int = getattr(config, "vocab_size", 100) if vocab_size is None else vocab_size
     known = range(1, size)
     plain = [token for token in known if token not in special][: 2 * length] or [0]
-    return torch.tensor((plain * (2 * length))[: 2 * length]).view(2, length)
+    return torch.tensor((plain * (2 * length))[: 2 * length], device="cpu").view(2, length)
 
 
 def _reads_off_last_token(model: PreTrainedModel) -> bool:
@@ -166,12 +166,12 @@ def _reads_off_last_token(model: PreTrainedModel) -> bool:
 
 def _uniform(*shape: int) -> Tensor:
     """Float32 numbers between 0 and 1, the same in every call."""
-    return torch.rand(*shape, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
+    return torch.rand(*shape, dtype=torch.float32, generator=torch.Generator().manual_seed(0), device="cpu")
 
 
 def _normal(*shape: int) -> Tensor:
     """Float32 numbers of a standard normal distribution, the same in every call."""
-    return torch.randn(*shape, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
+    return torch.randn(*shape, dtype=torch.float32, generator=torch.Generator().manual_seed(0), device="cpu")
 
 
 def _image(model: PreTrainedModel) -> Tensor:
@@ -256,7 +256,7 @@ def _tokens_around_image(model: PreTrainedModel, tokens: Tensor) -> dict[str, Te
     if not isinstance(features, Tensor | list | tuple):
         features = features.last_hidden_state if features.pooler_output is None else features.pooler_output
     features = torch.cat(list(features)) if isinstance(features, list | tuple) else features.flatten(0, -2)
-    places = torch.full((2, features.shape[0] // 2), image_token, dtype=torch.long)
+    places = torch.full((2, features.shape[0] // 2), image_token, dtype=torch.long, device="cpu")
     ids = torch.cat([tokens[:, :1], places, tokens[:, 1:]], dim=1)
     if "mm_token_type_ids" in inspect.signature(type(model).forward).parameters:
         images["mm_token_type_ids"] = torch.eq(ids, image_token).long()
@@ -269,4 +269,4 @@ def _patches(vision: Any) -> dict[str, Tensor]:
     channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
     values = channels * vision.temporal_patch_size * vision.patch_size**2
     pixels = _uniform(2 * side**2, values)
-    return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}
+    return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2, device="cpu")}

@@ -39,7 +39,7 @@ class LengthBuckets(Sampler[int]):
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int = 0) -> None:
         check_count("batch_size", batch_size)
-        self.lengths = torch.tensor([index(length) for length in lengths])
+        self.lengths = torch.tensor([index(length) for length in lengths], device="cpu")
         self.batch_size = batch_size
         self.seed = index(seed)
         self.epoch = 0
@@ -53,13 +53,13 @@ class LengthBuckets(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=generator)
+        order = torch.randperm(len(self.lengths), generator=generator, device="cpu")
         groups = order.split(self.GROUP * self.batch_size)
         ordered = torch.cat([group[self.lengths[group].argsort(stable=True)] for group in groups])
         *batches, last = ordered.split(self.batch_size)
         if len(last) == self.batch_size:
             batches, last = [*batches, last], last[:0]
-        shuffled = [batches[place] for place in torch.randperm(len(batches), generator=generator)]
+        shuffled = [batches[place] for place in torch.randperm(len(batches), generator=generator, device="cpu")]
         return iter(torch.cat([*shuffled, last]).tolist())
 
 

@@ -182,7 +182,7 @@ def _all_of(p: Tensor) -> tuple[list[list[int]], list[list[float]]]:
 def _drawn_from(p: Tensor, draws: int, generator: torch.Generator) -> tuple[list[list[int]], list[list[float]]]:
     """The classes that are drawn, and their weights, of which the last is that of all further classes."""
     p = p.cpu() if p.device.type == "mps" else p  # which has no float64
-    offset = torch.rand(len(p), dtype=torch.float32, generator=generator).to(p.device)
+    offset = torch.rand(len(p), dtype=torch.float32, generator=generator, device="cpu").to(p.device)
     ids, q, num_certain = (part.cpu() for part in drawn_support(p, draws, offset))
     nonzero = (q > 0).sum(-1)
     classes = [row[:count].tolist() for row, count in zip(ids, nonzero)]
@@ -246,10 +246,10 @@ def _padded(rows: list[list[list[float]]], sizes: list[list[int]], dtype: torch.
     """The entries of ragged rows, with room for one class at least; a list shorter than its size repeats its last."""
     labels = max(map(len, sizes))
     classes = max((size for row in sizes for size in row), default=1)
-    padded = torch.zeros(len(rows), labels, classes, dtype=dtype)
+    padded = torch.zeros(len(rows), labels, classes, dtype=dtype, device="cpu")
     for number, row in enumerate(rows):
         for place, (entries, size) in enumerate(zip(row, sizes[number])):
-            given = torch.as_tensor(entries, dtype=dtype)
+            given = torch.as_tensor(entries, dtype=dtype, device="cpu")
             padded[number, place, : len(given)] = given
             padded[number, place, len(given) : size] = given[-1:]
     return padded

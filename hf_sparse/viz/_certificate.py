@@ -51,7 +51,7 @@ def plot_certificate(
     check_type("certificate", certificate, DeletionCertificate, "the list that certify returns")
     columns, rows = (list(map(visible, labels)) for labels in certificate_labels(certificate, inputs, outputs))
     needs = [certificate.needed[output] for output in certificate.needed] + [certificate.kept]
-    cells = torch.tensor([[token in needed for token in certificate.tokens] for needed in needs]).float()
+    cells = torch.tensor([[token in needed for token in certificate.tokens] for needed in needs], device="cpu").float()
     figure = new_figure(1.8 + 0.34 * len(columns) + room_for(rows), 1.4 + 0.34 * len(needs) + room_for(columns), path)
     figure.set_layout_engine("constrained")
     axes = figure.subplots()

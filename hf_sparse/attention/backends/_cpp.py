@@ -173,5 +173,5 @@ def _gradients_by_torch(ctx: Any, dout: Tensor) -> list[Tensor | None]:
 
 def _hidden_by_order(num_queries: int, num_keys: int, window: int | None) -> Tensor:
     """The keys (queries, keys) after a query, which is one of the last, and those before its window."""
-    back = torch.arange(num_keys - num_queries, num_keys)[:, None] - torch.arange(num_keys)
+    back = torch.arange(num_keys - num_queries, num_keys, device="cpu")[:, None] - torch.arange(num_keys, device="cpu")
     return back < 0 if window is None else (back < 0) | (back >= window)

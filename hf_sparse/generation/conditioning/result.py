@@ -143,7 +143,8 @@ class Conditioned:
                 f"not all members are known: raise {self.search.ended_by}, or pass approximate=True for draws whose "
                 f"distribution is up to {percent(share)} away in total variation"
             )
-        weights = torch.tensor([member.log_probability for member in self.members], dtype=torch.float64).softmax(-1)
+        logs = [member.log_probability for member in self.members]
+        weights = torch.tensor(logs, dtype=torch.float64, device="cpu").softmax(-1)
         drawn = torch.multinomial(weights, num_samples, replacement=True, generator=generator)
         return [list(self.members[i].tokens) for i in drawn.tolist()]
 
@@ -194,7 +195,7 @@ class Conditioned:
         if self.search.finished_mass > _LEAST:
             return math.log(self.search.finished_mass)
         logs = [member.log_probability for member in self.members]
-        return float(torch.tensor([-math.inf, *logs], dtype=torch.float64).logsumexp(0))
+        return float(torch.tensor([-math.inf, *logs], dtype=torch.float64, device="cpu").logsumexp(0))
 
     def _log_left(self) -> float:
         """The log-probability of all prefixes left, at most."""

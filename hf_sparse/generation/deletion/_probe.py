@@ -58,8 +58,8 @@ def _attend_to_itself(site: AttentionSite, module: nn.Module, scores: Tensor) ->
 
 def _halves(length: int) -> list[Tensor]:
     """(length,) booleans that choose about half of the positions: even, odd, some at random, the others."""
-    even = torch.arange(length) % 2 == 0
-    some = torch.rand(length, dtype=torch.float32, generator=torch.Generator().manual_seed(0)) < 0.5
+    even = torch.arange(length, device="cpu") % 2 == 0
+    some = torch.rand(length, dtype=torch.float32, generator=torch.Generator().manual_seed(0), device="cpu") < 0.5
     return [even, ~even, some, ~some]
 
 

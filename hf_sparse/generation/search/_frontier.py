@@ -46,7 +46,7 @@ class LeftPrefixes:
     """
 
     def __init__(self, num_sentences: int) -> None:
-        self.mass = torch.zeros(num_sentences, dtype=torch.float64)
+        self.mass = torch.zeros(num_sentences, dtype=torch.float64, device="cpu")
         self.log_bound: dict[str, Tensor] = {}
 
     def add(self, reason: str, prefixes: Prefixes) -> None:
@@ -70,11 +70,11 @@ class Frontier:
     """
 
     def __init__(self, num_sentences: int, max_length: int, max_open: int) -> None:
-        sentences = torch.arange(num_sentences)
-        root = Prefixes(sentences, torch.zeros(num_sentences, dtype=torch.float64), sentences, sentences)
+        sentences = torch.arange(num_sentences, device="cpu")
+        root = Prefixes(sentences, torch.zeros(num_sentences, dtype=torch.float64, device="cpu"), sentences, sentences)
         self._levels = [root, *(root[:0] for _ in range(max_length - 1))]
         self._max_open = max_open
-        self.num_open = torch.ones(num_sentences, dtype=torch.long)
+        self.num_open = torch.ones(num_sentences, dtype=torch.long, device="cpu")
         self.left = LeftPrefixes(num_sentences)
 
     def take(self, length: int, count: int) -> Prefixes:
@@ -127,7 +127,7 @@ class Frontier:
 def among_likeliest(prefixes: Prefixes, count: int) -> Tensor:
     """Mask (n,) of the ``count`` likeliest prefixes of each sentence: exactly ``count`` on ties."""
     if len(prefixes) <= count:
-        return torch.ones(len(prefixes), dtype=torch.bool)
+        return torch.ones(len(prefixes), dtype=torch.bool, device="cpu")
     order = prefixes.log_mass.argsort(descending=True, stable=True)
     ranks = rank_in_group(prefixes.sentence[order])
-    return torch.zeros(len(order), dtype=torch.bool).scatter_(0, order, ranks < count)
+    return torch.zeros(len(order), dtype=torch.bool, device="cpu").scatter_(0, order, ranks < count)

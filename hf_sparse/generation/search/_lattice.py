@@ -82,7 +82,7 @@ class Lattice:
                 name = type(self._model).__name__
                 raise ValueError(f"{name} keeps its cache elsewhere than in {CACHE}; pass use_cache=False")
             self._cache = PrefixCache(filled)
-        return self._log_probabilities(output, self._prompts, torch.arange(self.num_sentences))
+        return self._log_probabilities(output, self._prompts, torch.arange(self.num_sentences, device="cpu"))
 
     def expand(self, length: int, sentences: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Continue prefixes of ``length`` >= 1 tokens.

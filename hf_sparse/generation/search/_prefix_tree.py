@@ -64,8 +64,8 @@ class PrefixTree:
         Returns:
             Their numbers (n,).
         """
-        nodes = torch.arange(len(tokens)) + len(self._tokens)
-        paths = torch.full((len(tokens), self._max_length), -1, dtype=torch.long)
+        nodes = torch.arange(len(tokens), device="cpu") + len(self._tokens)
+        paths = torch.full((len(tokens), self._max_length), -1, dtype=torch.long, device="cpu")
         paths[:, : length - 1] = self.path(parents, length - 1)
         paths[:, length - 1] = nodes
         self._tokens.append(tokens)
@@ -74,7 +74,7 @@ class PrefixTree:
 
     def path(self, nodes: Tensor, length: int) -> Tensor:
         """The prefixes (n, length) from the root to prefixes (n,) of ``length`` tokens, which come last."""
-        return self._paths[nodes][:, :length] if length else torch.empty(len(nodes), 0, dtype=torch.long)
+        return self._paths[nodes][:, :length] if length else torch.empty(len(nodes), 0, dtype=torch.long, device="cpu")
 
     def strings(self, nodes: Tensor, length: int) -> Tensor:
         """The tokens (n, length) of prefixes (n,) of ``length`` tokens."""

@@ -32,14 +32,14 @@ class Sweeps:
         num_sentences = lattice.num_sentences
         self.frontier = Frontier(num_sentences, max_new_tokens, options.max_open)
         self.found: list[list[tuple[float, list[int]]]] = [[] for _ in range(num_sentences)]  # -log p, tokens
-        self.finished_mass = torch.zeros(num_sentences, dtype=torch.float64)
-        self.num_expanded = torch.zeros(num_sentences, dtype=torch.long)
+        self.finished_mass = torch.zeros(num_sentences, dtype=torch.float64, device="cpu")
+        self.num_expanded = torch.zeros(num_sentences, dtype=torch.long, device="cpu")
 
     @property
     def to_beat(self) -> Tensor:
         """The log-probability (B,) that a string must exceed to become one of the hypotheses."""
         full = [-found[-1][0] if len(found) == self.options.num_hypotheses else -math.inf for found in self.found]
-        return torch.tensor(full, dtype=torch.float64)
+        return torch.tensor(full, dtype=torch.float64, device="cpu")
 
     def run(self) -> list[SearchResult]:
         """Sweep until no prefix is open.

@@ -285,7 +285,7 @@ def _as_sequences(
     scores = [h.log_probability for result in results for h in _filled(result.hypotheses, num_hypotheses)]
     sequences = input_ids.new_full((len(strings), max(map(len, strings))), 0 if pad is None else int(pad))
     for row, string in enumerate(strings):
-        sequences[row, : len(string)] = torch.tensor(string)
+        sequences[row, : len(string)] = torch.tensor(string, device=input_ids.device)
     prompts = input_ids.repeat_interleave(num_hypotheses, dim=0)
     return ExactSearchOutput(
         sequences=torch.cat([prompts, sequences], dim=1),
