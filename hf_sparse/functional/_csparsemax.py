@@ -70,7 +70,12 @@ def csparsemax_threshold(z: Tensor, u: Tensor, dim: int = -1) -> Tensor:
 
 
 def _csparsemax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights, and a mask of those at their bound."""
+    """The weights, and a mask of those at their bound.
+
+    In float64: bounds may put the threshold far below the top of a row, where float32 has lost the digits of the mass.
+    """
+    dtype = x.dtype
+    x, u = x.double(), u.double()
     masked = x == -torch.inf
     top = x.detach().amax(-1, keepdim=True)
     x = (x - torch.where(top == -torch.inf, 0.0, top)).masked_fill(masked, 0.0)
@@ -83,7 +88,7 @@ def _csparsemax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     u = torch.where(inside.any(-1, keepdim=True), u, u.detach())
     p = torch.where(inside, x - _mean_threshold(x, u, inside, full, tau), torch.where(full, u, 0.0)).clamp(min=0)
     p = p.masked_fill(masked, 0.0)
-    return torch.where(top.isnan() | (top == torch.inf), torch.nan, p), full & binding
+    return torch.where(top.isnan() | (top == torch.inf), torch.nan, p).to(dtype), full & binding
 
 
 def _active(x: Tensor, u: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:

@@ -81,6 +81,22 @@ def test_few_rows_are_sorted(function, monkeypatch):
     assert sum(sorted_rows) < 500  # of 5000
 
 
+@BOTH
+@pytest.mark.parametrize("scale", [1, 100, 10_000])
+def test_rows_keep_their_mass_however_far_the_threshold_lies_below_the_top(function, scale):
+    generator = torch.Generator().manual_seed(0)
+    z, u = scale * torch.randn(500, 60, generator=generator), 0.5 * torch.rand(500, 60, generator=generator)
+    p = function(z, u)
+    torch.testing.assert_close(p.sum(-1), torch.ones(500), atol=1e-6, rtol=0)
+    torch.testing.assert_close(p, function(z.double(), u.double()).float(), atol=1e-6, rtol=0)
+
+
+def test_many_entries_far_below_the_top_leave_their_share_to_the_best_of_them():
+    z = torch.cat([torch.tensor([1e4, 0.0, -1e4, 1.0]), torch.full((1496,), -1.0)])
+    expected = torch.zeros(1500).index_fill_(0, torch.tensor([0]), 0.6).index_fill_(0, torch.tensor([3]), 0.4)
+    torch.testing.assert_close(csparsemax(z, torch.tensor(0.6)), expected, atol=1e-6, rtol=0)
+
+
 def test_a_bound_above_one_never_lets_a_weight_exceed_one():
     generator = torch.Generator().manual_seed(0)
     z, u = torch.randn(2000, 3, generator=generator) * 2, torch.rand(2000, 3, generator=generator) * 3 + 0.4
