@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..tracing import in_graph
 from ._entmax import ALPHA
 from ._entmax_rows import EntmaxRows
 from .candidates import CANDIDATES_FROM, candidates, take
@@ -103,10 +104,10 @@ def _solve_supports(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     if alpha == 1:
         raise ValueError("alpha must be > 1, was 1.0: softmax has neither a threshold nor zeros to leave out")
     rows = z.reshape(-1, z.shape[-1])
-    if z.shape[-1] >= CANDIDATES_FROM and alpha <= 2:
+    if z.shape[-1] >= CANDIDATES_FROM and alpha <= 2 and not in_graph() and not z.is_meta:
         columns, used = candidates(rows, alpha)
         if columns.shape[-1] > 0:
             x = upcast(take(rows, columns, used)).masked_fill(~used, -torch.inf)
-            return columns, EntmaxRows.call(x, alpha), x
+            return columns, EntmaxRows.call(x, alpha, "torch"), x
     columns = torch.arange(z.shape[-1], device=z.device).expand(rows.shape)
-    return columns, EntmaxRows.call(upcast(rows), alpha), upcast(rows)
+    return columns, EntmaxRows.call(upcast(rows), alpha, "torch"), upcast(rows)

@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hf_sparse.config import MapConfig
-from hf_sparse.functional import MAPS, entmax15
+from hf_sparse.functional import MAPS, entmax15, entmax_threshold
 from hf_sparse.losses import entmax15_loss
 from tests.tolerances import WEIGHT
 
@@ -67,6 +67,17 @@ def test_a_map_and_a_loss_are_linearized(call):
     value, along = torch.func.linearize(call, few)
     expected = torch.func.jvp(call, (few,), (tangent,))
     torch.testing.assert_close((value, along(tangent)), expected)
+
+
+@pytest.mark.parametrize("length", [40, 5000])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.torch.jit.trace:DeprecationWarning")
+def test_thresholds_are_traced_and_compiled(length):
+    few, many = (z[:, :length].contiguous() for z in few_and_many())
+    compiled = torch.compile(entmax_threshold, backend="aot_eager", fullgraph=True)
+    traced = torch.jit.trace(lambda z: entmax_threshold(z), (few,), check_trace=False)
+    for call in (compiled, traced, make_fx(lambda z: entmax_threshold(z))(few)):
+        torch.testing.assert_close(call(many), entmax_threshold(many), atol=1e-6, rtol=1e-5)
+    assert entmax_threshold(few.to("meta")).shape == (3, 1)
 
 
 def test_shapes_alone_are_worked_out():
