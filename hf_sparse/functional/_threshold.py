@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ._entmax_support import Support, entmax_support, entmax_threshold, ragged
@@ -61,7 +62,7 @@ def support(z: Tensor, name: str, **settings: float) -> Support:
     Support(indices=tensor([0, 1]), values=tensor([0.7000, 0.3000]), offsets=tensor([0, 2]))
     """
     found = _as_entmax(z, name, -1, settings)
-    if found is None or found[1] == 1:
+    if found is None or (not torch.is_tensor(found[1]) and found[1] == 1):
         check_scores(z, -1)
         return ragged(get_map(name).function(upcast(z), **settings).reshape(-1, z.shape[-1]))
     return entmax_support(*found)

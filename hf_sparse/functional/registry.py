@@ -208,6 +208,6 @@ def get_map(name: str) -> SparseMap:
     Raises:
         ValueError: no map has that name.
     """
-    if name not in MAPS:
+    if not isinstance(name, str) or name not in MAPS:
         raise ValueError(f"unknown sparse map {name!r}; choose one of {', '.join(map(repr, sorted(MAPS)))}")
     return MAPS[name]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ._alpha_relu import RELU_ALPHA
 from ._entmax_support import entmax_threshold
-from .arguments import between, check_count, check_number
+from .arguments import between, check_count, check_flag, check_number, check_type
 from .head_weight import is_quantized, num_classes
 
 ROWS = 2000
@@ -21,12 +21,23 @@ _FEW_CLASSES = 4
 def positive_part_moment(t: float, beta: float) -> float:
     """``I_beta(t) = E[(G - t)_+^beta]`` for a standard normal G, by the trapezoid rule in float64.
 
+    Args:
+        t: finite.
+        beta: finite, at least 0.
+
+    Raises:
+        ValueError: an argument out of range.
+        TypeError: one that is no number.
+        OverflowError: a moment beyond the range of float64.
+
     Source: equals ``Gamma(beta + 1) / sqrt(2 pi) exp(-t^2 / 4) D_{-beta-1}(t)``, D the parabolic cylinder function.
 
     >>> round(positive_part_moment(0.0, 2.0), 6)
     0.5
     """
-    return math.exp(_log_moment(t, beta))
+    check_number("t", t, "a finite number", math.isfinite)
+    check_number("beta", beta, "a finite number >= 0", lambda number: 0 <= number < math.inf)
+    return math.exp(_log_moment(float(t), float(beta)))
 
 
 def _log_moment(t: float, beta: float) -> float:
@@ -155,8 +166,13 @@ def estimate_tau_from_head(
         tau for ``alpha_relu``.
 
     Raises:
-        ValueError: a quantized head; see ``estimate_tau``, too.
+        ValueError: a number out of range, or a quantized head; see ``estimate_tau``, too.
+        TypeError: what is no module, no number or no flag.
     """
+    check_type("head", head, nn.Module, "model.get_output_embeddings()")
+    check_number("hidden_rms", hidden_rms, "a finite number >= 0", lambda number: 0 <= number < math.inf)
+    check_number("temperature", temperature, "a finite number above 0", lambda number: 0 < number < math.inf)
+    check_flag("centered", centered)
     mean, std = logit_moments(head, hidden_rms, temperature=temperature, centered=centered)
     return estimate_tau(alpha, num_classes(head), std, mean)
 

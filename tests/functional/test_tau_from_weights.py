@@ -150,6 +150,31 @@ def test_bad_arguments_are_named(bad):
         estimate_tau(1.5, 0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"temperature": 0.0}, ValueError, "temperature must be a finite number above 0, was 0.0"),
+        ({"temperature": -1}, ValueError, "temperature must be a finite number above 0, was -1"),
+        ({"hidden_rms": -1.0}, ValueError, "hidden_rms must be a finite number >= 0, was -1.0"),
+        ({"hidden_rms": "large"}, TypeError, "hidden_rms must be a finite number >= 0, was 'large'"),
+        ({"centered": 1}, TypeError, "centered must be True or False, was 1"),
+        ({"head": torch.ones(10, 4)}, TypeError, r"head must be a Module, from model\.get_output_embeddings"),
+    ],
+)
+def test_what_is_given_with_a_head_is_named(given, error, message):
+    with pytest.raises(error, match=message):
+        estimate_tau_from_head(**{"head": nn.Linear(4, 10), "alpha": 1.5} | given)
+
+
+def test_moments_of_what_is_no_number_are_refused():
+    with pytest.raises(ValueError, match="t must be a finite number, was nan"):
+        positive_part_moment(math.nan, 2.0)
+    with pytest.raises(ValueError, match="beta must be a finite number >= 0, was -1"):
+        positive_part_moment(0.0, -1)
+    with pytest.raises(TypeError, match="beta must be a finite number >= 0, was '2'"):
+        positive_part_moment(0.0, "2")
+
+
 @pytest.mark.parametrize("name", ["gpt2", "t5", "bart", "bert"])
 @torch.no_grad()
 def test_auto_gives_a_head_whose_weights_sum_to_about_one(name):

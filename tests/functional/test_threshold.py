@@ -93,6 +93,17 @@ def test_settings_are_the_maps_own():
     assert len(support(z, "entmax", alpha=1.2).indices) == int((entmax(z, 1.2) > 0).sum())
 
 
+@pytest.mark.parametrize("function", [threshold, support])
+def test_a_setting_for_each_row_is_refused(function):
+    with pytest.raises(TypeError, match=r"alpha must be a number from 1 to 64, was tensor\(\[\[1.5"):
+        function(torch.zeros(2, 3), "entmax", alpha=torch.full((2, 1), 1.5))
+
+
+def test_names_are_texts():
+    with pytest.raises(ValueError, match=r"unknown sparse map \['entmax'\]; choose one of"):
+        threshold(torch.zeros(2, 3), ["entmax"])
+
+
 @pytest.mark.parametrize("dim", [0, -1])
 def test_bounded_weights_are_clipped_at_their_threshold(dim):
     generator = torch.Generator().manual_seed(3)
