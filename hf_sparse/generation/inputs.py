@@ -74,6 +74,7 @@ def num_sentences(inputs: object) -> int:
 
     Raises:
         TypeError: not a mapping to tensors.
+        ValueError: ids of one sentence without a batch dimension, or no sentence.
     """
     named = inputs if isinstance(inputs, Mapping) else {}
     parts = [value[0] if isinstance(value, ModelOutput) else value for value in named.values()]
@@ -85,6 +86,13 @@ def num_sentences(inputs: object) -> int:
             "inputs must be a mapping from names to (B, length) tensors, as "
             f'tokenizer(text, return_tensors="pt") gives; {was}'
         )
+    ids = named.get("input_ids")
+    if isinstance(ids, Tensor) and ids.dim() < 2:
+        raise ValueError(
+            f"input_ids must be (B, length), were of shape {tuple(ids.shape)}; of one sentence, give ids[None]"
+        )
+    if len(tensors[0]) == 0:
+        raise ValueError("the batch is empty: give at least one sentence")
     return len(tensors[0])
 
 

@@ -35,3 +35,20 @@ def test_inputs_must_be_tensors_by_name(search, inputs, was):
     model = sparsify(tiny_model("gpt2"), head="entmax15")
     with pytest.raises(TypeError, match=rf'inputs must be .* as tokenizer\(text, return_tensors="pt"\) gives; {was}$'):
         search(model, inputs)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_ids_must_have_a_batch_dimension(search):
+    model = sparsify(tiny_model("gpt2"), head="entmax15")
+    with pytest.raises(
+        ValueError, match=r"input_ids must be \(B, length\), were of shape \(7,\); of one sentence, give"
+    ):
+        search(model, {"input_ids": tokens(1)[0]})
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_batch_has_at_least_one_sentence(search, name):
+    model = sparsify(tiny_model(name), head="entmax15")
+    with pytest.raises(ValueError, match="the batch is empty: give at least one sentence"):
+        search(model, {"input_ids": tokens(1)[:0]})
