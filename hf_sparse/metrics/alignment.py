@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from ..functional.arguments import check_pairs, check_tensor
+from ..functional.arguments import check_pairs, check_tensor, check_text
 
 # Links (source position, target position) of one sentence pair; a tensor (links, 2) is one, as ``nonzero`` gives it.
 Alignment: TypeAlias = Iterable[tuple[int, int]] | Tensor
@@ -28,10 +28,12 @@ def parse_links(line: str) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
 
     Raises:
         ValueError: anything else.
+        TypeError: no text.
 
     >>> parse_links("0-0 2?1")
     ({(0, 0)}, {(2, 1)})
     """
+    check_text("line", line)
     links: dict[str, set[tuple[int, int]]] = {"-": set(), "?": set()}
     for piece in line.split():
         match = _LINK.fullmatch(piece)

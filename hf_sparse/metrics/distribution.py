@@ -240,7 +240,7 @@ def _gold_probability(p: Tensor, target: Tensor, ignore_index: int) -> tuple[Ten
     check_tensor("target", target)
     if not p.is_floating_point():
         raise TypeError(f"probabilities must be floating-point, were {p.dtype}")
-    if p.shape[:-1] != target.shape:
+    if p.dim() == 0 or p.shape[:-1] != target.shape:
         raise ValueError(
             f"probabilities (..., V) and target (...) must agree, were {tuple(p.shape)} and {tuple(target.shape)}"
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
-from ..functional.arguments import check_count, check_pairs, check_sentences
+from ..functional.arguments import check_count, check_number, check_pairs, check_sentences
 
 
 def rep_score(
@@ -27,16 +28,17 @@ def rep_score(
         predictions: sentences, each a sequence of words, or of ids.
         references: one per prediction.
         n: words in an n-gram.
-        ngram_weight: lambda_1 of the paper.
-        word_weight: lambda_2 of the paper.
+        ngram_weight: lambda_1 of the paper, at least 0.
+        word_weight: lambda_2 of the paper, at least 0.
         strict: raise where the score is undefined, because no reference has a word; otherwise give NaN.
 
     Returns:
         The score of the corpus, at least 0, repetitions per hundred reference words; lower is better.
 
     Raises:
-        ValueError: sentences that do not pair up, no reference words (``strict``), or n below 1.
-        TypeError: a sentence that is one string or a tensor, or n that is no whole number.
+        ValueError: sentences that do not pair up, no reference words (``strict``), n below 1, or a weight below 0 or
+            not finite.
+        TypeError: a sentence that is one string or a tensor, n that is no whole number, or a weight that is no number.
 
     Source: Malaviya et al. 2018, Section 5, REP-score.
 
@@ -44,6 +46,8 @@ def rep_score(
     200.0
     """
     check_count("n", n)
+    for name, weight in (("ngram_weight", ngram_weight), ("word_weight", word_weight)):
+        check_number(name, weight, "a finite number >= 0", lambda number: 0 <= number < math.inf)
     _check_corpora(predictions, references)
     words = sum(map(len, references))
     if words == 0 and strict:

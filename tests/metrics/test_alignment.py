@@ -120,3 +120,8 @@ def test_wrong_input_is_refused():
     for line in ("0-", "0:0", "-1-0", "0-0,1-1"):
         with pytest.raises(ValueError, match="expected links such as '0-0'"):
             parse_links(line)
+
+
+def test_links_are_read_from_text():
+    with pytest.raises(TypeError, match="line must be a text, was None"):
+        parse_links(None)

@@ -189,3 +189,10 @@ def test_logits_are_refused_where_probabilities_are_needed(metric):
     logits = torch.tensor([[0.5, -2.0, 1.0], [0.0, 1.0, 2.0]])
     with pytest.raises(ValueError, match="probabilities must be at least 0, were from -2; for logits take"):
         metric(logits, torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("name", ["eps_perplexity", "jensen_shannon", "sparsemax_score"])
+def test_one_number_is_no_distribution(name):
+    options = {"eps": 0.01} if name == "eps_perplexity" else {}
+    with pytest.raises(ValueError, match=r"must agree, were \(\) and \(\)"):
+        getattr(metrics, name)(torch.tensor(1.0), torch.tensor(0), **options)

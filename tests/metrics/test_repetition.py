@@ -73,3 +73,8 @@ def test_wrong_input_is_refused():
             rep_score(sentences, [[3]])
     with pytest.raises(ValueError, match="n must be at least 1, was 0"):
         rep_score([["a"]], [["a"]], n=0)
+    for weight in (math.nan, -1.0):
+        with pytest.raises(ValueError, match=rf"word_weight must be a finite number >= 0, was {weight}"):
+            rep_score([["a"]], [["a"]], word_weight=weight)
+    with pytest.raises(TypeError, match="ngram_weight must be a finite number >= 0, was '1'"):
+        rep_score([["a"]], [["a"]], ngram_weight="1")
