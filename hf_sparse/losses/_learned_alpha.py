@@ -40,12 +40,12 @@ def tsallis_negentropy_in_alpha(p: Tensor, alpha: Tensor) -> Tensor:
     num_rows, _ = torch.broadcast_shapes(p[:, :1].shape, alpha.shape)
     p, excess = p.expand(num_rows, -1), (alpha.double() - 1).expand(num_rows, 1)
     if row_by_row(p) and not is_transformed(p, alpha):  # on the support alone
-        row, column = (p.detach() > 0).nonzero(as_tuple=True)
+        row, column = (p.detach() != 0).nonzero(as_tuple=True)  # NaN is not 0, and stays
         terms = _terms(p[row, column].double(), excess[row, 0])
         total = terms.new_zeros(len(p)).index_add(0, row, terms)
     else:
         p64 = p.double()
-        total = torch.where(p64 > 0, _terms(torch.where(p64 > 0, p64, 1.0), excess), 0.0).sum(-1)
+        total = torch.where(p64 != 0, _terms(torch.where(p64 != 0, p64, 1.0), excess), 0.0).sum(-1)
     return (total / (1 + excess[:, 0])).to(p.dtype)
 
 

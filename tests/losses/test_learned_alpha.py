@@ -81,3 +81,14 @@ def test_regularizer_is_the_tsallis_negentropy(alpha):
 def test_misuse_is_refused_in_words():
     with pytest.raises(ValueError, match=r"alpha must broadcast .*, to \(5, 1\); was \(4, 1\)"):
         entmax_loss(Z, Y, torch.ones(4, 1))
+
+
+@pytest.mark.parametrize("entry", [torch.nan, torch.inf])
+@pytest.mark.parametrize("length", [6, 1100])
+def test_a_row_without_weights_has_no_loss(length, entry):
+    z = torch.randn(2, length, generator=torch.Generator().manual_seed(0))
+    z[0, 2] = entry
+    loss = entmax_loss(z, torch.tensor([1, 0]), torch.tensor(1.4), reduction="none")
+    assert loss.isnan().tolist() == [True, False]
+    along = torch.func.vmap(lambda z: entmax_loss(z, torch.tensor(1), torch.tensor(1.4)))(z)
+    assert along.isnan().tolist() == [True, False]
