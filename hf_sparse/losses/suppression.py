@@ -56,6 +56,6 @@ def suppression_loss(
         raise ValueError(f"logits and p must both be (..., V), were {tuple(logits.shape)} and {tuple(p.shape)}")
     y, counted = class_targets(logits, target, ignore_index)
     z = upcast(logits).reshape(-1, logits.shape[-1])
-    kept = (p.detach().reshape(z.shape) > 0).scatter(-1, y[:, None], True)
+    kept = p.detach().reshape(z.shape).scatter(-1, y[:, None], 1.0) > 0  # not on booleans, which no trace takes
     loss = z.logsumexp(-1) - z.masked_fill(~kept, -torch.inf).logsumexp(-1)
     return reduce_rows(loss, counted, target.shape, reduction, num_items)

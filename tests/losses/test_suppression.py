@@ -80,3 +80,13 @@ def test_what_does_not_fit_is_refused(rows):
         suppression_loss(z, y + V, sparsemax(z))
     with pytest.raises(ValueError, match="reduction must be one of"):
         suppression_loss(z, y, sparsemax(z), reduction="max")
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.torch.jit.trace:DeprecationWarning")
+def test_it_is_traced():
+    z, y = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([1, -100, 2])
+
+    def loss(z):
+        return suppression_loss(z, y, sparsemax(z))
+
+    torch.testing.assert_close(torch.jit.trace(loss, (z,), check_trace=False)(2 * z), loss(2 * z))
