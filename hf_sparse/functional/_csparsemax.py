@@ -75,7 +75,8 @@ def _csparsemax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     In float64: bounds may put the threshold far below the top of a row, where float32 has lost the digits of the mass.
     """
     dtype = x.dtype
-    x, u = x.double(), u.double()
+    if x.device.type != "mps":  # which has no float64
+        x, u = x.double(), u.double()
     masked = x == -torch.inf
     top = x.detach().amax(-1, keepdim=True)
     x = (x - torch.where(top == -torch.inf, 0.0, top)).masked_fill(masked, 0.0)
