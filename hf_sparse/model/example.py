@@ -197,7 +197,8 @@ def _is_beside_text(model: PreTrainedModel) -> bool:
 
 def _sound(model: PreTrainedModel, main: str) -> Tensor:
     """Spectrogram frames, or a waveform."""
-    config = getattr(model.config, "encoder", None) or model.config
+    parts = (getattr(model.config, name, None) for name in ("encoder", "encoder_config"))
+    config = next((part for part in parts if part is not None), model.config)
     if main == "input_values":
         patches = hasattr(config, "patch_size") and hasattr(config, "num_mel_bins")  # of a spectrogram
         shape = (config.max_length, config.num_mel_bins) if patches else (4000,)
@@ -206,6 +207,9 @@ def _sound(model: PreTrainedModel, main: str) -> Tensor:
         return _normal(2, 32, config.input_feat_per_channel)
     if getattr(config, "num_mel_bins", None) and getattr(config, "max_source_positions", None):
         return _normal(2, config.num_mel_bins, 2 * config.max_source_positions)
+    width: Any = getattr(config, "feature_projection_input_dim", None) or getattr(config, "num_mel_bins", None)
+    if width:  # conformers take frames as they are
+        return _normal(2, 64, width)
     raise _cannot(model, main)
 
 

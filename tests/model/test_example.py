@@ -64,6 +64,9 @@ def test_images_for_a_model_of_timm_have_the_size_that_its_checkpoint_says():
         ("speech_to_text", "Speech2TextForConditionalGeneration"),
         ("clip", "CLIPModel"),
         ("videomae", "VideoMAEModel"),
+        ("wav2vec2-bert", "Wav2Vec2BertForCTC"),
+        ("parakeet_ctc", "ParakeetForCTC"),
+        ("seamless_m4t", "SeamlessM4TForSpeechToText"),
         ("audio-spectrogram-transformer", "ASTModel"),
         ("bert", "BertForMultipleChoice"),
         ("vitpose", "VitPoseForPoseEstimation"),  # the size of the image stands in the configuration of its backbone

@@ -48,16 +48,6 @@ def _decoder(model: PreTrainedModel) -> dict[str, Tensor]:
     return {"input_ids": ids(2, LENGTH), "encoder_hidden_states": noise(2, 5, width)}
 
 
-def _frames(layout: str) -> Any:
-    def make(model: PreTrainedModel) -> dict[str, Tensor]:
-        audio = getattr(model.config, "encoder_config", None) or model.config
-        mels = getattr(audio, "num_mel_bins", 16)
-        shape = (2, mels, 64) if layout == "mels first" else (2, 64, mels)
-        return {"input_features": noise(*shape), "decoder_input_ids": ids(2, LENGTH)}
-
-    return make
-
-
 def _seamless(model: PreTrainedModel) -> dict[str, Tensor]:
     speech = {"input_features": noise(2, 32, model.config.feature_projection_input_dim)}
     text = {"input_ids": ids(2, LENGTH)}
@@ -243,7 +233,7 @@ INPUTS: dict[str, Any] = {
     "granite_speech5_ctc": lambda model: {
         "input_features": noise(2, 64, 4 * model.config.encoder_config.num_mel_bins)
     },
-    **dict.fromkeys(("lasr_ctc", "parakeet_ctc", "wav2vec2-bert"), _features),
+    "wav2vec2-bert": _features,
     "instructblip": _queried(),
     "instructblipvideo": _queried(4),
     "kosmos-2": lambda model: {
@@ -258,8 +248,6 @@ INPUTS: dict[str, Any] = {
     },
     "musicgen": lambda model: {**_codebooks(model), "encoder_hidden_states": noise(2, 5, model.config.hidden_size)},
     "musicgen_melody": _codebooks,
-    "canary": _frames("frames first"),
-    "cohere_asr": _frames("frames first"),
     "dia": lambda model: {"input_ids": ids(2, LENGTH), "decoder_input_ids": ids(2, LENGTH, 9) % 20},
     "idefics": lambda model: {
         "input_ids": ids(2, LENGTH),
