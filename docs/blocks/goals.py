@@ -128,6 +128,7 @@ GOALS = [
         "translation_sweep/results/multi30k_half.json",
     ),
     *_two_thirds("de-en", ""),
+    *_two_thirds("en-de", "en-de-"),
     *_language("language model", "over-three-seeds", "wikitext2"),
     *_language(
         "language model, the head with a matrix of its own, four times the steps",
