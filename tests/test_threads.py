@@ -24,7 +24,7 @@ from hf_sparse.attention import attention_sites, observe
 from hf_sparse.attention.backends import computed_by
 from hf_sparse.attention.site import trial
 from hf_sparse.model.dense_blocks import dense_head
-from hf_sparse.model.dry_run import watch
+from hf_sparse.model.dry_run import quiet_evaluation, watch
 from tests.tiny_models import tiny_model, tokens
 
 BOTH = {"attn": "entmax15", "head": "entmax15"}
@@ -255,3 +255,14 @@ def test_a_thread_that_waits_inside_a_block_leaves_it_to_itself():
     finally:
         done.set()
         thread.join()
+
+
+def test_a_score_leaves_the_forward_alone_that_the_generation_of_another_thread_gives_a_head():
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    head = model.lm_head
+    with quiet_evaluation(model):
+        head.forward = put_off = type(head).forward.__get__(head)
+    assert head.forward is put_off
+    with quiet_evaluation(model):
+        del head.forward
+    assert "forward" not in vars(head)

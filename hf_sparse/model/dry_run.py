@@ -126,8 +126,12 @@ def _as_before(model: nn.Module) -> Iterator[None]:
 
 
 def _kept(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module that its own code may write in a call."""
-    return {name: value for name, value in vars(module).items() if not name.startswith("_") and name != "training"}
+    """The attributes of a module that its own code may write in a call.
+
+    ``forward`` is not: the generation of another thread may have put off the head by one.
+    """
+    others = ("forward", "training")
+    return {name: value for name, value in vars(module).items() if not name.startswith("_") and name not in others}
 
 
 @contextmanager

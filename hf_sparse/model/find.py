@@ -107,7 +107,7 @@ def check_parts(model: PreTrainedModel) -> None:
     """
     path = _lone_part(model)
     if path is None:
-        _check_layers(model)
+        _check_foreign_attention(model)
         return
     if type(model).forward is nn.Module.forward:  # Bark's generate calls its parts one by one
         way_out = (
@@ -125,7 +125,7 @@ def check_parts(model: PreTrainedModel) -> None:
     )
 
 
-def _check_layers(model: PreTrainedModel) -> None:
+def _check_foreign_attention(model: PreTrainedModel) -> None:
     """Refuse a dense model with attention that was taken, or copied, out of a sparse one.
 
     Raises:
