@@ -58,7 +58,7 @@ def output_map_parts(name: str, z: Tensor, alpha: float) -> Parts:
 
 def attention_parts(name: str, z: Tensor, upstream: Tensor, alpha: float) -> Parts:
     """Of a map of short rows: the weights, and the product with their Jacobian."""
-    p = EntmaxRows.call(z, alpha)
+    p = EntmaxRows.call(z, alpha, "torch")
     return {
         name + suffix: {
             "weights": partial(EntmaxRows.call, z, alpha, impl),

@@ -3,30 +3,24 @@
 Lightning sets it for ``precision="bf16-true"``, others set it to float64 for all they compute.
 """
 
-import ast
 import shutil
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
-import hf_sparse
 import hf_sparse.functional as F
 from hf_sparse import sparsify
 from hf_sparse.attention import set_impl
 from hf_sparse.losses import alpha_relu_loss, entmax_loss
 from tests.tiny_models import labelled, tiny_model, tokens
 
-PACKAGE = Path(hf_sparse.__file__).parent
 DTYPES = [torch.bfloat16, torch.float16, torch.float64]
 needs_compiler = pytest.mark.skipif(
     not any(shutil.which(name) for name in ("g++", "clang++", "c++")), reason="no C++ compiler is installed"
 )
 IMPLS = ["torch", pytest.param("cpp", marks=needs_compiler)]
-# Tensors of numbers that are not given: their dtype is the default where it is not named.
-CREATED = {"empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randn", "zeros"}
 
 
 @contextmanager
@@ -121,14 +115,3 @@ def test_decoding(options, dtype):
         return (model.generate(ids, max_new_tokens=8, do_sample=False, eos_token_id=None, **options),)
 
     same_under(dtype, compute)
-
-
-def test_no_tensor_is_created_in_the_default_dtype():
-    found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            if is_call and ast.unparse(node.func.value) == "torch" and node.func.attr in CREATED:
-                named = any(keyword.arg == "dtype" for keyword in node.keywords)
-                found += [] if named else [f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node)}"]
-    assert found == []

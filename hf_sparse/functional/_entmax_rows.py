@@ -172,14 +172,14 @@ class JacobianProduct(Function):
 
 
 class EntmaxRows(Function):
-    """p over the last axis, ``EntmaxRows.call(x, alpha)``, for float32 and float64 x and alpha > 1.
+    """p over the last axis, ``EntmaxRows.call(x, alpha, "torch")``, for float32 and float64 x and alpha > 1.
 
-    A third argument, ``"cpp"`` or ``"triton"``, names a kernel, for what ``kernels.chosen`` lets through. Kernels also
-    take half precision, and return p in it.
+    The third argument may name a kernel, ``"cpp"`` or ``"triton"``, for what ``kernels.chosen`` lets through. Kernels
+    also take half precision, and return p in it.
     """
 
     @staticmethod
-    def forward(x: Tensor, alpha: float, impl: str = "torch") -> Tensor:
+    def forward(x: Tensor, alpha: float, impl: str) -> Tensor:
         if impl == "triton":
             return triton_weights(x, alpha, exponent_of(alpha))
         if impl == "cpp" and row_by_row(x):
@@ -190,8 +190,7 @@ class EntmaxRows(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.alpha = inputs[1]
-        ctx.impl = inputs[2] if len(inputs) > 2 else "torch"
+        _, ctx.alpha, ctx.impl = inputs
         Function.save(ctx, output)
 
     @staticmethod
@@ -206,5 +205,5 @@ class EntmaxRows(Function):
         return JacobianProduct.call(p, of_x, ctx.alpha, "torch")  # J is symmetric
 
     @staticmethod
-    def vmap(info, in_dims, x: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, int]:
+    def vmap(info, in_dims, x: Tensor, alpha: float, impl: str) -> tuple[Tensor, int]:
         return EntmaxRows.call(x.movedim(in_dims[0], 0), alpha, impl), 0

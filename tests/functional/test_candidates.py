@@ -69,7 +69,7 @@ def test_masked_nan_and_infinite_rows_have_no_candidates():
 def test_the_route_over_candidates_equals_the_dense_one(alpha):
     z, upstream = scores(5, CANDIDATES_FROM, 2.0), scores(5, CANDIDATES_FROM, 1.0)
     results = []
-    for route in (lambda x: entmax(x, alpha), lambda x: EntmaxRows.call(x, alpha)):
+    for route in (lambda x: entmax(x, alpha), lambda x: EntmaxRows.call(x, alpha, "torch")):
         leaf = z.clone().requires_grad_()
         p = route(leaf)
         results.append((p.detach(), *torch.autograd.grad(p, leaf, upstream)))
