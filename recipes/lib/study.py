@@ -57,6 +57,7 @@ class Study(Generic[S]):
         card: model card of a run, given its record and those of all runs; None for a model that is no result. Without
             it no model is kept.
         condensed: the figures of a run that are kept in git.
+        file: of the command, in the recipe's folder; another than ``run`` has results of its own.
     """
 
     name: str
@@ -71,16 +72,22 @@ class Study(Generic[S]):
     reads: Callable[[S], Iterable[str]] = names_of
     card: Callable[[Record, Sequence[Record]], Card | None] | None = None
     condensed: Callable[[Figures], Figures] = lambda figures: figures
+    file: str = "run"
 
     @property
     def module(self) -> str:
         """The module that is run: ``recipes.NAME.run``."""
-        return f"recipes.{self.name}.run"
+        return f"recipes.{self.name}.{self.file}"
 
     @property
     def out(self) -> Path:
         """Default folder of the results."""
-        return Path("out") / self.name
+        return Path("out") / (self.name if self.file == "run" else f"{self.name}-{self.file}")
+
+    @property
+    def quick_out(self) -> Path:
+        """That of quick runs."""
+        return self.out.with_name(f"{self.out.name}-quick")
 
 
 class Part(NamedTuple):
@@ -200,9 +207,8 @@ def _parser(study: Study) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    quick = study.out.with_name(f"{study.name}-quick")
     add("--out", type=Path, metavar="DIR", help="folder for results; the same one goes on after an interruption "
-        f"({study.out}; {quick} with --quick)")  # fmt: skip
+        f"({study.out}; {study.quick_out} with --quick)")  # fmt: skip
     add("--data", metavar="DATA", help="a file, a folder or the name of a data set on the Hub, for every run that "
         "reads one")  # fmt: skip
     told = "all" if "*" in study.usual else f"{' '.join(study.usual)}, of {' '.join(study.runs)}"
@@ -227,7 +233,7 @@ def _change(text: str) -> tuple[str, Any]:
 
 
 def _out(study: Study, options: argparse.Namespace) -> Path:
-    out = options.out or (study.out.with_name(f"{study.name}-quick") if options.quick else study.out)
+    out = options.out or (study.quick_out if options.quick else study.out)
     if out.is_file():
         raise ValueError(f"--out {out} is a file; choose a folder")
     return out

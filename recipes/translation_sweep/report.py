@@ -13,7 +13,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import hardware_of, short_commit, versions_of
 from ..lib.records import Figures, Record
-from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
+from ..lib.seeds import Mean, apart, by_run, mean_of, over_seeds, seeds_text
 from ..translation.data import sides
 from .pictures import draw
 
@@ -231,6 +231,23 @@ def sweep_fewer() -> str:
         rows.append([run, head, f"{steps:,}", str(len(records)), *cells])
     columns = ["run", "head", "steps", "seeds", *(measure.label for measure in measures)]
     return f"{markdown.table(columns, rows)}\n\n{environment.origin(fewer)}"
+
+
+def training_speeds(figures: Figures) -> dict[str, list[float]]:
+    """Steps a CPU second of the models that were trained in turns, as multiples of softmax's, by system and turn."""
+    seconds = figures["step_cpu_seconds"]
+    return {name: [base / own for base, own in zip(seconds["softmax"], each)] for name, each in seconds.items()}
+
+
+def speeds(figures: Figures) -> str:
+    """Those speeds in the first turn and over the second half of the turns, as a table."""
+    columns = ["system", "CPU seconds a step", "speed at first", "speed"]
+    rows = []
+    for name, turns in training_speeds(figures).items():
+        half = len(turns) // 2
+        seconds = over_seeds(figures["step_cpu_seconds"][name][half:], ".3f")
+        rows.append([name, seconds, f"{turns[0]:.2f}", apart(turns[half:], ".2f")])
+    return markdown.table(columns, rows)
 
 
 @block

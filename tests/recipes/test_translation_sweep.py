@@ -15,7 +15,7 @@ import hf_sparse
 from recipes.lib.batches import padding_collator
 from recipes.lib.study import main
 from recipes.translation.data import read_named
-from recipes.translation_sweep import measures
+from recipes.translation_sweep import measures, report, times
 from recipes.translation_sweep import run as recipe
 from recipes.translation_sweep.data import read_task
 
@@ -91,6 +91,35 @@ def test_temperatures_are_compared_on_dev_rows():
     assert found["temperature-8"].head_from is None
     moved = found["temperature-31.6-to-4"]
     assert (moved.over, moved.head_from) == (0.8, {"temperature": 31.6})
+
+
+def test_models_are_timed_in_turns_on_the_same_batches(tmp_path, monkeypatch):
+    seen, trained = {}, times.train
+    monkeypatch.setattr(times, "TURNS", 2)
+    monkeypatch.setattr(times, "SYSTEMS", ("softmax", "entmax15"))
+
+    def train(model, *arguments, collator, **options):
+        def collated(rows):
+            seen.setdefault(hf_sparse.is_sparse(model), []).append(batch := collator(rows))
+            return batch
+
+        return trained(model, *arguments, collator=collated, **options)
+
+    monkeypatch.setattr(times, "train", train)
+    arguments = ["--quick", "--out", str(tmp_path), "--set", "steps=2", "train_rows=40", "vocabulary=150"]
+    ((run,), *_) = main(times.STUDY, arguments).values()
+    seconds = run["figures"]["step_cpu_seconds"]
+    assert {name: len(turns) for name, turns in seconds.items()} == {"softmax": 2, "entmax15": 2}
+    assert all(each > 0 for turns in seconds.values() for each in turns)
+    dense, sparse = ([batch["labels"].tolist() for batch in seen[kind]] for kind in (False, True))
+    assert dense == sparse
+    assert dense[:2] != dense[2:]  # other rows in each turn
+
+
+def test_speeds_are_steps_a_second_beside_those_of_softmax():
+    figures = {"step_cpu_seconds": {"softmax": [3.0, 1.0], "entmax15": [4.0, 2.0]}}
+    assert report.training_speeds(figures) == {"softmax": [1.0, 1.0], "entmax15": [0.75, 0.5]}
+    assert report.speeds(figures).splitlines()[-1] == "| entmax15 | 2.000 | 0.75 | 0.50 |"
 
 
 def test_a_run_that_is_interrupted_while_it_is_measured_is_not_trained_again(tmp_path, monkeypatch):
