@@ -20,6 +20,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
     AutoModelForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
     DataCollatorWithFlattening,
     PreTrainedTokenizerFast,
     TextStreamer,
@@ -511,3 +513,34 @@ def test_packed_sequences_that_would_mix_are_refused():
     masked = model(**told, attention_mask=torch.where(apart, 0.0, torch.finfo().min)[None, None])
     torch.testing.assert_close(masked.logits, torch.cat(alone, 1), atol=1e-4, rtol=1e-4)
     sparsify(tiny_model("llama"), head="sparsemax")(**told)  # its attention is the dense model's
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_packed_sequences_are_refused_where_masks_do_not_heed_positions(name):
+    """Dense ones mix them in eager attention, and keep them apart in flash attention alone."""
+    model = sparsify(tiny_model(name), **BOTH)
+    rows = [{"input_ids": tokens(1, length)[0].tolist()} for length in (5, 4)]
+    told = DataCollatorWithFlattening(return_tensors="pt", return_flash_attn_kwargs=True)(rows)
+    del told["labels"]
+    with pytest.raises(
+        ValueError, match=r"Attention does not read cu_seq_lens, .* mask \(1, 1, .* one sequence in each"
+    ):
+        model(**told, use_cache=False)
+    alone = [model(torch.tensor([row["input_ids"]])).logits for row in rows]
+    first = torch.arange(9) < 5
+    apart = first[:, None] == first
+    masked = model(**told, attention_mask=torch.where(apart, 0.0, torch.finfo().min)[None, None], use_cache=False)
+    torch.testing.assert_close(masked.logits, torch.cat(alone, 1), atol=1e-4, rtol=1e-4)
+    one = DataCollatorWithFlattening(return_tensors="pt", return_flash_attn_kwargs=True)(rows[:1])
+    del one["labels"]
+    torch.testing.assert_close(model(**one, use_cache=False).logits, alone[0], atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_packed_sequences_are_refused_by_a_model_without_position_ids():
+    config = BloomConfig(vocab_size=23, hidden_size=32, n_layer=1, n_head=4)
+    model = sparsify(BloomForCausalLM(config).eval(), attn="entmax15")
+    ids, lengths = tokens(1, 9), torch.tensor([0, 5, 9])
+    with pytest.raises(ValueError, match="BloomForCausalLM takes no position_ids: give one sequence in each row"):
+        model(ids, position_ids=torch.arange(9)[None], cu_seq_lens_q=lengths, cu_seq_lens_k=lengths, use_cache=False)

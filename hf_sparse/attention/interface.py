@@ -17,10 +17,12 @@ from ._call import Arguments, AttentionCall
 from ._scores import grouped_product, scores_of_call
 from .backends import output_without_weights
 from .find import mixes_layers, own_attention
+from .mask import PatternMask
 from .sequential import sequential_weights
 from .site import SITE, AttentionSite, weigh
 
 NAME = "hf_sparse"
+PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")  # where sequences begin in a row, for flash attention
 # Scores that are computed at a time where only observers want weights: half a gigabyte in float32.
 _SHOWN_AT_ONCE = 1 << 27
 
@@ -70,7 +72,8 @@ def sparse_attention(
     Raises:
         RuntimeError: ``module`` carries no site.
         ValueError: ``set_impl`` asked for a backend that cannot serve this call; sinks for a map that is elementwise;
-            more keys than the mask has; or see ``sequential_weights``.
+            more keys than the mask has; packed sequences without a mask that keeps them apart; or see
+            ``sequential_weights``.
         NotImplementedError: the model passes an argument that would change the weights and is not supported here.
     """
     if mixes_layers(type(module)):
@@ -90,6 +93,7 @@ def sparse_attention(
     if isinstance(paged, PagedAttentionCache):  # of generate_batch in Transformers 5.23, where attention extends it
         key, value = paged.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
     _check_keys(module, key, attention_mask)
+    _check_packed(module, key, attention_mask, others)
     call = AttentionCall(
         query=query,
         key=key,
@@ -191,6 +195,22 @@ def _check_keys(module: nn.Module, key: Tensor, mask: Tensor | None) -> None:
             f"{type(module).__name__} has {key.shape[2]} keys and a mask for {mask.shape[-1]}: activation "
             "checkpointing around its layer runs it again, and the cache takes the same keys twice; set "
             "model.config.use_cache = False for training"
+        )
+
+
+def _check_packed(module: nn.Module, key: Tensor, mask: Tensor | None, others: Arguments) -> None:
+    """Refuse sequences packed into a row whose mask knows nothing of them, as BERT's, which heeds no positions.
+
+    A mask with the pattern of one sequence does not; a plain one is trusted. Lengths for another number of keys are
+    those of other attention: models hand them on to the encoders of their images.
+    """
+    starts = next((others[name] for name in reversed(PACKED) if others.get(name) is not None), None)
+    if in_graph() or starts is None or len(starts) < 3 or not (mask is None or isinstance(mask, PatternMask)):
+        return
+    if int(starts[-1]) == key.shape[2]:
+        raise ValueError(
+            f"{type(module).__name__} does not read cu_seq_lens, and the model made it no mask of the sequences in a "
+            "row, which would attend to each other: give a mask (1, 1, queries, keys), or one sequence in each row"
         )
 
 

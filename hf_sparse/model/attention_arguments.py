@@ -8,26 +8,32 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..attention.interface import PACKED
 from ..attention.sequential import check_fertility
 from ..fertility.source import source_bounds
 from .find import sparse_config, sparse_state
 
-_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")  # where sequences begin in a row, for flash attention
-
 
 def check_packed(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Refuse rows that hold several sequences, by the lengths that flash attention takes, where they would mix."""
-    if not sparse_config(model).attn or all(kwargs.get(name) is None for name in _PACKED):
+    """Refuse rows that hold several sequences, by the lengths that flash attention takes, where they would mix.
+
+    That a model's masks do not heed its positions (BERT, OPT) shows only in its attention, which refuses it there.
+    """
+    if not sparse_config(model).attn or all(kwargs.get(name) is None for name in PACKED):
         return
     call = inspect.signature(model._dense_class.forward).bind_partial(model, *args, **kwargs).arguments
-    mask, use_cache = call.get("attention_mask"), call.get("use_cache")
+    mask, use_cache = call.get("attention_mask"), kwargs.get("use_cache", call.get("use_cache"))
     if isinstance(mask, dict) or getattr(mask, "ndim", 0) == 4:  # it says of each query what it sees
         return
-    if call.get("position_ids") is None or (model.config.use_cache if use_cache is None else use_cache):
+    mixed = "sparse attention does not read cu_seq_lens, so that packed sequences would attend to each other"
+    if "position_ids" not in model._arguments:
+        raise ValueError(f"{mixed}, and {type(model).__name__} takes no position_ids: give one sequence in each row")
+    if use_cache is None:
+        use_cache = getattr(model.config, "use_cache", False)
+    if call.get("position_ids") is None or use_cache:
         raise ValueError(
-            "sparse attention does not read cu_seq_lens, so that packed sequences would attend to each other: give "
-            "position_ids that begin anew with every sequence, no attention_mask, and use_cache=False; or a mask "
-            "(1, 1, queries, keys)"
+            f"{mixed}: give position_ids that begin anew with every sequence, no attention_mask, and use_cache=False; "
+            "or a mask (1, 1, queries, keys)"
         )
 
 
