@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from ..fertility.source import source_bounds
 from .beam_record import _postprocess_outputs, _stack_split_outputs
@@ -34,9 +34,14 @@ def generate(self: PreTrainedModel, *args: object, **kwargs: object) -> Any:
 def _prepare_cache_for_generation(
     self: PreTrainedModel, generation_config: GenerationConfig, *args: Any, **kwargs: Any
 ) -> Any:
-    """The model's own, with its own arguments; where ``generate`` was asked for it, its caches are screened."""
-    found = self._dense_class._prepare_cache_for_generation(self, generation_config, *args, **kwargs)
-    if asked_for_screened():
+    """The model's own, with its own arguments; where ``generate`` was asked for it, its caches are screened.
+
+    Kyutai's model lends this method to its codec, which does not generate and has none; the codec's stay as they are.
+    """
+    is_lent = not self.can_generate()
+    own = GenerationMixin if is_lent else self._dense_class
+    found = own._prepare_cache_for_generation(self, generation_config, *args, **kwargs)
+    if asked_for_screened() and not is_lent:
         screen_cache(self, generation_config, args[0])
     return found
 

@@ -14,6 +14,8 @@ from hf_sparse.functional.log_zero import LOG_ZERO
 from hf_sparse.model.beam_record import draw_allowed_continuations, recorded_beam_search
 from hf_sparse.model.kept_support import KeptSupport
 from tests.enumeration import VOCAB, all_strings, model_and_inputs, next_distribution
+from tests.sweep.architectures import build
+from tests.sweep.inputs import inputs_for
 from tests.tiny_models import EOS, PAD, TOKENS, tiny_model, tokens
 
 STEPS = 3
@@ -488,3 +490,20 @@ def test_a_model_that_a_streamer_made_dense_stays_as_it_was():
     model.generate(tokens()[:1], max_new_tokens=2, do_sample=False, streamer=Undo())
     assert model.config._attn_implementation == name
     assert torch.equal(model(tokens()).logits, expected)
+
+
+@pytest.mark.parametrize("part", ["attn", "head"])
+def test_a_model_that_lends_the_preparation_of_its_cache_to_its_codec_generates(part):
+    kind = "kyutai_speech_to_text"
+    model = build(kind, "KyutaiSpeechToTextForConditionalGeneration")
+    example = inputs_for(kind, model)
+    audio = {"input_values": torch.randn(1, 1, 8000, generator=torch.Generator().manual_seed(0))}
+    options = {"max_new_tokens": 4, "do_sample": False, "output_scores": True, "return_dict_in_generate": True}
+    dense = torch.stack(model.generate(**audio, **options).scores)
+    same = torch.stack(sparsify(model, **{part: "softmax"}, example=example).generate(**audio, **options).scores)
+    torch.testing.assert_close(same.log_softmax(-1), dense.log_softmax(-1))
+    sparsify(unsparsify(model), **{part: "entmax15"}, example=example)
+    assert not torch.allclose(torch.stack(model.generate(**audio, **options).scores).softmax(-1), dense.softmax(-1))
+    if part == "attn":
+        with pytest.raises(ValueError, match="KyutaiSpeechToTextForConditionalGeneration has no layer that caches"):
+            model.generate(**audio, **options, cache_implementation="screened")
