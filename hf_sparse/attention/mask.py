@@ -148,7 +148,7 @@ def pattern_mask(
         kv_offset: position of the first key.
         mask_function: tells from (batch, head, query, key) whether the key is visible.
         attention_mask: (batch, positions so far), False for padding.
-        dtype: of the mask.
+        dtype: of the mask; where it is one for integers the mask is boolean, True for a visible key.
         allow_is_causal_skip: False where Transformers has added something to the usual pattern of ``mask_function``.
         local_size: length of the sliding window or of the chunks of ``mask_function``; None for neither.
         device: of the mask.
@@ -157,12 +157,14 @@ def pattern_mask(
     Returns:
         (batch, 1, queries, keys) in ``dtype``; None where ``eager_mask`` returns None.
     """
+    is_boolean = not dtype.is_floating_point  # DiffusionGemma gives tokens in the place of their embeddings
 
     def materialize() -> Tensor:
-        return eager_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, dtype,
-            local_size=local_size, device=device, **others,
+        mask: Tensor = eager_mask(
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
+            torch.float32 if is_boolean else dtype, local_size=local_size, device=device, **others,
         )  # fmt: skip
+        return mask == 0 if is_boolean and mask is not None else mask
 
     if isinstance(q_offset, Tensor) or _is_traced(attention_mask):
         return materialize()
@@ -174,7 +176,7 @@ def pattern_mask(
     if padding is None and not causal and others.get("allow_is_bidirectional_skip"):
         return None
     return PatternMask(
-        materialize, (batch_size, 1, q_length, kv_length), dtype, torch.device(device),
+        materialize, (batch_size, 1, q_length, kv_length), torch.bool if is_boolean else dtype, torch.device(device),
         causal=causal, window=window, padding=padding,
     )  # fmt: skip
 

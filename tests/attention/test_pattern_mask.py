@@ -286,3 +286,16 @@ def test_a_cache_that_forgets_hides_the_padding_that_is_left(left):
     assert masks[0].shape[-1] < 9
     assert torch.equal(of_pattern(masks[0]), masks[1][:, 0] == 0)
     assert masks[0].padding is not None
+
+
+@pytest.mark.parametrize("create", [CAUSAL, BIDIRECTIONAL, SLIDING])
+def test_a_mask_for_tokens_in_the_place_of_embeddings_is_boolean(create):
+    """DiffusionGemma's ``generate`` asks for one; ``eager_mask`` has no lowest number of integers."""
+    ids, padding = torch.zeros(2, 7, 1, dtype=torch.long), padded(2, 1, 7)
+    mask, expected = (create(config(kind, sliding_window=3), ids, padding, **{CACHE: None}) for kind in (NAME, "sdpa"))
+    assert isinstance(mask, PatternMask)
+    assert mask.dtype == torch.bool
+    assert torch.equal(mask.expand(2, 1, 7, 7), expected.expand(2, 1, 7, 7))
+    assert torch.equal(
+        of_pattern(create(config(sliding_window=3), ids, padding, **{CACHE: None})), expected[:, 0].expand(2, 7, 7)
+    )

@@ -507,3 +507,21 @@ def test_a_model_that_lends_the_preparation_of_its_cache_to_its_codec_generates(
     if part == "attn":
         with pytest.raises(ValueError, match="KyutaiSpeechToTextForConditionalGeneration has no layer that caches"):
             model.generate(**audio, **options, cache_implementation="screened")
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_a_model_that_generates_blocks_by_denoising_takes_padding(cache):
+    """Its ``generate`` has masks made from token ids, in whose dtype there is no lowest number."""
+    kind = "diffusion_gemma"
+    model = build(kind, "DiffusionGemmaForBlockDiffusion")
+    example, ids, mask = inputs_for(kind, model), tokens(2, 8), torch.ones(2, 8, dtype=torch.long)
+    mask[0, :3] = 0
+
+    def generated():
+        torch.manual_seed(0)
+        options = {"max_denoising_steps": 2, "cache_implementation": cache, "disable_compile": True}
+        return model.generate(ids, attention_mask=mask, max_new_tokens=8, **options).sequences
+
+    dense = generated()
+    sparsify(model, attn="softmax", example=example)
+    assert torch.equal(generated(), dense)
