@@ -123,6 +123,10 @@ class PatternMask(Tensor):
 
 MaskFunction: TypeAlias = Callable[..., Tensor | bool]
 
+# Models that read their masks themselves, by ``logical_not`` too: 0 would count as hidden, as it does in their eager
+# attention, and what is hidden as visible.
+_READ_AS_BOOLEAN = {"nemotron_asr_streaming_encoder"}
+
 
 def pattern_mask(
     batch_size: int,
@@ -148,16 +152,19 @@ def pattern_mask(
         kv_offset: position of the first key.
         mask_function: tells from (batch, head, query, key) whether the key is visible.
         attention_mask: (batch, positions so far), False for padding.
-        dtype: of the mask; where it is one for integers the mask is boolean, True for a visible key.
+        dtype: of the mask; where it is one for integers, or the model reads masks so, the mask is boolean, True for a
+            visible key.
         allow_is_causal_skip: False where Transformers has added something to the usual pattern of ``mask_function``.
         local_size: length of the sliding window or of the chunks of ``mask_function``; None for neither.
         device: of the mask.
-        **others: further arguments of ``eager_mask``.
+        **others: further arguments of ``eager_mask``, and the ``config`` of the model that asks.
 
     Returns:
         (batch, 1, queries, keys) in ``dtype``; None where ``eager_mask`` returns None.
     """
-    is_boolean = not dtype.is_floating_point  # DiffusionGemma gives tokens in the place of their embeddings
+    reader = getattr(others.get("config"), "model_type", None)
+    # DiffusionGemma gives tokens in the place of their embeddings, and with them a dtype of integers.
+    is_boolean = not dtype.is_floating_point or reader in _READ_AS_BOOLEAN
 
     def materialize() -> Tensor:
         mask: Tensor = eager_mask(

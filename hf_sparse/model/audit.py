@@ -158,7 +158,7 @@ def more_than_one_key(record: DryRun) -> str | None:
         return None
     return (
         f"every softmax in the attention of {type(record.model).__name__} is over a single score: there is nothing to "
-        "make sparse; pass attn=None"
+        "make sparse; pass attn=None, or an example with more positions if it can attend to more"
     )
 
 

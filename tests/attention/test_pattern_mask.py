@@ -22,6 +22,7 @@ from hf_sparse.attention.interface import NAME
 from hf_sparse.attention.mask import PatternMask
 from hf_sparse.cache_name import CACHE
 from tests.kernels.devices import DEVICE, needs_triton
+from tests.sweep.architectures import build
 from tests.tiny_models import labelled, tiny_model
 
 HIDDEN = 8
@@ -299,3 +300,19 @@ def test_a_mask_for_tokens_in_the_place_of_embeddings_is_boolean(create):
     assert torch.equal(
         of_pattern(create(config(sliding_window=3), ids, padding, **{CACHE: None})), expected[:, 0].expand(2, 7, 7)
     )
+
+
+@torch.no_grad()
+def test_a_model_that_negates_its_mask_sees_what_the_mask_shows():
+    """Under eager attention such a model of Transformers attends to what its mask hides, and to nothing else."""
+    model = build("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT")
+    heard, padding = torch.randn(2, 400, 16), torch.ones(2, 400, dtype=torch.long)
+    padding[0, 240:] = 0
+
+    def encoded(mask):
+        return model.encoder(heard, attention_mask=mask, num_lookahead_tokens=1).last_hidden_state[:, :30]
+
+    model.set_attn_implementation("sdpa")
+    dense = encoded(None), encoded(padding)
+    sparsify(model, attn="softmax")
+    torch.testing.assert_close((encoded(None), encoded(padding)), dense, atol=1e-4, rtol=1e-4)
