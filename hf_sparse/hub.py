@@ -303,6 +303,12 @@ def check_loaded(model: PreTrainedModel, path: Any, where: Mapping[str, Any]) ->
 def attach_as_saved(model: PreTrainedModel) -> None:
     """Make a model that was built from a sparse configuration sparse, before its weights are loaded."""
     if isinstance(model, SparseModel):  # built by the class of a sparse model; its configuration decides
+        if "_dense_class" not in vars(type(model)):
+            dense = type(model)._dense_class.__name__
+            raise ValueError(
+                f"{type(model).__name__} is derived from the class of a sparse {dense}, which would take its "
+                f"place: derive it from the dense {dense}, and call sparsify on what it builds"
+            )
         model.__class__ = model._dense_class
     part = marked_part(model.config)
     if part is not None:

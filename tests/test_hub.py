@@ -533,3 +533,14 @@ def test_the_class_of_a_sparse_model_builds_what_a_configuration_asks_for(tmp_pa
     assert torch.equal(type(model).from_pretrained(tmp_path)(tokens()).logits, model(tokens()).logits)
     dense.load_state_dict(model.state_dict())
     assert torch.equal(dense(tokens()).logits, unsparsify(model)(tokens()).logits)
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_a_class_derived_from_that_of_a_sparse_model_is_refused(is_dense):
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    config = tiny_model("llama").config if is_dense else model.config
+    mine = type("Mine", (type(model),), {})
+    with pytest.raises(ValueError, match=r"Mine is derived from .* sparse LlamaForCausalLM.* from the dense"):
+        mine(config)
+    other = type("Mine", (type(unsparsify(model)),), {})
+    assert type(other(model.config)) is other
