@@ -125,7 +125,8 @@ def unsparsify(model: Model) -> Model:
         model: what ``sparsify`` returned.
 
     Raises:
-        ValueError: the model is not sparse, is a part of a sparse one, or something wraps its forward.
+        ValueError: the model is not sparse, is a part of a sparse one, something wraps its forward, or it has been
+            given another class.
         TypeError: not a Transformers model.
     """
     sparse = transformers_model(model)
@@ -137,12 +138,23 @@ def unsparsify(model: Model) -> Model:
             f"this {type(sparse).__name__} is a part of a sparse {owner}: call unsparsify on the whole, or, "
             "for a copy of the part alone, save it and load it first"
         )
+    _check_class(sparse)
     with mixed_precision_off(model), mixed_precision_off(sparse):
         check_forward(sparse)
         own_configs(model)
         detach(sparse)
     bind_again(model, sparse)
     return model
+
+
+def _check_class(sparse: PreTrainedModel) -> None:
+    for part in sparse.modules():
+        if isinstance(part, SparseModel) and "_dense_class" not in vars(type(part)):
+            dense = type(part)._dense_class.__name__
+            raise ValueError(
+                f"this {dense} was given the class {type(part).__name__} since it is sparse, which unsparsify would "
+                "take away: give its own class back first; a model to be divided by fully_shard is made dense before"
+            )
 
 
 def _needs_a_run(config: SparseConfig) -> bool:

@@ -82,6 +82,17 @@ def test_unsparsify_restores_logits_bitwise(name, settings):
     assert not attention_sites(model)
 
 
+def test_unsparsify_refuses_to_take_away_a_class_that_was_given_since():
+    model = sparsify(tiny_model("llama"), attn="entmax15")
+    own = type(model)
+    model.__class__ = type("Mine", (own,), {})
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM was given the class Mine .* give its own class back"):
+        unsparsify(model)
+    assert is_sparse(model)
+    model.__class__ = own
+    assert not is_sparse(unsparsify(model))
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @torch.no_grad()
 def test_every_attention_has_exact_zeros_and_rows_that_sum_to_one(name):
