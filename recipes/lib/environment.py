@@ -72,4 +72,5 @@ def origin(records: list[dict[str, Any]]) -> str:
     spent = ""
     if None not in seconds:
         spent = f", {sum(seconds) / 60:.0f} minutes of CPU together without what was read or resumed"
-    return f"{len(records)} runs{spent} ({hardware_of(records)}), {versions_of(records)}, commit {commits}."
+    runs = f"{len(records)} run{'' if len(records) == 1 else 's'}"
+    return f"{runs}{spent} ({hardware_of(records)}), {versions_of(records)}, commit {commits}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from ..lib import environment, markdown
@@ -13,7 +13,7 @@ from ..lib.blocks import block, read
 from ..lib.card import Card, Measure, alike
 from ..lib.environment import hardware_of, short_commit, versions_of
 from ..lib.records import Figures, Record
-from ..lib.seeds import Mean, apart, by_run, mean_of, over_seeds, seeds_text
+from ..lib.seeds import Mean, by_run, mean_of, over_seeds, seeds_text
 from ..translation.data import sides
 from .pictures import draw
 
@@ -21,6 +21,7 @@ RESULTS = "recipes/translation_sweep/results"
 RESULT, LONGER_SCENES = f"{RESULTS}/scenes.json", f"{RESULTS}/scenes_longer.json"
 MULTI30K, CONVERGED = f"{RESULTS}/multi30k.json", f"{RESULTS}/multi30k_converged.json"
 HALF, THIRDS = f"{RESULTS}/multi30k_half.json", f"{RESULTS}/multi30k_thirds.json"
+TIMES = f"{RESULTS}/multi30k_times.json"
 BEAMS, DROPOUT = f"{RESULTS}/multi30k_beams.json", f"{RESULTS}/multi30k_dropout.json"
 TRIALS, RATES, TEMPERATURES = (f"{RESULTS}/multi30k_{name}.json" for name in ("trials", "rates", "temperatures"))
 DATA = {"": "The embedded sample (`recipes/data`)", "multi30k": "Multi30k"}
@@ -133,24 +134,17 @@ def selected(*patterns: str, result: str = RESULT) -> list[Record]:
     return [record for record in read(result)["runs"] if any(fnmatchcase(record["run"], name) for name in patterns)]
 
 
-def comparison(
-    *patterns: str, result: str = RESULT, measures: Sequence[Measure] = MEASURES, speed: bool = True
-) -> str:
-    """Selected runs as a table of the documentation, with the speed relative to softmax of the same direction."""
+def comparison(*patterns: str, result: str = RESULT, measures: Sequence[Measure] = MEASURES) -> str:
+    """Selected runs as a table of the documentation."""
     runs = by_run(selected(*patterns, result=result))
     several = any(len(records) > 1 for records in runs.values())
-    columns = ["run", "output", "attention", *(["seeds"] if several else [])]
-    columns += [*(measure.label for measure in measures), *(["training speed"] if speed else [])]
+    columns = ["run", "output", "attention", *(["seeds"] if several else []), *(measure.label for measure in measures)]
     rows = []
     for name, records in runs.items():
         figures, settings = [record["figures"] for record in records], records[0]["settings"]
         cells = [name, map_text(settings["head"]), map_text(settings["attention"])]
         cells += [str(len(records))] if several else []
         cells += [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
-        if speed:
-            softmax = selected("en-de-softmax" if settings["reverse"] else "softmax", result=result)
-            known = [mean_of(each)["tokens_per_cpu_second"] for each in (figures, [r["figures"] for r in softmax])]
-            cells += ["-" if None in known else f"{known[0] / known[1]:.2f}"]
         rows.append(cells)
     return markdown.table(columns, rows)
 
@@ -210,7 +204,7 @@ def sweep_first() -> str:
     """The most important of them in short."""
     runs = ("softmax", "softmax-smoothed", "output-1.33", "entmax15", "sparsemax-from-entmax15", "output-alpha_relu")
     measures = [measure for measure in MEASURES if measure.key in ("bleu", "chrf", "head_support", "attended")]
-    return comparison(*runs, result=CONVERGED, measures=measures, speed=False)
+    return comparison(*runs, result=CONVERGED, measures=measures)
 
 
 @block
@@ -239,15 +233,38 @@ def training_speeds(figures: Figures) -> dict[str, list[float]]:
     return {name: [base / own for base, own in zip(seconds["softmax"], each)] for name, each in seconds.items()}
 
 
+def late(turns: Sequence[float]) -> float:
+    """The median of the second half of some turns."""
+    return median(turns[len(turns) // 2 :])
+
+
+def settled(turns: Sequence[float]) -> str:
+    """That median, and in parentheses the least and the most of that half."""
+    half = turns[len(turns) // 2 :]
+    return f"{late(turns):.2f} ({min(half):.2f} to {max(half):.2f})"
+
+
 def speeds(figures: Figures) -> str:
-    """Those speeds in the first turn and over the second half of the turns, as a table."""
-    columns = ["system", "CPU seconds a step", "speed at first", "speed"]
-    rows = []
-    for name, turns in training_speeds(figures).items():
-        half = len(turns) // 2
-        seconds = over_seeds(figures["step_cpu_seconds"][name][half:], ".3f")
-        rows.append([name, seconds, f"{turns[0]:.2f}", apart(turns[half:], ".2f")])
-    return markdown.table(columns, rows)
+    """Those speeds in the first turn and in the second half of the turns, as a table."""
+    rows = [
+        [name, settled(figures["step_cpu_seconds"][name]), f"{turns[0]:.2f}", settled(turns)]
+        for name, turns in training_speeds(figures).items()
+    ]
+    return markdown.table(["system", "CPU seconds a step", "speed at first", "speed"], rows)
+
+
+@block
+def sweep_times() -> str:
+    """How fast the maps train, one model after the other in turns."""
+    (record,) = records = selected("times", result=TIMES)
+    figures, settings = record["figures"], record["settings"]
+    turns = len(figures["step_cpu_seconds"]["softmax"])
+    return (
+        f"{speeds(figures)}\n\n"
+        f"{DATA[settings['data']]}, {settings['vocabulary']:,} subwords: {turns} turns of {settings['steps']} steps "
+        f"of {settings['batch_size']} pairs; median of the second half of the turns, and their range; load of the "
+        f"machine before {figures['load']:.1f}. {environment.origin(records)}"
+    )
 
 
 @block

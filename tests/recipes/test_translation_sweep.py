@@ -117,9 +117,10 @@ def test_models_are_timed_in_turns_on_the_same_batches(tmp_path, monkeypatch):
 
 
 def test_speeds_are_steps_a_second_beside_those_of_softmax():
-    figures = {"step_cpu_seconds": {"softmax": [3.0, 1.0], "entmax15": [4.0, 2.0]}}
-    assert report.training_speeds(figures) == {"softmax": [1.0, 1.0], "entmax15": [0.75, 0.5]}
-    assert report.speeds(figures).splitlines()[-1] == "| entmax15 | 2.000 | 0.75 | 0.50 |"
+    figures = {"step_cpu_seconds": {"softmax": [3.0, 1.0, 1.0, 1.0], "entmax15": [4.0, 2.0, 2.0, 4.0]}}
+    assert report.training_speeds(figures) == {"softmax": [1.0] * 4, "entmax15": [0.75, 0.5, 0.5, 0.25]}
+    shown = "| entmax15 | 3.00 (2.00 to 4.00) | 0.75 | 0.38 (0.25 to 0.50) |"
+    assert report.speeds(figures).splitlines()[-1] == shown
 
 
 def test_a_run_that_is_interrupted_while_it_is_measured_is_not_trained_again(tmp_path, monkeypatch):

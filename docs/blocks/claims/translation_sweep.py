@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from recipes.translation_sweep.report import RESULTS, TIMES, late, settled, training_speeds
+
 from ._outcome import Figures, NotRun, Outcome, figures_of, listed, runs, seeds_of
 
-RESULTS = "recipes/translation_sweep/results"
 EMBEDDED, LONGER = (f"{RESULTS}/{name}.json" for name in ("scenes", "scenes_longer"))
 # The longest training first.
 STUDIES = {
@@ -15,7 +16,6 @@ STUDIES = {
     "embedded sample": EMBEDDED,
 }
 LONGEST = next(iter(STUDIES.values()))
-SHORTER = {study: path for study, path in STUDIES.items() if path != LONGEST}
 PLACES = {"attention": "attended", "output": "head_support"}
 AT_OUTPUT = ("softmax", "output-sparsemax", "output-entmax15", "output-alpha_relu")
 
@@ -121,23 +121,18 @@ def supports_shrink_with_alpha() -> Outcome:
     return Outcome("; ".join(texts), all(held))
 
 
-def speed(*names: str, studies: Mapping[str, str] = STUDIES) -> tuple[str, list[float]]:
-    """Training tokens per CPU second, as multiples of softmax's."""
-    study, (softmax, *others) = sweeps("softmax", *names, studies=studies)
-    return study, [run["tokens_per_cpu_second"] / softmax["tokens_per_cpu_second"] for run in others]
-
-
 def entmax_is_nearly_as_fast() -> Outcome:
     """Compare the training speed of 1.5-entmax, at the output and in attention, with softmax's."""
-    study, (ratio,) = speed("entmax15")
-    return Outcome(f"{study}: {ratio:.2f} of softmax", ratio > 0.85)
+    turns = training_speeds(figures_of(TIMES)["times"])["entmax15"]
+    return Outcome(f"Multi30k, trained in turns: {settled(turns)} of softmax", late(turns) > 0.85)
 
 
 def relu_is_as_fast() -> Outcome:
-    """Compare the speeds of alpha-ReLU and entmax at the output; their longest training was not timed alike."""
-    study, (relu, entmax) = speed("output-alpha_relu", "output-entmax15", studies=SHORTER)
-    text = f"{study}: alpha-ReLU {relu:.2f}, entmax {entmax:.2f} of softmax"
-    return Outcome(text, relu > 0.95 and relu > entmax)
+    """Compare the training speeds of alpha-ReLU and entmax at the output with softmax's."""
+    speeds = training_speeds(figures_of(TIMES)["times"])
+    relu, entmax = speeds["output-alpha_relu"], speeds["output-entmax15"]
+    text = f"Multi30k, trained in turns: alpha-ReLU {settled(relu)}, entmax {settled(entmax)} of softmax"
+    return Outcome(text, late(relu) > max(0.95, late(entmax)))
 
 
 def at_output(key: str) -> list[tuple[str, dict[str, float]]]:
