@@ -148,6 +148,11 @@ def unsparsify(model: Model) -> Model:
 
 
 def _check_class(sparse: PreTrainedModel) -> None:
+    """Refuse to take away a class that the model, or a sparse part of it, was given since it is sparse.
+
+    Raises:
+        ValueError: it was given one.
+    """
     for part in sparse.modules():
         if isinstance(part, SparseModel) and "_dense_class" not in vars(type(part)):
             dense = type(part)._dense_class.__name__
