@@ -20,7 +20,7 @@ from .pictures import draw
 RESULTS = "recipes/translation_sweep/results"
 RESULT, LONGER_SCENES = f"{RESULTS}/scenes.json", f"{RESULTS}/scenes_longer.json"
 MULTI30K, CONVERGED = f"{RESULTS}/multi30k.json", f"{RESULTS}/multi30k_converged.json"
-HALF, THIRDS = f"{RESULTS}/multi30k_half.json", f"{RESULTS}/multi30k_thirds.json"
+HALF, THIRDS, TWICE = (f"{RESULTS}/multi30k_{name}.json" for name in ("half", "thirds", "30_epochs"))
 TIMES = f"{RESULTS}/multi30k_times.json"
 BEAMS, DROPOUT = f"{RESULTS}/multi30k_beams.json", f"{RESULTS}/multi30k_dropout.json"
 TRIALS, RATES, TEMPERATURES = (f"{RESULTS}/multi30k_{name}.json" for name in ("trials", "rates", "temperatures"))
@@ -209,12 +209,12 @@ def sweep_first() -> str:
 
 @block
 def sweep_fewer() -> str:
-    """Runs of fewer steps, beside softmax with all of them."""
+    """Runs of fewer steps, and of more, beside softmax with as many as above."""
     measures = [measure for measure in (*MEASURES, *LONGER) if measure.key in FEWER_MEASURES]
-    fewer = [record for result in (HALF, THIRDS) for record in selected("*", result=result)]
-    longest = [record for prefix in ("", "en-de-") for record in selected(f"{prefix}softmax", result=CONVERGED)]
+    others = [record for result in (HALF, THIRDS, TWICE) for record in selected("*", result=result)]
+    as_above = [record for prefix in ("", "en-de-") for record in selected(f"{prefix}softmax", result=CONVERGED)]
     by_steps: dict[tuple[bool, str, int], list[Record]] = {}
-    for record in (*longest, *fewer):
+    for record in (*as_above, *others):
         settings = record["settings"]
         by_steps.setdefault((settings["reverse"], record["run"], settings["steps"]), []).append(record)
     rows = []
@@ -224,7 +224,7 @@ def sweep_fewer() -> str:
         cells = [over_seeds([each[measure.key] for each in figures], measure.form) for measure in measures]
         rows.append([run, head, f"{steps:,}", str(len(records)), *cells])
     columns = ["run", "head", "steps", "seeds", *(measure.label for measure in measures)]
-    return f"{markdown.table(columns, rows)}\n\n{environment.origin(fewer)}"
+    return f"{markdown.table(columns, rows)}\n\n{environment.origin(others)}"
 
 
 def training_speeds(figures: Figures) -> dict[str, list[float]]:
