@@ -201,8 +201,8 @@ def _check_keys(module: nn.Module, key: Tensor, mask: Tensor | None) -> None:
 def _check_packed(module: nn.Module, key: Tensor, mask: Tensor | None, others: Arguments) -> None:
     """Refuse sequences packed into a row whose mask knows nothing of them, as BERT's, which heeds no positions.
 
-    A mask with the pattern of one sequence does not; a plain one is trusted. Lengths for another number of keys are
-    those of other attention: models hand them on to the encoders of their images.
+    No mask, or one with the pattern of a single sequence, does not keep them apart; any other is trusted. Lengths for
+    another number of keys are those of other attention: models hand them on to the encoders of their images.
     """
     starts = next((others[name] for name in reversed(PACKED) if others.get(name) is not None), None)
     if in_graph() or starts is None or len(starts) < 3 or not (mask is None or isinstance(mask, PatternMask)):

@@ -76,7 +76,7 @@ class Study(Generic[S]):
 
     @property
     def module(self) -> str:
-        """The module that is run: ``recipes.NAME.run``."""
+        """The module that is run: ``recipes.NAME.FILE``."""
         return f"recipes.{self.name}.{self.file}"
 
     @property
