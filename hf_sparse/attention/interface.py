@@ -202,7 +202,8 @@ def _check_packed(module: nn.Module, key: Tensor, mask: Tensor | None, others: A
     """Refuse sequences packed into a row whose mask knows nothing of them, as BERT's, which heeds no positions.
 
     No mask, or one with the pattern of a single sequence, does not keep them apart; any other is trusted. Lengths for
-    another number of keys are those of other attention: models hand them on to the encoders of their images.
+    another number of keys are those of other attention: models hand them on to the encoders of their images. A graph
+    that is being compiled has no number to look at, and is not refused.
     """
     starts = next((others[name] for name in reversed(PACKED) if others.get(name) is not None), None)
     if in_graph() or starts is None or len(starts) < 3 or not (mask is None or isinstance(mask, PatternMask)):

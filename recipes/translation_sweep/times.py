@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,10 +33,12 @@ SYSTEMS = (
     "attention-learned",
 )
 TURNS = 6
+READS = ("data", "source", "target", "test", "reverse", "train_rows", "vocabulary", "temperature", "dropout", "tied")
+READS += ("bf16", "steps", "batch_size", "lr")
 
 
 def perform(settings: Sweep, folder: Path) -> Figures:
-    """Train every system in turns.
+    """Train every system in turns, each with its last settings from the first step on.
 
     Returns:
         ``load``, of the machine before (processes); ``step_cpu_seconds``, by system the mean of each turn.
@@ -48,19 +51,20 @@ def perform(settings: Sweep, folder: Path) -> Figures:
     for turn in range(TURNS):
         for name, model in models.items():
             clock = StepSeconds()
-            train(
-                model,
-                tokenizer,
-                rows,
-                folder / "checkpoints",
-                collator=padding_collator(tokenizer, model),
-                steps=settings.steps,
-                lr=settings.lr,
-                batch_size=settings.batch_size,
-                seed=settings.seed + turn,
-                bf16=settings.bf16,
-                callbacks=[clock],
-            )
+            with tempfile.TemporaryDirectory(dir=folder) as fresh:  # no checkpoint of another model, or of before
+                train(
+                    model,
+                    tokenizer,
+                    rows,
+                    Path(fresh) / "checkpoints",
+                    collator=padding_collator(tokenizer, model),
+                    steps=settings.steps,
+                    lr=settings.lr,
+                    batch_size=settings.batch_size,
+                    seed=settings.seed + turn,
+                    bf16=settings.bf16,
+                    callbacks=[clock],
+                )
             seconds[name].append(fmean(clock.seconds))
     return {"load": load, "step_cpu_seconds": seconds}
 
@@ -79,6 +83,7 @@ STUDY = Study(
     report=report,
     quick=QUICK,
     check=check,
+    reads=lambda settings: READS,
     file="times",
 )
 

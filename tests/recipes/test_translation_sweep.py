@@ -94,16 +94,18 @@ def test_temperatures_are_compared_on_dev_rows():
 
 
 def test_models_are_timed_in_turns_on_the_same_batches(tmp_path, monkeypatch):
-    seen, trained = {}, times.train
+    seen, folders, trained = {}, set(), times.train
     monkeypatch.setattr(times, "TURNS", 2)
     monkeypatch.setattr(times, "SYSTEMS", ("softmax", "entmax15"))
 
-    def train(model, *arguments, collator, **options):
+    def train(model, tokenizer, rows, folder, *, collator, **options):
+        folders.add(folder)
+
         def collated(rows):
             seen.setdefault(hf_sparse.is_sparse(model), []).append(batch := collator(rows))
             return batch
 
-        return trained(model, *arguments, collator=collated, **options)
+        return trained(model, tokenizer, rows, folder, collator=collated, **options)
 
     monkeypatch.setattr(times, "train", train)
     arguments = ["--quick", "--out", str(tmp_path), "--set", "steps=2", "train_rows=40", "vocabulary=150"]
@@ -114,6 +116,13 @@ def test_models_are_timed_in_turns_on_the_same_batches(tmp_path, monkeypatch):
     dense, sparse = ([batch["labels"].tolist() for batch in seen[kind]] for kind in (False, True))
     assert dense == sparse
     assert dense[:2] != dense[2:]  # other rows in each turn
+    assert len(folders) == 4  # an interrupted one leaves no checkpoint for another model
+
+
+def test_settings_that_timing_does_not_read_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(times.STUDY, ["--quick", "--out", str(tmp_path), "--set", "label_smoothing=0.1"])
+    assert "no run asked for reads label_smoothing" in capsys.readouterr().err
 
 
 def test_speeds_are_steps_a_second_beside_those_of_softmax():
