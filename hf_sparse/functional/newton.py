@@ -22,6 +22,8 @@ _MAX_STEPS = 100
 _PART = 128
 # Exponents whose powers are faster by multiplication than by logarithms.
 _WHOLE = range(5, 33)
+# Rows from this length on are worth a look at a sample first, where a step is costly.
+_SAMPLED_FROM = 1 << 14
 
 
 def is_softmax(alpha: float) -> bool:
@@ -142,14 +144,16 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
 
 
 def solve_crowded(u: Tensor, exponent: float) -> Tensor:
-    """``solve_`` out of place, for long rows that are mostly support: from the threshold of one entry in sixteen.
+    """``solve_`` for rows that are mostly support; u may be overwritten.
 
-    The sample's mass is aimed at a little more than its share, so that its threshold is a lower bound of nearly every
-    row's. Where it is none, the first step falls: the norm is convex, and a Newton step ends at a lower bound wherever
-    it begins.
+    Long rows whose powers need a logarithm begin at the threshold of one entry in sixteen. The sample's mass is aimed
+    at a little more than its share, so that its threshold is a lower bound of nearly every row's. Where it is none,
+    the first step falls: the norm is convex, and a Newton step ends at a lower bound wherever it begins.
 
-    Cost: three or four steps where ``solve_`` takes six or more.
+    Cost: three or four steps where ``solve_`` takes five or more, and two copies of u.
     """
+    if u.shape[-1] < _SAMPLED_FROM or exponent == int(exponent):
+        return solve_(u, exponent)
     scale = (16 / 1.2) ** (1 / exponent)
     sample = u[..., ::16] * scale
     top = sample.amax(-1, keepdim=True)

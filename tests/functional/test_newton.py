@@ -55,12 +55,12 @@ def test_whole_powers_are_those_of_float64_down_to_numbers_that_are_lost(exponen
 
 
 @pytest.mark.parametrize("heavy", ["anywhere", "sampled alone", "never sampled", "everywhere", "masked"])
-@pytest.mark.parametrize("exponent", [1.0, 4 / 3, 2.0, 10 / 3, 10.0])
-def test_crowded_rows_have_their_threshold_whatever_the_sample_says(exponent, heavy):
+@pytest.mark.parametrize(("exponent", "length"), [(4 / 3, 1 << 14), (10 / 3, 1 << 14), (2.0, 1 << 14), (10 / 3, 4096)])
+def test_crowded_rows_have_their_threshold_whatever_the_sample_says(exponent, length, heavy):
     generator = torch.Generator().manual_seed(0)
-    u = torch.rand(3, 4096, generator=generator, dtype=torch.float64) * 0.2
+    u = torch.rand(3, length, generator=generator, dtype=torch.float64) * 0.2
     if heavy == "anywhere":
-        u[:, torch.randperm(4096, generator=generator)[:40]] += 0.8
+        u[:, torch.randperm(length, generator=generator)[:40]] += 0.8
     elif heavy == "sampled alone":
         u[:, ::16] += 0.8
     elif heavy == "never sampled":
@@ -69,7 +69,5 @@ def test_crowded_rows_have_their_threshold_whatever_the_sample_says(exponent, he
         u += 0.8
     if heavy == "masked":
         u[1] = 0
-    given = u.clone()
-    found, expected = solve_crowded(u, exponent), solve_(u.clone(), exponent)
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
-    assert torch.equal(u, given)
+    expected = solve_(u.clone(), exponent)
+    torch.testing.assert_close(solve_crowded(u, exponent), expected, atol=1e-9, rtol=0)
