@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     )
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU time of one thread")
     parser.add_argument(
-        "--out", type=Path, help=f"where to write the JSON (default: {RESULTS.name}/ALLOCATOR-CLOCK.json)"
+        "--out", type=Path, help=f"where to write the JSON (default: {RESULTS.name}/ALLOCATOR-CLOCK[-torch].json)"
     )
     options = parser.parse_args(arguments)
     if options.allocator == "cold" and is_warm():
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     if options.only in (None, "memory", "constrained"):
         show(constrained.memory_rows(((2, 2, 4, 5),)) if options.quick else constrained.memory_rows(), rows)
     print(f"\n{sum(row.verdict == 'MISSED' for row in rows)} targets missed; {time.perf_counter() - start:.0f} s")
-    whole = f"{described['allocator']}-{options.clock}"
+    whole = f"{described['allocator']}-{options.clock}{'' if described['kernel'] else '-torch'}"
     name = f"{options.only}-{whole}" if options.only in ALONE else None if options.only else whole
     out = options.out or (None if options.quick or name is None else RESULTS / f"{name}.json")
     if out:

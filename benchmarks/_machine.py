@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from ._impls import kernel
+
 # Large blocks are kept by the process instead of being mapped afresh, so that no candidate pays for page faults.
 WARM_ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
@@ -24,7 +26,7 @@ def is_warm() -> bool:
 
 
 def machine() -> dict[str, object]:
-    """Hardware, versions, commit and allocator regime."""
+    """Hardware, versions, commit, allocator regime, and whether there is a C++ kernel."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": _git("describe", "--always", "--dirty", "--abbrev=12"),
@@ -33,6 +35,7 @@ def machine() -> dict[str, object]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "allocator": "warm" if is_warm() else "cold",
+        "kernel": kernel(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "entmax": importlib.metadata.version("entmax"),

@@ -94,6 +94,12 @@ def speed_models() -> str:
     return _side_by_side("models-cold-cpu")
 
 
+@block
+def speed_models_torch() -> str:
+    """The same where there is no C++ kernel."""
+    return _side_by_side("models-cold-cpu-torch")
+
+
 def _side_by_side(name: str) -> str:
     """A row for each case, with the ratios of its candidates."""
     result = read(f"benchmarks/results/{name}.json")
@@ -160,10 +166,11 @@ def _conditions(result: dict[str, Any]) -> str:
     machine, rows = result["machine"], result["rows"]
     clock = "wall-clock time" if machine["clock"] == "wall" else "CPU time of one thread"
     disturbed, rounds = (sum(row[key] for row in rows) for key in ("disturbed", "rounds"))
+    kernel = "" if machine.get("kernel", True) else "no kernel, "
     return (
-        f"{machine['cpu']} ({machine['capability']}), {machine['cores']} cores, {clock}, {machine['allocator']} "
-        f"allocator, load {machine['load']:.1f} at the start, {disturbed / rounds:.0%} of the rounds disturbed by "
-        f"other processes; torch {machine['torch']}, commit {machine['commit']}."
+        f"{machine['cpu']} ({machine['capability']}), {machine['cores']} cores, {kernel}{clock}, "
+        f"{machine['allocator']} allocator, load {machine['load']:.1f} at the start, {disturbed / rounds:.0%} of the "
+        f"rounds disturbed by other processes; torch {machine['torch']}, commit {machine['commit']}."
     )
 
 
