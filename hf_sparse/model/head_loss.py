@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -60,12 +61,15 @@ class HeadLoss(TorchFunctionMode):
         self.asked = False
         self.others = others
         self._depth_in_others = 0
+        self._thread: int | None = None
         self._hooks: list[RemovableHandle] = []
         self._gathering: Any = None
         self.log_softmax: Any = None
         self.logits: Any = None
 
     def __enter__(self):
+        if self.others:
+            self._thread = get_ident()
         for other in self.others:
             self._hooks.append(other.register_forward_pre_hook(self._enter_other))
             self._hooks.append(other.register_forward_hook(self._leave_other, always_call=True))
@@ -86,10 +90,12 @@ class HeadLoss(TorchFunctionMode):
         return super().__exit__(*raised)
 
     def _enter_other(self, *_: object) -> None:
-        self._depth_in_others += 1
+        if get_ident() == self._thread:  # the hooks run for other threads, too
+            self._depth_in_others += 1
 
     def _leave_other(self, *_: object) -> None:
-        self._depth_in_others -= 1
+        if get_ident() == self._thread:
+            self._depth_in_others -= 1
 
     def _put_off(self, hidden: Tensor) -> LinearLogits:
         head: Any = self.head

@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsIndex, cast
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
@@ -283,10 +284,21 @@ def _labels(model: PreTrainedModel, args: tuple, kwargs: dict[str, Any]) -> dict
 
 
 def _forward_with_loss(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:
-    with loss:
-        output = model._dense_forward(model, *args, **kwargs)
+    run = _forward_beside_others if loss.others else _forward_inside
+    output = run(model, loss, args, kwargs)
     check_asked(loss, type(model).__name__, output, model._takes_any_keyword)
     return output
+
+
+def _forward_inside(model: PreTrainedModel, loss: HeadLoss, args: tuple, kwargs: dict[str, Any]) -> Any:
+    with loss:
+        return model._dense_forward(model, *args, **kwargs)
+
+
+# A compiler that breaks its graph in such a model would not see where the other loss begins and ends.
+_forward_beside_others = torch.compiler.disable(
+    _forward_inside, reason="a part of this model has a head and a loss of its own; compile it without fullgraph=True"
+)
 
 
 def _forward_screened(

@@ -1,6 +1,7 @@
 """Models inside a sparse model: they decode from its head by themselves, and their attention is not made dense."""
 
 import functools
+from threading import Event, Thread, get_ident
 from types import MethodType
 
 import pytest
@@ -13,6 +14,7 @@ from peft import (
     TaskType,
     get_peft_model,
 )
+from torch._dynamo.exc import Unsupported
 from transformers import BertConfig, BertLMHeadModel, EncoderDecoderConfig, EncoderDecoderModel, LogitsProcessor
 
 from hf_sparse import (
@@ -257,3 +259,53 @@ def test_a_part_with_a_head_of_its_own_keeps_the_loss_of_its_own_logits(fused_lo
     assert [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()] == hooks
     assert output.backbone_loss < dense.backbone_loss
     torch.testing.assert_close(output.depth_decoder_loss, dense.depth_decoder_loss)
+
+
+def csm_with_labels():
+    """CSM, with a sparse head beside the depth decoder's own, and a batch."""
+    model = build("csm", "CsmForConditionalGeneration").eval()
+    ids = torch.randint(3, 30, (2, 6, model.config.num_codebooks), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": ids, "labels": ids}
+    return sparsify(model, attn=None, head="entmax15", example=batch), batch
+
+
+def losses(output):
+    return [float(output[name].detach()) for name in ("loss", "backbone_loss", "depth_decoder_loss")]
+
+
+@pytest.mark.slow
+def test_a_compiler_leaves_the_loss_of_a_part_with_a_head_of_its_own_as_it_is():
+    model, batch = csm_with_labels()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager")
+    assert losses(compiled(**batch)) == losses(model(**batch))
+    torch.compiler.reset()
+    with pytest.raises(Unsupported, match="a head and a loss of its own; compile it without fullgraph=True"):
+        torch.compile(model, backend="eager", fullgraph=True)(**batch)
+
+
+def test_a_part_with_a_head_of_its_own_that_another_thread_runs_leaves_the_loss_of_the_whole():
+    model, batch = csm_with_labels()
+    alone, main, inside, ended, others = losses(model(**batch)), get_ident(), Event(), Event(), []
+    other = Thread(target=lambda: others.append(losses(model(**batch))))
+
+    def begin(*_):
+        if get_ident() == main:
+            other.start()
+            assert inside.wait(60)
+
+    def stay(*_):
+        if get_ident() != main:
+            inside.set()
+            ended.wait(60)
+
+    handles = [model.backbone_model.register_forward_pre_hook(begin)]
+    handles.append(model.depth_decoder.model.register_forward_pre_hook(stay))
+    try:
+        beside = losses(model(**batch))
+    finally:
+        ended.set()
+        other.join()
+    for handle in handles:
+        handle.remove()
+    assert [beside, *others] == [alone, alone]
