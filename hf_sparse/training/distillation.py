@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ..config import MapConfig
 from ..model.dry_run import quiet_evaluation
 from ..model.find import sparse_config
-from .labels import check_labels, counted, scored
+from .labels import check_labels, counted, run_scored, scored
 from .supports import Supports, check_positions, without_supports
 from .teacher import as_own_teacher, check_head, check_own_teacher, check_teacher, check_vocabulary
 
@@ -81,10 +81,10 @@ class Distillation:
             ValueError: no labels, or logits that do not go with them position by position.
         """
         check_labels(inputs, "distillation")
-        outputs = model(**without_supports(inputs))
-        check_positions(outputs.logits, inputs["labels"], "distillation; or set distillation_weight=0")
+        outputs, scores = run_scored(self.model, model, without_supports(inputs))
+        check_positions(scores, inputs["labels"], "distillation; or set distillation_weight=0")
         config = sparse_config(self.model)
-        map_config, logits = config.head or MapConfig("softmax"), scored(outputs.logits, inputs, self.shifts_labels)
+        map_config, logits = config.head or MapConfig("softmax"), scored(scores, inputs, self.shifts_labels)
         num_items = inputs.get("num_items_in_batch")
         if self.stored:
             supports = Supports.taken(inputs, counted(inputs, self.shifts_labels), logits.shape[-1])

@@ -1,4 +1,4 @@
-"""Which labels count in a model's loss, and at which position of its logits."""
+"""Which labels count in a model's loss, at which position of its logits, and the scores of these."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
+from ..model.distribution import log_distribution
 from ..model.example import NoExampleError, first_run
-from ..model.find import transformers_model
+from ..model.find import sparse_state, transformers_model
 from ..model.lazy_logits import LinearLogits
+from ..model.readings import raw_scores
 
 Logits = TypeVar("Logits", Tensor, LinearLogits)
 
@@ -66,6 +68,25 @@ def check_labels(inputs: Mapping[str, Any], purpose: str) -> None:
     """
     if inputs.get("labels") is None:
         raise ValueError(f"{purpose} needs labels: they tell which positions count")
+
+
+def run_scored(sparse: PreTrainedModel, model: Any, inputs: Mapping[str, Any]) -> tuple[Any, Tensor | LinearLogits]:
+    """The output of ``model(**inputs)``, and the raw scores that a loss is computed of.
+
+    A ``compute_loss`` of the user's own reads log-probabilities in the output; see ``logits_guard``.
+
+    Args:
+        sparse: the sparse model.
+        model: the same, wrapped as the trainer runs it.
+        inputs: with ``labels``.
+    """
+    with raw_scores(sparse):
+        outputs = model(**inputs)
+    scores, state = outputs.logits, sparse_state(sparse)
+    if state.gives_log_probs(sparse, has_labels=True):
+        read = scores.compute() if isinstance(scores, LinearLogits) else scores
+        outputs["logits"] = log_distribution(state.head, read)
+    return outputs, scores
 
 
 def counted(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..losses import suppression_loss
-from ..model.find import sparse_config, sparse_state, transformers_model
+from ..model.find import sparse_config, transformers_model
 from ..model.readings import probabilities
-from .labels import check_labels, counted_labels, scored
+from .labels import check_labels, counted_labels, run_scored, scored
 from .supports import check_positions
 
 
@@ -57,11 +57,10 @@ class Suppression:
             ValueError: no labels, or logits that do not go with them position by position.
         """
         check_labels(inputs, "suppression")
-        outputs = model(**inputs)
-        check_positions(outputs.logits, inputs["labels"], "suppression; or set suppression_weight=0")
-        z, y = scored(outputs.logits, inputs, self.shifts_labels), counted_labels(inputs, self.shifts_labels)
-        log_probs = sparse_state(self.model).gives_log_probs(self.model, has_labels=True)
-        p = probabilities(self.model, z.detach(), log_probs=log_probs)
+        outputs, scores = run_scored(self.model, model, inputs)
+        check_positions(scores, inputs["labels"], "suppression; or set suppression_weight=0")
+        z, y = scored(scores, inputs, self.shifts_labels), counted_labels(inputs, self.shifts_labels)
+        p = probabilities(self.model, z.detach(), log_probs=False)
         outputs["loss"] = outputs["loss"] + self.weight * suppression_loss(
             z, y, p, num_items=inputs.get("num_items_in_batch")
         )

@@ -19,6 +19,7 @@ from hf_sparse import (
 )
 from hf_sparse.model import logits_guard
 from hf_sparse.model.find import sparse_state
+from hf_sparse.training import store_supports
 from tests.tiny_models import tiny_model
 from tests.training.runs import ROWS, arguments, rows_of_uneven_length
 
@@ -127,6 +128,38 @@ def test_a_compute_loss_of_ones_own_trains_on_the_logits_it_is_evaluated_by(fuse
     assert trainer.evaluate()["eval_loss"] == pytest.approx(float(by_hand), rel=1e-4)
     with raw_scores(model):
         assert trainer.train().training_loss < 100
+
+
+class Reading(SparseTrainer):
+    """Takes the loss as it is, and looks at the logits."""
+
+    def compute_loss(self, *args, return_outputs=False, **kwargs):
+        loss, self.outputs = super().compute_loss(*args, return_outputs=True, **kwargs)
+        return (loss, self.outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize(
+    ("option", "stored", "temperature"),
+    [
+        ("distillation_weight", False, 1.0),
+        ("distillation_weight", False, 2.0),
+        ("distillation_weight", True, 2.0),
+        ("suppression_weight", False, 1.0),
+    ],
+)
+def test_a_compute_loss_that_reads_logits_leaves_what_options_add_to_the_loss(option, stored, temperature, tmp_path):
+    data, losses = rows_of_uneven_length(), []
+    rows = store_supports(tiny_model("llama"), data, draws=4) if stored else data
+    teacher = None if stored or option == "suppression_weight" else tiny_model("llama")
+    for cls in (SparseTrainer, Reading):
+        head = {"name": "entmax15", "temperature": temperature}
+        model = sparsify(tiny_model("llama"), head=head, fused_loss=stored)
+        args = arguments(tmp_path, learning_rate=0.0, **{option: 0.5})
+        trainer = cls(model, args, train_dataset=rows, teacher=teacher)
+        losses.append(trainer.train().training_loss)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    total = trainer.outputs.logits.detach().exp().sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-4, atol=0)  # of log-probabilities
 
 
 class Logging(Trainer):
