@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -199,4 +200,4 @@ def _check_settings(iterations: int, null: float, tension: float, concentration:
     check_count("iterations", iterations)
     check_number("null", null, "in (0, 1)", lambda null: 0 < null < 1)
     check_number("tension", tension, *between(*TENSIONS))
-    check_number("concentration", concentration, "at least 0", lambda concentration: concentration >= 0)
+    check_number("concentration", concentration, "a finite number >= 0", lambda number: 0 <= number < math.inf)

@@ -29,7 +29,7 @@ def fertility_counts(links: Sequence[Links], lengths: Sequence[int]) -> list[lis
     check_pairs("links", links, "lengths", lengths)
     counts = [[0] * length for length in lengths]
     for number, (sentence, row) in enumerate(zip(links, counts)):
-        for source, _ in set(sentence):
+        for source, _ in {(index(source), index(target)) for source, target in sentence}:  # tensors equal no other
             if not 0 <= source < len(row):
                 raise ValueError(f"sentence {number} links source word {source}, but has {len(row)}")
             row[source] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -100,7 +101,7 @@ class FertilityPredictor(nn.Module):
 
     Raises:
         TypeError: not a token classification model.
-        ValueError: a constant below 0.
+        ValueError: a constant below 0, or not finite.
 
     Source: Malaviya et al. 2018, Section 4, "predicted" (there a bidirectional LSTM).
     """
@@ -110,7 +111,7 @@ class FertilityPredictor(nn.Module):
         if not type(model).__name__.endswith("ForTokenClassification"):
             raise TypeError(f"model must be a token classification model, was {type(model).__name__}")
         constant = getattr(model.config, "fertility_constant", 1.0) if constant is None else constant
-        check_number("constant", constant, "at least 0", lambda constant: constant >= 0)
+        check_number("constant", constant, "a finite number >= 0", lambda number: 0 <= number < math.inf)
         model.config.fertility_constant = float(constant)
         self.model = model
 

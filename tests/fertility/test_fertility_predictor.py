@@ -90,8 +90,10 @@ def test_trainer_teaches_fertilities_that_depend_on_the_token(tmp_path):
 def test_wrong_input_is_refused():
     with pytest.raises(TypeError, match="must be a token classification model, was BertForMaskedLM"):
         FertilityPredictor(BertForMaskedLM(tagger().config))
-    with pytest.raises(ValueError, match="constant must be at least 0, was -1"):
+    with pytest.raises(ValueError, match="constant must be a finite number >= 0, was -1"):
         FertilityPredictor(tagger(), -1)
+    with pytest.raises(ValueError, match="constant must be a finite number >= 0, was inf"):
+        FertilityPredictor(tagger(), float("inf"))  # times the mask it would be NaN at padding
     with pytest.raises(ValueError, match="max_fertility must be at least 1, was 0"):
         fertility_dataset([[1]], [[1]], 0)
     with pytest.raises(ValueError, match="one count for each token"):

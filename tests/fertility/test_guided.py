@@ -9,6 +9,7 @@ from hf_sparse.fertility import GuidedFertility, fertility_counts
 def test_fertility_is_the_number_of_aligned_target_words():
     assert fertility_counts([[(0, 0), (2, 1), (2, 3)], []], [3, 2]) == [[1, 0, 2], [0, 0]]
     assert fertility_counts([[(0, 0), (0, 0)]], [1]) == [[1]]
+    assert fertility_counts([torch.tensor([[0, 0], [0, 0], [1, 2]])], [2]) == [[1, 1]]
 
 
 def test_bound_is_the_largest_count_seen_at_least_one_and_one_for_unseen_tokens():

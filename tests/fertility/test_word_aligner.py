@@ -192,7 +192,8 @@ def test_saved_aligner_comes_back_the_same(tmp_path, words):
         ((*HOUSES,), {"iterations": 0}, ValueError, "iterations must be at least 1, was 0"),
         ((*HOUSES,), {"null": 1.0}, ValueError, r"null must be in \(0, 1\), was 1.0"),
         ((*HOUSES,), {"tension": 20.0}, ValueError, "tension must be a number from 0.1 to 14, was 20.0"),
-        ((*HOUSES,), {"concentration": math.nan}, ValueError, "concentration must be at least 0, was nan"),
+        ((*HOUSES,), {"concentration": math.nan}, ValueError, "concentration must be a finite number >= 0, was nan"),
+        ((*HOUSES,), {"concentration": math.inf}, ValueError, "concentration must be a finite number >= 0, was inf"),
     ],
 )
 def test_wrong_input_is_refused(arguments, options, error, message):
