@@ -40,10 +40,10 @@ def entmax_row_supports(z: Tensor, alpha: float, impl: str = "torch") -> Support
     below_one = 1 - solved.u.amax(-1) if solved.u.shape[1] else torch.ones_like(energy)
     conjugate = ((1 - 1 / alpha) * (energy - 1) + below_one) / (alpha - 1)
     mass = p.sum(-1, keepdim=True)
-    finite = solved.top < torch.inf
-    p = torch.where(finite, p / torch.where(mass == 0, 1.0, mass), torch.nan)
-    conjugate = torch.where(finite, conjugate[:, None].masked_fill(mass == 0, 0.0), torch.nan)[:, 0]
-    return Supports(solved.columns, p, solved.top, conjugate, solved.crowded)
+    p = p / torch.where(mass == 0, 1.0, mass)
+    # A row that holds NaN or inf lists no weight, and has those of the dense formula.
+    left = solved.crowded | ~(solved.top < torch.inf)[:, 0]
+    return Supports(solved.columns, p, solved.top, conjugate.masked_fill(mass[:, 0] == 0, 0.0), left)
 
 
 def entmax_support_loss(z: Tensor, y: Tensor, alpha: float, impl: str = "torch") -> tuple[Tensor, Tensor]:

@@ -40,8 +40,8 @@ def fenchel_young_loss(
         target: class indices (...), int64, or target distributions y (..., V), floating-point and constant; a
             distribution of zeros is an ignored row.
         name: a registered map.
-        weight: (V,) class weights. A row weighs ``<weight, y>``, and the mean is weighted by it, as in
-            ``torch.nn.functional.cross_entropy`` with class indices.
+        weight: (V,) class weights. A row weighs ``<weight, y>``, with y as given, before smoothing; the mean is
+            weighted by it, as in ``torch.nn.functional.cross_entropy`` with class indices.
         ignore_index: class targets with this value add nothing to loss or gradient, whatever their logits hold.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"``.
         label_smoothing: ``eps`` in [0, 1]: the target becomes ``(1 - eps) y + eps / V``.
@@ -82,12 +82,13 @@ def fenchel_young_loss(
     all_settings = checked_settings(name, settings)
     if isinstance(alpha := all_settings.get("alpha"), Tensor):
         all_settings["alpha"] = _alpha_per_row(alpha, logits)
+    weighed = y  # a smoothed row weighs as much as it does unsmoothed, as of a class
     if soft and label_smoothing > 0:
         y = torch.where(counted[:, None], (1 - label_smoothing) * y + label_smoothing / num_classes, 0.0)
     loss = row_losses(z, y, counted, name, all_settings, impl)
     if not soft and label_smoothing > 0:
         loss = loss + smoothing_share(z, y, label_smoothing, loss_map(name, all_settings), all_settings)
-    row_weight = _row_weight(y, counted, weight, loss.dtype)
+    row_weight = _row_weight(weighed, counted, weight, loss.dtype)
     return reduce_rows(loss, row_weight, logits.shape[:-1], reduction, num_items)
 
 

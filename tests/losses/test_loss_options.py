@@ -70,6 +70,9 @@ def test_class_weights_weigh_rows_and_the_mean(name):
     torch.testing.assert_close(loss(name, Z, Y, weight=weight), (each * weight[Y]).sum() / weight[Y].sum())
     soft = loss(name, Z, F.one_hot(Y, 5).double(), weight=weight)
     torch.testing.assert_close(soft, loss(name, Z, Y, weight=weight))
+    smoothed = {"weight": weight, "label_smoothing": 0.2}
+    soft = loss(name, Z, F.one_hot(Y, 5).double(), **smoothed)
+    torch.testing.assert_close(soft, loss(name, Z, Y, **smoothed))
 
 
 def test_class_weights_of_distributions_are_not_rounded_under_autocast():

@@ -7,7 +7,7 @@ import torch
 
 from hf_sparse import kernels
 from hf_sparse.functional import entmax
-from hf_sparse.losses import alpha_relu_loss, entmax_loss
+from hf_sparse.losses import alpha_relu_loss, entmax_loss, softmax_loss
 from tests.tolerances import WEIGHT
 
 COMPILED = pytest.mark.skipif(
@@ -154,6 +154,28 @@ def test_bad_rows_stay_alone_and_ignored_rows_may_be_anything(impl):
     each = entmax_loss(z, TARGET, 1.3, reduction="none", impl=impl)
     assert each[[1, 2]].isnan().all()
     assert each[[0, 3, 5]].isfinite().all()
+
+
+@IMPLS
+@pytest.mark.parametrize("alpha", [1.05, 1.5, 2.0])
+def test_a_row_of_nan_has_no_finite_gradient_where_no_other_row_lists_its_weights(alpha, impl):
+    z = scores()[4:5].clone()
+    z[0, 5] = torch.nan
+    z.requires_grad_()
+    entmax_loss(z, TARGET[4:5], alpha, impl=impl).backward()
+    assert bool(z.grad.isnan().any())
+
+
+@IMPLS
+@pytest.mark.parametrize("offset", [1e12, 1e20, -3e38])
+def test_cross_entropy_of_scores_far_from_zero_has_the_gradient_of_their_differences(offset, impl):
+    z = torch.full((1, LENGTH), offset)
+    z[0, 7] = z[0, 7].nextafter(torch.tensor(-torch.inf))  # too far below the others to have weight
+    z.requires_grad_()
+    softmax_loss(z, TARGET[:1], impl=impl).backward()
+    expected = torch.full((1, LENGTH), 1 / (LENGTH - 1)).index_fill(1, torch.tensor(7), 0.0)
+    expected[0, TARGET[0]] -= 1
+    torch.testing.assert_close(z.grad, expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("alpha", [2.2, 3.0, 20.0])

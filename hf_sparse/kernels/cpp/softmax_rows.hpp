@@ -6,10 +6,12 @@
 
 namespace {
 
-// exp(z - base), for exponents that float32 can hold; 0 below, where float32 has no normal numbers.
+// exp(z - top - more), for exponents that float32 can hold; 0 below, where float32 has no normal numbers. Beside a large
+// top the sum of both would lose what is more.
 struct Exponential {
     float base, rest;
-    explicit Exponential(double from) : base(static_cast<float>(from)), rest(static_cast<float>(from - base)) {}
+    explicit Exponential(float top, double more = 0)
+        : base(static_cast<float>(top + more)), rest(static_cast<float>(more - (static_cast<double>(base) - top))) {}
     Floats operator()(Floats z) const {
         const Floats v = (z - base - rest) * 1.4426950408889634f;
         return v > -125.0f ? exp2_of(v) : Floats{};
@@ -32,10 +34,11 @@ template <class T> double log_sum(const T* z, int64_t length, float top) {
     return std::log(total);
 }
 
-// factor exp(z - at) of a row, and factor less at the target.
+// factor exp(z - top - log_sum) of a row, and factor less at the target.
 template <class T>
-void write_softmax(const T* z, int64_t length, double at, float factor, int64_t target, T* out, bool streamed) {
-    const Exponential exponential(at);
+void write_softmax(const T* z, int64_t length, float top, double log_sum, float factor, int64_t target, T* out,
+                   bool streamed) {
+    const Exponential exponential(top, log_sum);
     const auto of_one = [&](const T* one) { return factor * exponential(all(load_one(one)))[0]; };
     write_parts(out, length, target, of_one(z + target) - factor, streamed, [&](T* part, int64_t start, int64_t end) {
         int64_t i = start;
@@ -68,7 +71,7 @@ void all_softmax(const T* z, const float* top, const double* log_sum_of, const i
             else if (log_sum_of[row] != log_sum_of[row])
                 for (int64_t i = 0; i < length; i++) store_one(own + i, std::numeric_limits<float>::quiet_NaN());
             else
-                write_softmax(z + row * length, length, top[row] + log_sum_of[row], factor[row], target[row], own,
+                write_softmax(z + row * length, length, top[row], log_sum_of[row], factor[row], target[row], own,
                               streamed);
         }
         finish_streaming();
