@@ -70,8 +70,8 @@ def check_labels(inputs: Mapping[str, Any], purpose: str) -> None:
         raise ValueError(f"{purpose} needs labels: they tell which positions count")
 
 
-def run_scored(sparse: PreTrainedModel, model: Any, inputs: Mapping[str, Any]) -> tuple[Any, Tensor | LinearLogits]:
-    """The output of ``model(**inputs)``, and the raw scores that a loss is computed of.
+def run_scored(sparse: PreTrainedModel, model: Any, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The output of ``model(**inputs)``, and the raw scores that a loss is computed of, or ``LinearLogits`` of them.
 
     A ``compute_loss`` of the user's own reads log-probabilities in the output; see ``logits_guard``.
 
