@@ -22,7 +22,7 @@ from ..attention.interface import NAME
 from ..attention.site import AttentionSite, attention_sites
 from ..config import AttentionRule, SparseConfig
 from ..config.sparse_config import KINDS
-from .find import described, sparse_config
+from .find import described, sparse_config, sparse_state
 from .state import state_of
 
 BLOCK = "hf_sparse"
@@ -159,6 +159,25 @@ def check_adapter(model: nn.Module, path: str | Path | None, where: Mapping[str,
             f"the adapter {path} was trained in a model with {config.to_dict()}, and this {type(model).__name__} "
             f"{described(state)}: load the adapter with hf_sparse.from_pretrained, or call sparsify with these "
             "settings first"
+        )
+
+
+def check_marked(model: PreTrainedModel) -> None:
+    """Refuse to save a model whose configuration names other maps than it has, or none: another model would come back.
+
+    Raises:
+        ValueError: the configuration, or the block in it, was exchanged.
+    """
+    own, block = sparse_state(model).settings, parts_of(model.config).get(type(model).__name__, block_of(model.config))
+    saved = None if block is None else SparseConfig.from_dict(block)
+    if saved is not None and model.get_output_embeddings() is None:  # a base model keeps the head of the whole
+        saved = replace(saved, head=own.head)
+    if own.maps != (saved and saved.maps) and (own.attn or own.head):
+        names = "no maps" if saved is None else saved.to_dict()
+        raise ValueError(
+            f"the configuration of this {type(model).__name__} was exchanged since it was made sparse: it names "
+            f"{names}, and the model has {own.to_dict()}; give it back its own configuration, and change fields of "
+            "that, as with model.config.update({...})"
         )
 
 

@@ -36,7 +36,7 @@ from .label_scores import in_place_of_fused_head
 from .lazy_logits import LinearLogits
 from .model_card import update_card
 from .peft_guard import save_adapter_settings
-from .saved_config import check_layers
+from .saved_config import check_layers, check_marked
 from .state import DENSE_AGAIN, SparseState
 from .visible_loss import visible_methods, with_visible_loss
 
@@ -116,9 +116,10 @@ class SparseModel:
         """The model's own, with a section on sparsity in the model card; adapters with the settings beside them.
 
         Raises:
-            ValueError: see ``check_layers``.
+            ValueError: see ``check_layers`` and ``check_marked``.
         """
         check_layers(cast(Any, self))
+        check_marked(cast(Any, self))
         cast(Any, super()).save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", args[0] if args else True):
             state = sparse_state(cast(Any, self))

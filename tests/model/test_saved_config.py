@@ -1,5 +1,6 @@
 """Models of several parts: settings are saved with the whole and with each part, which may be loaded alone."""
 
+import copy
 import subprocess
 import sys
 
@@ -198,3 +199,27 @@ def test_an_encoder_that_was_loaded_alone_keeps_the_layers_of_the_whole_when_it_
     encoder.save_pretrained(tmp_path / "encoder")
     again = T5EncoderModel.from_pretrained(tmp_path / "encoder")
     assert sparse_config(again) == sparse_config(encoder)
+
+
+def exchanged(config):
+    return tiny_model("llama").config
+
+
+def edited(config):
+    config.hf_sparse["head"]["alpha"] = 1.2
+    return config
+
+
+@pytest.mark.parametrize(("exchange", "named"), [(exchanged, "no maps"), (edited, r"\{'version'.*1.2.*")])
+@pytest.mark.parametrize("attn", [None, "entmax15"])
+def test_a_model_whose_configuration_names_other_maps_is_not_saved(attn, exchange, named, tmp_path):
+    model = sparsify(tiny_model("llama"), attn=attn, head={"name": "entmax", "alpha": 1.5})
+    own = model.config
+    model.config = exchange(copy.deepcopy(own))
+    with pytest.raises(ValueError, match=f"this LlamaForCausalLM was exchanged .*: it names {named}, and the"):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    model.config = own
+    model.config.update({"use_cache": False})
+    model.save_pretrained(tmp_path)
+    assert sparse_config(from_pretrained(tmp_path)) == sparse_config(model)
