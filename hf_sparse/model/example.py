@@ -256,7 +256,8 @@ def _tokens_around_image(model: PreTrainedModel, tokens: Tensor) -> dict[str, Te
         name: x.to(input_device(model), model.dtype if x.is_floating_point() else x.dtype)
         for name, x in images.items()
     }
-    features = model.get_image_features(**images)
+    named = {} if getattr(model.config, "return_dict", True) else {"return_dict": True}  # else a tuple of all outputs
+    features = model.get_image_features(**images, **named)
     if not isinstance(features, Tensor | list | tuple):
         features = features.last_hidden_state if features.pooler_output is None else features.pooler_output
     features = torch.cat(list(features)) if isinstance(features, list | tuple) else features.flatten(0, -2)

@@ -81,6 +81,19 @@ def test_images_sounds_and_choices_reach_every_attention_module(kind, name):
     assert all(count.calls for count in counts.values())
 
 
+@pytest.mark.parametrize(("kind", "name"), [("qwen2_vl", "Qwen2VLModel"), ("gemma3", "Gemma3Model")])
+@torch.no_grad()
+def test_images_are_made_up_for_a_model_whose_configuration_asks_for_tuples(kind, name):
+    model, other = build(kind, name), build(kind, name)
+    other.config.return_dict = False
+    expected, made_up = example_inputs(model), example_inputs(other)
+    assert made_up.keys() == expected.keys()
+    assert all(torch.equal(made_up[key], expected[key]) for key in expected)
+    with observe(sparsify(other, attn="entmax15")) as counts:
+        assert isinstance(other(**made_up), tuple)
+    assert all(count.calls for count in counts.values())
+
+
 def test_blip_2_around_an_encoder_decoder_reads_tokens_beside_its_image():
     config = build("blip-2", "Blip2ForConditionalGeneration").config
     text = T5Config(vocab_size=99, d_model=32, d_ff=64, d_kv=8, num_layers=2, num_heads=4, decoder_start_token_id=0)
