@@ -242,8 +242,9 @@ def _needed_for(features: Callable[..., Any]) -> set[str]:
 
 
 def _image_token(model: PreTrainedModel) -> int | None:
-    config = model.config
-    return getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
+    """The token that stands where an image does; it may be token 0."""
+    tokens = (getattr(model.config, name, None) for name in ("image_token_id", "image_token_index"))
+    return next((token for token in tokens if token is not None), None)
 
 
 @torch.no_grad()

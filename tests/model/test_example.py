@@ -94,6 +94,15 @@ def test_images_are_made_up_for_a_model_whose_configuration_asks_for_tuples(kind
     assert all(count.calls for count in counts.values())
 
 
+def test_token_0_may_stand_for_an_image():
+    model = build("qwen2_vl", "Qwen2VLModel")
+    model.config.image_token_id = 0
+    inputs = example_inputs(model)
+    assert "pixel_values" in inputs
+    assert (inputs["input_ids"] == 0).any()
+    assert is_sparse(sparsify(model, attn="entmax15"))
+
+
 def test_blip_2_around_an_encoder_decoder_reads_tokens_beside_its_image():
     config = build("blip-2", "Blip2ForConditionalGeneration").config
     text = T5Config(vocab_size=99, d_model=32, d_ff=64, d_kv=8, num_layers=2, num_heads=4, decoder_start_token_id=0)
