@@ -274,7 +274,9 @@ def _attention_problems(model: PreTrainedModel, config: SparseConfig) -> Iterato
     name = type(model).__name__
     sites = find_sites(model, config)
     if not sites:
-        yield f"{name} has no attention that is computed with softmax; pass attn=None{_elsewhere(model)}"
+        headless = model.get_output_embeddings() is None
+        instead = ", and no LM head: it has nothing to make sparse" if headless else "; pass attn=None"
+        yield f"{name} has no attention that is computed with softmax{instead}{_elsewhere(model)}"
     sequential = (sequential_refusal(model.get_submodule(site.path), site) for site in sites)
     reasons = [inline_refusal(model, sites), *sequential]
     yield from (f"{name}: {reason}, or pass attn=None" for reason in reasons if reason)

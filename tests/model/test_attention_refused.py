@@ -11,6 +11,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from hf_sparse import is_sparse, sparsify, unsparsify
+from tests.sweep.architectures import build
 from tests.tiny_models import tiny_model, tokens
 
 
@@ -181,6 +182,16 @@ def test_attention_whose_class_has_another_name_is_told_to_take_one_that_says_so
         layer.self_attn = Flattened()
     with pytest.raises(ValueError, match=rf"{refused}$"):
         sparsify(model, attn="entmax15")
+
+
+def test_a_model_with_neither_attention_nor_a_head_is_not_told_to_leave_attention_out():
+    refused = r"has no attention that is computed with softmax, and no LM head: it has nothing to make sparse$"
+    with pytest.raises(ValueError, match=rf"^ReformerForSequenceClassification {refused}"):
+        sparsify(build("reformer", "ReformerForSequenceClassification"), attn="entmax15")
+    model = build("reformer", "ReformerModelWithLMHead")
+    with pytest.raises(ValueError, match=r"computed with softmax; pass attn=None$"):
+        sparsify(model, attn="entmax15", head="entmax15")
+    assert is_sparse(sparsify(model, attn=None, head="entmax15"))  # as the message says
 
 
 def with_bias(module, query, key, value, attention_mask, **options):
