@@ -204,13 +204,25 @@ def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tens
         return nn.functional.cross_entropy(input, target, weight=weight, **options)
     if isinstance(input, LinearLogits):
         if weight is None:
-            return input.loss(map_config, target, **options)
+            loss = input.loss(map_config, target, **options)
+            return loss + _entropy(target, input.shape[-1], **options) if map_config.name == "softmax" else loss
         input = input.compute()
     if map_config.name == "softmax":
         return nn.functional.cross_entropy(map_config.scores(input), target, weight=weight, **options)
     if input.dim() > 2:  # classes last
         input, target = input.movedim(1, -1), target.movedim(1, -1) if target.is_floating_point() else target
     return map_config.loss()(input, target, weight=weight, **options)
+
+
+def _entropy(target: Tensor, classes: int, reduction: str, label_smoothing: float, ignore_index: int) -> Tensor:
+    """By how much torch's cross-entropy with smoothed targets is above the Fenchel-Young loss of softmax."""
+    smoothed = torch.full((classes,), label_smoothing / classes, dtype=torch.float32, device=target.device)
+    smoothed[0] += 1 - label_smoothing
+    entropy = -torch.xlogy(smoothed, smoothed).sum()
+    if reduction == "mean":
+        return entropy
+    each = torch.where(target == ignore_index, 0.0, entropy)
+    return each.sum() if reduction == "sum" else each
 
 
 CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)

@@ -41,9 +41,11 @@ def test_fused_and_unfused_agree(name, head):
         torch.testing.assert_close(gradient, expected[key], atol=1e-5 * scale, rtol=1e-4)
 
 
-def test_options_of_the_loss_reach_the_fused_one():
-    options = {"num_items_in_batch": 7, "label_smoothing": 0.1}
-    one, other = (sparsify(tiny_model("bart"), head="entmax15", fused_loss=fused) for fused in (True, False))
+@pytest.mark.parametrize("options", [{"num_items_in_batch": 7}, {}], ids=str)
+@pytest.mark.parametrize("head", ["entmax15", "softmax"])
+def test_options_of_the_loss_reach_the_fused_one(head, options):
+    options = {**options, "label_smoothing": 0.1}
+    one, other = (sparsify(tiny_model("bart"), head=head, fused_loss=fused) for fused in (True, False))
     fused, _ = loss_and_gradients(one, labelled(one), **options)
     unfused, _ = loss_and_gradients(other, labelled(other), **options)
     torch.testing.assert_close(fused.loss, unfused.loss)
