@@ -68,7 +68,7 @@ class HeadLoss(TorchFunctionMode):
         self.logits: Any = None
 
     def __enter__(self):
-        if self.others:
+        if self.others:  # not in compiled code, which has no others
             self._thread = get_ident()
         for other in self.others:
             self._hooks.append(other.register_forward_pre_hook(self._enter_other))
@@ -205,7 +205,9 @@ def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tens
     if isinstance(input, LinearLogits):
         if weight is None:
             loss = input.loss(map_config, target, **options)
-            return loss + _entropy(target, input.shape[-1], **options) if map_config.name == "softmax" else loss
+            if map_config.name == "softmax" and options["label_smoothing"] > 0:
+                loss = loss + _entropy(target, input.shape[-1], loss.dtype, **options)
+            return loss
         input = input.compute()
     if map_config.name == "softmax":
         return nn.functional.cross_entropy(map_config.scores(input), target, weight=weight, **options)
@@ -214,15 +216,17 @@ def _loss(map_config: MapConfig | None, input: Any, target: Tensor, weight: Tens
     return map_config.loss()(input, target, weight=weight, **options)
 
 
-def _entropy(target: Tensor, classes: int, reduction: str, label_smoothing: float, ignore_index: int) -> Tensor:
+def _entropy(
+    target: Tensor, classes: int, dtype: torch.dtype, reduction: str, label_smoothing: float, ignore_index: int
+) -> Tensor:
     """By how much torch's cross-entropy with smoothed targets is above the Fenchel-Young loss of softmax."""
-    smoothed = torch.full((classes,), label_smoothing / classes, dtype=torch.float32, device=target.device)
+    smoothed = torch.full((classes,), label_smoothing / classes, dtype=dtype, device=target.device)
     smoothed[0] += 1 - label_smoothing
-    entropy = -torch.xlogy(smoothed, smoothed).sum()
+    counted = target != ignore_index
     if reduction == "mean":
-        return entropy
-    each = torch.where(target == ignore_index, 0.0, entropy)
-    return each.sum() if reduction == "sum" else each
+        counted = counted.any()
+    entropies = torch.where(counted, -torch.xlogy(smoothed, smoothed).sum(), 0.0)
+    return entropies.sum() if reduction == "sum" else entropies
 
 
 CROSS_ENTROPY = inspect.signature(nn.functional.cross_entropy)

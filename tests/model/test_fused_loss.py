@@ -9,7 +9,7 @@ from torch import nn
 from hf_sparse import from_pretrained, is_sparse, sparse_config, sparsify
 from hf_sparse.config import MapConfig
 from hf_sparse.model.lazy_logits import LinearLogits
-from tests.tiny_models import ARCHITECTURES, labelled, tiny_model
+from tests.tiny_models import ARCHITECTURES, labelled, tiny_model, tokens
 
 HEADS = ["softmax", "entmax15", "sparsemax", {"name": "entmax", "alpha": 1.3}, {"name": "alpha_relu", "tau": 0.4}]
 
@@ -49,6 +49,12 @@ def test_options_of_the_loss_reach_the_fused_one(head, options):
     fused, _ = loss_and_gradients(one, labelled(one), **options)
     unfused, _ = loss_and_gradients(other, labelled(other), **options)
     torch.testing.assert_close(fused.loss, unfused.loss)
+
+
+def test_smoothing_adds_nothing_where_no_label_counts():
+    model = sparsify(tiny_model("llama"), head="softmax", fused_loss=True).train()
+    batch = {"input_ids": tokens(), "labels": torch.full_like(tokens(), -100)}
+    assert float(model(**batch, label_smoothing=0.1).loss) == float(model(**batch).loss) == 0
 
 
 @torch.no_grad()
