@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import isfinite
+
 import torch
 from torch import Tensor
 
 from ..tracing import in_graph
 from ._few_rows import only_values_wanted
+from ._in_chunks import map_in_chunks
 from .negentropy import unnormalized_negentropy
-from .newton import dtype_for, exponent_of
+from .newton import dtype_for, exponent_of, power
 from .registry import Setting, SparseMap, register
 from .rows import check_scores, map_rows
 
@@ -43,20 +47,43 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
     """
     check_scores(z, dim)
     alpha, tau = RELU_ALPHA.broadcast("alpha", alpha, z, dim), _NUMBER.broadcast("tau", tau, z, dim)
+    if torch.is_tensor(alpha) or torch.is_tensor(tau):
+        return map_rows(partial(_weights, alpha=alpha, tau=tau), z, dim)
+    weights, gradient = (partial(function, alpha=alpha, tau=tau) for function in (_weights, _gradient))
+    return map_in_chunks(weights, gradient, z, dim)
 
-    def rows(x: Tensor) -> Tensor:
-        if not torch.is_tensor(alpha) and not torch.is_tensor(tau) and not in_graph() and only_values_wanted(x):
-            return x.to(dtype_for(alpha, x)).mul(alpha - 1).sub_(tau).clamp_(min=0).pow_(exponent_of(alpha))
-        # A masked entry must not reach alpha's gradient as 0 times inf.
-        x = x.double() if torch.is_tensor(alpha) else x.to(dtype_for(alpha, x))
-        masked = x == -torch.inf
-        u = ((alpha - 1) * x.masked_fill(masked, 0.0) - tau).masked_fill(masked, -torch.inf)
-        support = u > 0
-        # 1 instead of 0 off the support keeps the derivative of the power finite there, for alpha > 2 too.
-        p = torch.where(support, torch.where(support, u, 1.0).pow(1 / (alpha - 1)), 0.0)
-        return torch.where(u.isnan(), u, p)
 
-    return map_rows(rows, z, dim)
+def _weights(x: Tensor, alpha: float | Tensor, tau: float | Tensor) -> Tensor:
+    """p of x, in float32 or float64; differentiable in all three."""
+    if not torch.is_tensor(alpha) and not torch.is_tensor(tau) and not in_graph() and only_values_wanted(x):
+        return power(_excess(x, alpha, tau), exponent_of(alpha))
+    # A masked entry must not reach alpha's gradient as 0 times inf.
+    x = x.double() if torch.is_tensor(alpha) else x.to(dtype_for(alpha, x))
+    masked = x == -torch.inf
+    u = ((alpha - 1) * x.masked_fill(masked, 0.0) - tau).masked_fill(masked, -torch.inf)
+    support = u > 0
+    # 1 instead of 0 off the support keeps the derivative of the power finite there, for alpha > 2 too.
+    p = torch.where(support, torch.where(support, u, 1.0).pow(1 / (alpha - 1)), 0.0)
+    return torch.where(u.isnan(), u, p)
+
+
+def _excess(x: Tensor, alpha: float, tau: float) -> Tensor:
+    """``[(alpha - 1) x - tau]_+``, in the dtype that its power is computed in."""
+    return x.to(dtype_for(alpha, x)).mul(alpha - 1).sub_(tau).clamp_(min=0)
+
+
+def _gradient(x: Tensor, grad: Tensor, alpha: float, tau: float) -> Tensor:
+    """``g u ^ ((2 - alpha) / (alpha - 1))`` on the support; off it 0, whatever g is (infinite, of log p)."""
+    u = _excess(x, alpha, tau)
+    inside = u.sign()
+    if alpha == 2:
+        slope = inside
+    elif alpha > 2:  # the slope at the threshold is infinite
+        slope = power(u.add_(1 - inside), exponent_of(alpha) - 1).mul_(inside)
+    else:
+        slope = power(u, exponent_of(alpha) - 1)
+    product = slope * grad
+    return product if isfinite(product.sum()) else torch.where(inside == 0, u * 0, product)
 
 
 # Closer to 1 the loss, in units of 1 / (alpha - 1), leaves float32 no digits; further from it weights rise so steeply

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._in_chunks import map_in_chunks
 from .registry import SparseMap, register
-from .rows import map_rows
+from .rows import unmasked
 
 
 def softpick(z: Tensor, dim: int = -1) -> Tensor:
@@ -33,18 +34,33 @@ def softpick(z: Tensor, dim: int = -1) -> Tensor:
     tensor([0.5714, 0.2857, 0.0000, 0.0000])
     """
 
-    def rows(x: Tensor) -> Tensor:
-        masked = x == -torch.inf
-        x = x.masked_fill(masked, 0.0)  # where the difference, and so its share of the sum, is 0
-        above, below = torch.relu(x), -torch.relu(-x)
-        largest = x.detach().amax(-1, keepdim=True).clamp(min=0.0)
-        # e^x - 1 over e^largest, by expm1: small scores keep their digits, and no argument overflows.
-        gained = -torch.expm1(-above) * (above - largest).exp()
-        lost = -torch.expm1(below) * (-largest).exp()
-        total = (gained + lost).sum(-1, keepdim=True)
-        return gained / torch.where(total == 0, 1.0, total)
+    return map_in_chunks(_weights, _gradient, z, dim)
 
-    return map_rows(rows, z, dim)
+
+def _weights(x: Tensor) -> Tensor:
+    parts, total, _ = _parts(x)
+    return parts * torch.relu(x.sign()) / total
+
+
+def _gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """``e^x (g - g . p)`` over the sum where x is above 0, ``e^x (g . p)`` over the sum below, and 0 at 0."""
+    parts, total, largest = _parts(x)
+    side = x.sign()
+    gained = torch.relu(side).mul_(grad)
+    mean = (gained * parts).sum(-1, keepdim=True).div_(total)
+    return gained.sub_(side.mul_(mean)).mul_((x - largest).exp_()).div_(-total)
+
+
+def _parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``-|e^x - 1|`` over e^largest, its sum, 1 where that is 0, and the largest score or 0.
+
+    By expm1: small scores keep their digits, and no argument overflows.
+    """
+    x = unmasked(x, 0.0)  # where the difference, and so its share of the sum, is 0
+    largest = x.detach().amax(-1, keepdim=True).clamp(min=0.0)
+    parts = torch.expm1(-x.abs()) * (torch.relu(x) - largest).exp()
+    total = parts.sum(-1, keepdim=True)
+    return parts, torch.where(total == 0, 1.0, total), largest
 
 
 register(SparseMap("softpick", softpick, None, normalized=False, shift_invariant=False))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
+from ._in_chunks import in_chunks
 from .negentropy import half_squared_norm
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, is_readable, map_rows, per_row, upcast
+from .rows import accumulation_dtype, check_scores, is_readable, map_rows, masked_as, per_row, unmasked, upcast
 
 
 def sparsegen_lin(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
@@ -36,7 +38,7 @@ def sparsegen_lin(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
     >>> sparsegen_lin(torch.tensor([0.4, 0.2, 0.0]), lam=0.5)
     tensor([0.7000, 0.3000, 0.0000])
     """
-    return _sparsegen(lambda x: x, z, lam, dim)
+    return _sparsegen(None, z, lam, dim)
 
 
 def sparsegen_exp(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
@@ -59,7 +61,7 @@ def sparsegen_exp(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
     >>> sparsegen_exp(torch.tensor([0.4, 0.2, -2.0]), lam=0.0)
     tensor([0.6352, 0.3648, 0.0000])
     """
-    return _sparsegen(torch.exp, z, lam, dim)
+    return _sparsegen(_EXP, z, lam, dim)
 
 
 def sparsegen_sq(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
@@ -81,7 +83,7 @@ def sparsegen_sq(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
     >>> sparsegen_sq(torch.tensor([-0.8, 0.5, 0.1]))
     tensor([0.6733, 0.2833, 0.0433])
     """
-    return _sparsegen(torch.square, z, lam, dim)
+    return _sparsegen(_SQ, z, lam, dim)
 
 
 def sparsegen_log(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor:
@@ -107,21 +109,47 @@ def sparsegen_log(z: Tensor, lam: float | Tensor = 0.0, dim: int = -1) -> Tensor
     check_scores(z, dim)
     if is_readable(z) and bool(((z <= 0) & (z > -torch.inf)).any()):
         raise ValueError(f"sparsegen_log needs scores > 0 (or -inf, masked), the smallest was {float(z.min()):g}")
-    return _sparsegen(torch.log, z, lam, dim)
+    return _sparsegen(_LOG, z, lam, dim)
 
 
-def _sparsegen(transform: Callable[[Tensor], Tensor], z: Tensor, lam: float | Tensor, dim: int) -> Tensor:
+class Transform(NamedTuple):
+    """A function of scores and its derivative."""
+
+    of: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+_EXP = Transform(torch.exp, torch.exp)
+_SQ = Transform(torch.square, lambda x: 2 * x)
+_LOG = Transform(torch.log, torch.reciprocal)
+
+
+def _sparsegen(transform: Transform | None, z: Tensor, lam: float | Tensor, dim: int) -> Tensor:
     return map_rows(lambda x: entmax_rows(x, 2.0), _as_sparsemax(z, dim, lam, transform), dim).to(z.dtype)
 
 
-def _as_sparsemax(z: Tensor, dim: int, lam: float | Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
+def _as_sparsemax(z: Tensor, dim: int, lam: float | Tensor, transform: Transform | None) -> Tensor:
     """The scores whose sparsemax the map is, in float32 or float64, shape of z."""
     check_scores(z, dim)
-    lam = per_row("lam", lam, z, dim).movedim(-1, dim) if torch.is_tensor(lam) else float(LAM.check("lam", lam))
-    x = upcast(z)
+    if torch.is_tensor(lam):
+        lam = per_row("lam", lam, z, dim).movedim(-1, dim)
+        return _transformed(upcast(z), 1 - lam, transform)
+    divisor = 1 - float(LAM.check("lam", lam))
+    if transform is None:
+        return upcast(z) / divisor  # -inf stays
+    slope = transform.slope
+    return in_chunks(
+        lambda x: _transformed(x, divisor, transform),
+        lambda x, grad: slope(unmasked(x, 1.0)).div_(divisor).mul_(grad),
+        z,
+        accumulation_dtype(z),
+    )
+
+
+def _transformed(x: Tensor, divisor: float | Tensor, transform: Transform | None) -> Tensor:
     # Masked entries are transformed as 1, where every transform has a finite derivative, and masked again.
-    masked = x == -torch.inf
-    return (transform(x.masked_fill(masked, 1.0)) / (1 - lam)).masked_fill(masked, -torch.inf)
+    visible = unmasked(x, 1.0)
+    return masked_as(x, (visible if transform is None else transform.of(visible)) / divisor)
 
 
 def scaled_half_squared_norm(p: Tensor, lam: float = 0.0) -> Tensor:
@@ -141,7 +169,7 @@ LAM = Setting.between(
 def _register_sparsegen(
     name: str,
     function: Callable[..., Tensor],
-    transform: Callable[[Tensor], Tensor],
+    transform: Transform | None,
     regularizer: Callable[..., Tensor] | None = None,
     shift_invariant: bool = False,
     any_scores: bool = True,
@@ -162,8 +190,8 @@ def _register_sparsegen(
     )
 
 
-_register_sparsegen("sparsegen_lin", sparsegen_lin, lambda x: x, scaled_half_squared_norm, shift_invariant=True)
+_register_sparsegen("sparsegen_lin", sparsegen_lin, None, scaled_half_squared_norm, shift_invariant=True)
 # The transforms below have slopes that differ from score to score: these maps are not the gradient of a function.
-_register_sparsegen("sparsegen_exp", sparsegen_exp, torch.exp)
-_register_sparsegen("sparsegen_sq", sparsegen_sq, torch.square)
-_register_sparsegen("sparsegen_log", sparsegen_log, torch.log, any_scores=False)
+_register_sparsegen("sparsegen_exp", sparsegen_exp, _EXP)
+_register_sparsegen("sparsegen_sq", sparsegen_sq, _SQ)
+_register_sparsegen("sparsegen_log", sparsegen_log, _LOG, any_scores=False)

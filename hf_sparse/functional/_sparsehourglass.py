@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ._entmax import entmax_rows
+from ._in_chunks import in_chunks
 from .registry import Setting, SparseMap, register
-from .rows import check_scores, is_readable, map_rows, per_row, upcast
+from .rows import (
+    accumulation_dtype,
+    check_scores,
+    hidden,
+    is_readable,
+    map_rows,
+    masked_as,
+    per_row,
+    unmasked,
+    upcast,
+)
 
 
 def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor:
@@ -68,19 +81,56 @@ def _on_the_plane(z: Tensor, dim: int, q: float | Tensor, mirrored: bool) -> Ten
     In float32 or float64, of the shape of z.
     """
     check_scores(z, dim)
-    q = per_row("q", q, z, dim).movedim(-1, dim) if torch.is_tensor(q) else float(Q.check("q", q))
-    x = upcast(z)
-    masked = x == -torch.inf
-    count = (~masked).sum(dim, keepdim=True).to(x.dtype)
-    total = x.masked_fill(masked, 0.0).sum(dim, keepdim=True)
+    q = per_row("q", q, z, dim) if torch.is_tensor(q) else float(Q.check("q", q))
+    x = z.movedim(dim, -1)
+    if not mirrored and is_readable(x):
+        distance = _line(upcast(x.detach()), q, mirrored).distance
+        if bool((distance <= 0).any()):
+            raise ValueError(
+                f"sparsecone needs sum z + K q > 0 in every row, the smallest was {float(distance.min()):g}; "
+                "use sparsehourglass, which is defined everywhere"
+            )
+    if torch.is_tensor(q):
+        return _carried(upcast(x), q, mirrored).movedim(-1, dim)
+    carried, gradient = (partial(function, q=q, mirrored=mirrored) for function in (_carried, _gradient))
+    return in_chunks(carried, gradient, x, accumulation_dtype(x)).movedim(-1, dim)
+
+
+class _Line(NamedTuple):
+    """Where a row (..., K) is on its line.
+
+    Attributes:
+        visible: (..., K) the scores, 0 where masked.
+        total: (..., 1) their sum.
+        distance: (..., 1) ``|sum z| + Kq``, of a row that is masked 1.
+        factor: (..., 1) ``1 + Kq`` over it.
+    """
+
+    visible: Tensor
+    total: Tensor
+    distance: Tensor
+    factor: Tensor
+
+
+def _line(x: Tensor, q: float | Tensor, mirrored: bool) -> _Line:
+    count = (1 - hidden(x)).sum(-1, keepdim=True)
+    visible = unmasked(x, 0.0)
+    total = visible.sum(-1, keepdim=True)
     distance = ((total.abs() if mirrored else total) + count * q).masked_fill(count == 0, 1.0)
-    if not mirrored and is_readable(distance) and bool((distance <= 0).any()):
-        raise ValueError(
-            f"sparsecone needs sum z + K q > 0 in every row, the smallest was {float(distance.min()):g}; "
-            "use sparsehourglass, which is defined everywhere"
-        )
-    scaled = x.masked_fill(masked, 0.0) * ((1 + count * q) / distance)
-    return scaled.masked_fill(masked, -torch.inf)
+    return _Line(visible, total, distance, (1 + count * q) / distance)
+
+
+def _carried(x: Tensor, q: float | Tensor, mirrored: bool) -> Tensor:
+    line = _line(x, q, mirrored)
+    return masked_as(x, line.visible * line.factor)
+
+
+def _gradient(x: Tensor, grad: Tensor, q: float, mirrored: bool) -> Tensor:
+    """``c g - c (g . z) / distance``, c the factor, the sign of the sum turned with it where it is mirrored."""
+    line = _line(x, q, mirrored)
+    turned = line.total.sign() if mirrored else 1.0
+    by_distance = (grad * line.visible).sum(-1, keepdim=True).div_(line.distance).mul_(turned)
+    return torch.sub(grad, by_distance).mul_(line.factor).mul_(1 - hidden(x))
 
 
 Q = Setting.between(

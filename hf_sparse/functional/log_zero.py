@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import chosen, log_weights_
+from .function import Function, differentiated_again
 from .rows import by_chunks, is_transformed, row_by_row, upcast, writes_rows
 
 # The highest floor; they go down to twice this value. The exponential underflows to 0 from -104 on.
@@ -26,23 +27,62 @@ def log_or_floor_(p: Tensor, z: Tensor) -> Tensor:
         p: (..., V) distributions, float32 or float64; may be overwritten where nothing differentiates them.
         z: the scores (..., V) they were made from, of the same dtype.
     """
-    by_kernel = row_by_row(p) and not is_transformed(p, z) and chosen("auto", p) == "cpp"
-    if writes_rows(p, z):
-        return log_weights_(p.contiguous(), z, LOG_ZERO) if by_kernel else by_chunks(_write_log_or_floor, p, z)
-    floor = (z - z.amax(-1, keepdim=True)).clamp_(min=LOG_ZERO).add_(LOG_ZERO)
-    log_p = torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log_(), floor)
-    if by_kernel:  # the same digits with a gradient as without: a ratio of probabilities is one, not close to it
-        of_kernel = log_weights_(p.detach().clone(memory_format=torch.contiguous_format), z.detach(), LOG_ZERO)
-        log_p = log_p + (of_kernel - log_p.detach())
-    return log_p
+    if not row_by_row(p, z) or is_transformed(p, z):
+        return _log_or_floor(p, z)
+    return _written(p, z) if writes_rows(p, z) else _LogOrFloor.apply(p, z)
 
 
+def _log_or_floor(p: Tensor, z: Tensor) -> Tensor:
+    """``log_or_floor_`` by operations that can be differentiated again."""
+    floor = (z - z.amax(-1, keepdim=True)).clamp(min=LOG_ZERO).add(LOG_ZERO)
+    return torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), floor)
+
+
+def _written(p: Tensor, z: Tensor) -> Tensor:
+    """``log_or_floor_`` by the kernel, which overwrites p, or by chunks."""
+    if chosen("auto", p) == "cpp":
+        return log_weights_(p.contiguous(), z, LOG_ZERO)
+    return by_chunks(_write_log_or_floor, p, z)
+
+
+# Below, torch.where is left out: on a CPU it takes a scalar loop, thirty times as long as a product.
 def _write_log_or_floor(p: Tensor, z: Tensor, out: Tensor) -> None:
-    """``log_or_floor_`` of a chunk of rows, without torch.where, which takes a scalar loop on a CPU."""
     torch.sub(z, z.amax(-1, keepdim=True), out=out).clamp_(min=LOG_ZERO).add_(LOG_ZERO)
     log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log_()
     log_p += p.sign().sub_(1).mul_(-3 * LOG_ZERO)  # where p is zero, below any floor
     torch.maximum(log_p, out, out=out)
+
+
+class _LogOrFloor(Function):
+    @staticmethod
+    def forward(p: Tensor, z: Tensor) -> Tensor:
+        return _written(p.clone(memory_format=torch.contiguous_format), z)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        p, z = ctx.saved_tensors
+        if differentiated_again() or not row_by_row(p, z, grad):
+            with torch.enable_grad():
+                p, z = p.view_as(p), z.view_as(z)  # p is made from z: its part of the gradient is not z's own
+                return torch.autograd.grad(_log_or_floor(p, z), (p, z), grad, create_graph=True)
+        of_z = torch.empty_like(z, memory_format=torch.contiguous_format)
+        return by_chunks(_write_gradients, p, z, grad, of_z), of_z
+
+
+def _write_gradients(p: Tensor, z: Tensor, grad: Tensor, of_z: Tensor, of_p: Tensor) -> None:
+    """``g / p`` on the support; off it g for z, where its floor is not the lowest, less their sum at the largest z."""
+    support = p.sign()
+    below = torch.sub(z, z.amax(-1, keepdim=True).clamp_(min=torch.finfo(z.dtype).min))
+    largest = below.sign().add_(1)
+    moves = below.sub_(LOG_ZERO).clamp_(min=0).sign_()
+    torch.mul(grad, moves.mul_(1 - support), out=of_z)
+    total = of_z.sum(-1, keepdim=True).div_(largest.sum(-1, keepdim=True).clamp_(min=1))  # none where all is masked
+    of_z.sub_(largest.mul_(total))
+    torch.mul(grad, support.div_(p.clamp(min=torch.finfo(p.dtype).tiny)), out=of_p)
 
 
 def on_floor(scores: Tensor) -> Tensor:

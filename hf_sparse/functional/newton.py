@@ -18,8 +18,6 @@ from ..tracing import in_graph
 from .rows import accumulation_dtype
 
 _MAX_STEPS = 100
-# Squares that are summed up one after the other.
-_PART = 128
 # Exponents whose powers are faster by multiplication than by logarithms.
 _WHOLE = range(5, 33)
 # Rows from this length on are worth a look at a sample first, where a step is costly.
@@ -74,28 +72,16 @@ def power(u: Tensor, exponent: float) -> Tensor:
     return u.clamp(min=floor).log2_().mul_(exponent - 1).exp2_().mul_(u)
 
 
-def _norm(u: Tensor) -> Tensor:
-    """The 2-norm over the last axis, (..., 1).
-
-    On a CPU, torch adds up one square after the other, and thousands of equal ones are all rounded alike. The norm of
-    the norms of parts keeps the digits. In a graph rows may be of any length, and no step may depend on it.
-    """
-    if u.device.type != "cpu" or in_graph() or u.shape[-1] < 2 * _PART:
-        return torch.linalg.vector_norm(u, dim=-1, keepdim=True)
-    whole = u.shape[-1] // _PART * _PART
-    parts = torch.linalg.vector_norm(u[..., :whole].unflatten(-1, (-1, _PART)), dim=-1)
-    rest = torch.linalg.vector_norm(u[..., whole:], dim=-1, keepdim=True)
-    return torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1, keepdim=True)
-
-
 def _step(u: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
     """The rise of tau by one Newton step on the norm, negative from a mass below one, and the mass; both (..., 1)."""
     if exponent == 1:
         mass, slope = u.sum(-1, keepdim=True), u.sign().sum(-1, keepdim=True)
         numerator = mass - 1
     elif exponent == 2:
-        norm, slope = _norm(u), u.sum(-1, keepdim=True)
-        mass, numerator = norm * norm, norm * (norm - 1)
+        # Not by torch's norm, which on a CPU adds up one square after the other: thousands of equal ones are all
+        # rounded alike.
+        mass, slope = (u * u).sum(-1, keepdim=True), u.sum(-1, keepdim=True)
+        numerator = mass - mass.sqrt()
     else:
         powers = power(u, exponent - 1)
         slope = powers.sum(-1, keepdim=True)
@@ -135,8 +121,8 @@ def solve_(u: Tensor, exponent: float) -> Tensor:
         # Thousands of equal entries, rounded alike, may leave a mass well below one. To scale the weights up to it
         # would move the largest most; a last step back moves all u alike.
         if last and bool((mass < 1 - 8 * eps).any()):
-            outside = u == 0
-            return u.sub_(step).clamp_(min=0).masked_fill_(outside, 0.0)
+            inside = u.sign()
+            return u.sub_(step).clamp_(min=0).mul_(inside)
         u.sub_(step.clamp_(min=0)).clamp_(min=0)
         if last:
             break

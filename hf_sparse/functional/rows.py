@@ -91,6 +91,31 @@ def per_row(name: str, setting: Tensor, z: Tensor, dim: int) -> Tensor:
     return aligned.movedim(dim, -1)
 
 
+def unmasked(x: Tensor, value: float) -> Tensor:
+    """``x`` with ``value`` in the place of ``-inf``; any other score, NaN and inf too, stays.
+
+    By arithmetic, like ``hidden`` and ``masked_as``: on a CPU torch takes ten to thirty times as long to fill by a
+    mask, the longer the less of a pattern it has.
+    """
+    return x.nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=value)
+
+
+def hidden(x: Tensor) -> Tensor:
+    """1 where ``x`` is ``-inf``, 0 at finite scores, NaN elsewhere; a constant."""
+    return _out_of_range(x).clamp(max=1)
+
+
+def masked_as(x: Tensor, y: Tensor) -> Tensor:
+    """``y`` with ``-inf`` where ``x`` has it; NaN where x is inf."""
+    return y - _out_of_range(x)
+
+
+def _out_of_range(x: Tensor) -> Tensor:
+    """inf where ``x`` is ``-inf``, 0 at finite scores, NaN elsewhere."""
+    x = x.detach()
+    return x.clamp(min=torch.finfo(x.dtype).min) - x
+
+
 def num_visible(x: Tensor) -> Tensor:
     """The number of scores of each row that are not masked, (..., 1), at least 1, in the dtype of ``x``.
 
