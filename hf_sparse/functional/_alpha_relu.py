@@ -74,16 +74,14 @@ def _excess(x: Tensor, alpha: float, tau: float) -> Tensor:
 
 def _gradient(x: Tensor, grad: Tensor, alpha: float, tau: float) -> Tensor:
     """``g u ^ ((2 - alpha) / (alpha - 1))`` on the support; off it 0, whatever g is (infinite, of log p)."""
-    u = _excess(x, alpha, tau)
-    inside = u.sign()
-    if alpha == 2:
-        slope = inside
-    elif alpha > 2:  # the slope at the threshold is infinite
-        slope = power(u.add_(1 - inside), exponent_of(alpha) - 1).mul_(inside)
-    else:
-        slope = power(u, exponent_of(alpha) - 1)
+    u, exponent = _excess(x, alpha, tau), exponent_of(alpha) - 1
+    if alpha < 2:
+        slope = power(u, exponent)
+    else:  # above 2 it is infinite at the threshold
+        inside = u.sign()
+        slope = inside if alpha == 2 else power(u.add_(1 - inside), exponent).mul_(inside)
     product = slope * grad
-    return product if isfinite(product.sum()) else torch.where(inside == 0, u * 0, product)
+    return product if isfinite(product.sum()) else product.masked_fill_(_excess(x, alpha, tau) == 0, 0.0)
 
 
 # Closer to 1 the loss, in units of 1 / (alpha - 1), leaves float32 no digits; further from it weights rise so steeply

@@ -76,12 +76,14 @@ class _LogOrFloor(Function):
 def _write_gradients(p: Tensor, z: Tensor, grad: Tensor, of_z: Tensor, of_p: Tensor) -> None:
     """``g / p`` on the support; off it g for z, where its floor is not the lowest, less their sum at the largest z."""
     support = p.sign()
-    below = torch.sub(z, z.amax(-1, keepdim=True).clamp_(min=torch.finfo(z.dtype).min))
-    largest = below.sign().add_(1)
-    moves = below.sub_(LOG_ZERO).clamp_(min=0).sign_()
-    torch.mul(grad, moves.mul_(1 - support), out=of_z)
-    total = of_z.sum(-1, keepdim=True).div_(largest.sum(-1, keepdim=True).clamp_(min=1))  # none where all is masked
-    of_z.sub_(largest.mul_(total))
+    below = z - z.amax(-1, keepdim=True).clamp_(min=torch.finfo(z.dtype).min)
+    torch.addcmul(grad, grad, support, value=-1, out=of_z)
+    if not bool((below.amin(-1) > LOG_ZERO).all()):
+        of_z.mul_((below - LOG_ZERO).clamp_(min=0).sign_())
+    smaller = below.sign_()  # -1, and 0 at the largest
+    number = smaller.sum(-1, keepdim=True).add_(z.shape[-1]).clamp_(min=1)  # 0 where all is masked
+    total = of_z.sum(-1, keepdim=True).div_(number)
+    of_z.sub_(total).addcmul_(smaller, total, value=-1)
     torch.mul(grad, support.div_(p.clamp(min=torch.finfo(p.dtype).tiny)), out=of_p)
 
 
