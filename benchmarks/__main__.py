@@ -25,6 +25,7 @@ from . import (
     memory,
     models,
     options,
+    powers,
     sizes,
 )
 from ._case import Row
@@ -47,6 +48,7 @@ ALONE = {
     "sizes": sizes,
     "options": options,
     "every": every,
+    "powers": powers,
     "learned": learned,
     "head": head,
     "cache": cache,

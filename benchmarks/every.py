@@ -1,4 +1,4 @@
-"""Every map on scores of attention, against softmax, and log-probabilities with their gradient, against log-softmax."""
+"""Every map on scores of attention, and log-probabilities with their gradient, against softmax and log-softmax."""
 
 from __future__ import annotations
 
