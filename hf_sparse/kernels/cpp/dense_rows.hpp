@@ -2,14 +2,15 @@
 
 #pragma once
 
-#include "newton.hpp"
+#include "threshold.hpp"
 
 namespace {
 
 // p of a few rows, whose Newton steps are taken in turn: each waits for its sums, and the others use the time.
-// x is scratch, for as many rows of padded(length) entries.
+// x is scratch: room(length) entries for each of them, for the row, padded, and for those of its entries that are kept.
 constexpr int FEW = 8;
 inline int64_t padded(int64_t length) { return (length + 2 * LANES - 1) / (2 * LANES) * (2 * LANES); }
+inline int64_t room(int64_t length) { return 2 * padded(length) + 2 * LANES; }
 
 // Numbers of a few rows, so that what is done for each of them, logarithms above all, is done for LANES at once.
 struct Few {
@@ -73,10 +74,9 @@ void solve_few(const Live* live, int64_t num_rows, double exponent, double toler
         }
         return;
     }
-    // From a better bound, and where P is any number on rough powers first.
+    // Where P is any number, on rough powers first.
     const float p = static_cast<float>(exponent);
     const double enough = K == 0 ? std::max(tolerance, safe_error(exponent)) : tolerance;
-    raise_bounds(live, num_rows, p, tau);
     Few mass{}, slope{}, step;
     bool rough[FEW], from_above[FEW];
     std::fill_n(rough, FEW, K == 0), std::fill_n(from_above, FEW, true);
@@ -103,8 +103,30 @@ void solve_few(const Live* live, int64_t num_rows, double exponent, double toler
     }
 }
 
+// The same for any P, whose powers are costly: entries that are not above a cut are left out, if they are many. `own` has room
+// for those that are kept. None are left out where the number kept is 0.
+constexpr double BELOW_BOUND = 0.01, WORTH_IT = 0.85;
+struct Above { float* own; float cut; int64_t count; };
+void solve_kept(const Live* live, int64_t num_rows, double exponent, double tolerance, bool* busy, double* tau, Above* kept) {
+    Live parts[FEW];
+    for (int64_t row = 0; row < num_rows; row++) {
+        parts[row] = live[row];
+        kept[row].cut = static_cast<float>(tau[row] - BELOW_BOUND);
+        if (!busy[row] || share_above<4>(live[row].x, live[row].length, kept[row].cut) > WORTH_IT) continue;
+        const int64_t count = keep_above(live[row].x, live[row].length, kept[row].cut, kept[row].own);
+        if (count < WORTH_IT * live[row].length) kept[row].count = count, parts[row] = {kept[row].own, padded(count)};
+    }
+    solve_few<0>(parts, num_rows, exponent, tolerance, 100, busy, tau);
+    bool again = false;
+    for (int64_t row = 0; row < num_rows; row++) {
+        busy[row] = kept[row].count > 0 && !(tau[row] > kept[row].cut);  // some that were left out may count
+        if (busy[row]) kept[row].count = 0, again = true;
+    }
+    if (again) solve_few<0>(live, num_rows, exponent, tolerance, 100, busy, tau);
+}
+
 // A few rows, solved side by side. `finite` are those whose maximum is a number.
-struct Side { float top[FEW]; double tau[FEW]; bool finite[FEW]; Live live[FEW]; };
+struct Side { float top[FEW]; double tau[FEW]; bool finite[FEW]; Live live[FEW]; Above kept[FEW]; };
 
 // x = (z - top) scale of the rows, padded with -inf to a common width, and their thresholds.
 template <int K, class T>
@@ -120,20 +142,28 @@ Side solve_side(const T* z, int64_t num_rows, int64_t length, float scale, doubl
         const float top = side.top[row] = tops.all;
         busy[row] = side.finite[row] = -INF < top && top < INF;
         if (!busy[row]) continue;
-        float* own = x + row * width;
+        float* own = x + row * room(length);
         int64_t i = 0;
         for (; i + LANES <= length; i += LANES) store_some(own + i, (load(z + i) - top) * scale, LANES);
         for (; i < length; i++) own[i] = (load_one(z + i) - top) * scale;
         for (; i < width; i++) own[i] = -INF;
         side.tau[row] = -1;
         side.live[row] = live_part(own, width);
+        side.kept[row].own = own + width;
         for (int k = 0; k < PARTS; k++) store(highest[row] + k * LANES, (tops.parts[k] - top) * scale);
         parts[row] = {highest[row], PARTS * LANES};
     }
-    // A start from the maxima of parts spares steps as long as the row.
-    if (length >= 256) solve_few<K>(parts, num_rows, exponent, 1e-3, 3, busy, side.tau);
+    constexpr bool COSTLY = K != 1 && K != 2;  // a step is, and worth a better bound
+    const float p = static_cast<float>(exponent);
+    if (length >= 256) {  // a start from the maxima of parts spares steps as long as the row
+        if (COSTLY) raise_bounds(parts, num_rows, p, side.tau);
+        solve_few<K>(parts, num_rows, exponent, 1e-3, 3, busy, side.tau);
+    }
+    if (COSTLY) raise_bounds(side.live, num_rows, p, side.tau);
     std::copy_n(side.finite, FEW, busy);
-    solve_few<K>(side.live, num_rows, exponent, tolerance_of(length, exponent), 100, busy, side.tau);
+    const double tolerance = tolerance_of(length, exponent);
+    if (K == 0) solve_kept(side.live, num_rows, exponent, tolerance, busy, side.tau, side.kept);
+    else solve_few<K>(side.live, num_rows, exponent, tolerance, 100, busy, side.tau);
     return side;
 }
 
@@ -146,20 +176,47 @@ void write_share(const float* powers, int64_t begin, int64_t live, float share, 
     std::memset(static_cast<void*>(out + end), 0, (length - end) * sizeof(T));
 }
 
+// The same of powers that are kept side by side, those of the `live` x above the cut.
+template <class T>
+void write_kept(const float* x, int64_t begin, int64_t live, float cut, const float* powers, float share, T* out,
+                int64_t length) {
+    const int64_t end = std::min(length, begin + live);
+    std::memset(static_cast<void*>(out), 0, begin * sizeof(T));
+    for (int64_t i = begin; i < end; i += LANES) {
+        const uint32_t above = beyond(load(x + (i - begin)), all(cut));
+        store_some(out + i, spread(powers, above) * share, end - i);
+        powers += __builtin_popcount(above);
+    }
+    std::memset(static_cast<void*>(out + end), 0, (length - end) * sizeof(T));
+}
+
 template <int K, class T>
 void write_weights(const T* z, T* p, int64_t num_rows, int64_t length, float scale, double exponent,
                    float* x) {
     const Side side = solve_side<K>(z, num_rows, length, scale, exponent, x);
-    for (int64_t row = 0; row < num_rows; row++, p += length, x += padded(length)) {
+    for (int64_t row = 0; row < num_rows; row++, p += length, x += room(length)) {
         if (!side.finite[row]) {
             const float filling = side.top[row] == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN();
             for (int64_t i = 0; i < length; i++) store_one(p + i, filling);
             continue;
         }
         const auto [own, live] = side.live[row];
+        const auto [kept, cut, count] = side.kept[row];
+        if (count > 0) {
+            const double mass = write_powers<K>(kept, kept, count, side.tau[row], exponent);
+            write_kept(own, own - x, live, cut, kept, static_cast<float>(1 / mass), p, length);
+            continue;
+        }
         const double mass = write_powers<K>(own, x, live, side.tau[row], exponent);
         write_share(x, own - x, live, static_cast<float>(1 / mass), p, length);
     }
+}
+
+template <int K> float weight_of(float x, double tau, double exponent) {
+    const Excess e[1] = {excess<K>(all(x), Offset(tau))};
+    Floats v[1];
+    weight_powers<K>(e, static_cast<float>(exponent), v);
+    return v[0][0];
 }
 
 // What the losses of rows need: p, less one at the target where there are targets; the maximum; Omega*(z) - max z.
@@ -167,7 +224,7 @@ template <int K, class T>
 void write_residuals(const T* z, const int64_t* target, T* residual, float* top, float* conjugate, int64_t num_rows,
                   int64_t length, double alpha, double exponent, float* x, float* powers) {
     const Side side = solve_side<K>(z, num_rows, length, static_cast<float>(alpha - 1), exponent, x);
-    for (int64_t row = 0; row < num_rows; row++, residual += length, x += padded(length)) {
+    for (int64_t row = 0; row < num_rows; row++, residual += length, x += room(length)) {
         top[row] = side.top[row];
         if (!side.finite[row]) {
             const bool masked = side.top[row] == -INF;
@@ -177,14 +234,18 @@ void write_residuals(const T* z, const int64_t* target, T* residual, float* top,
             continue;
         }
         const auto [own, live] = side.live[row];
-        const double tau = side.tau[row], mass = write_powers<K>(own, powers, live, tau, exponent);
-        const double mean = dot(powers, own, live, static_cast<float>(1 + tau)) / mass;  // of u - 1, weighted by p
+        const auto [kept, cut, count] = side.kept[row];
+        const float* entries = count > 0 ? kept : own;
+        const int64_t number = count > 0 ? count : live;
+        const double tau = side.tau[row], mass = write_powers<K>(entries, powers, number, tau, exponent);
+        const double mean = dot(powers, entries, number, static_cast<float>(1 + tau)) / mass;  // of u - 1, weighted by p
         conjugate[row] = conjugate_of(alpha, tau, mass, mean);
         const float share = static_cast<float>(1 / mass);
-        write_share(powers, own - x, live, share, residual, length);
+        if (count > 0) write_kept(own, own - x, live, cut, powers, share, residual, length);
+        else write_share(powers, own - x, live, share, residual, length);
         if (target) {
             const int64_t at = target[row] - (own - x);
-            store_one(residual + target[row], (0 <= at && at < live ? powers[at] * share : 0) - 1);
+            store_one(residual + target[row], (0 <= at && at < live ? weight_of<K>(own[at], tau, exponent) * share : 0) - 1);
         }
     }
 }

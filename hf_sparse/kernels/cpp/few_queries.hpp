@@ -126,7 +126,7 @@ void finish_scores(const FewCall& call, const Together& few, int64_t length, flo
 // The rows of x become weights; those of one exponent are solved side by side.
 void write_few_weights(const Together& few, int64_t length, float* x) {
     static thread_local std::vector<float> scratch;
-    scratch.resize(std::max<size_t>(scratch.size(), QUERIES * padded(length)));
+    scratch.resize(std::max<size_t>(scratch.size(), QUERIES * room(length)));
     for (int64_t b = 0, end; b < few.count; b = end) {
         const float exponent = few.asked[b].exponent;
         for (end = b + 1; end < few.count && few.asked[end].exponent == exponent;) end++;

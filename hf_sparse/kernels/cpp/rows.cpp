@@ -15,7 +15,7 @@ template <class T>
 void all_weights(const T* z, T* p, int64_t num_rows, int64_t length, double alpha, double exponent, int num_threads) {
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
         const int64_t few = length <= BLOCK ? FEW : 1;
-        std::vector<float> x(few * padded(length));
+        std::vector<float> x(few * room(length));
         for (int64_t row = first; row < last; row += few)
             BY_EXPONENT(write_weights, exponent, z + row * length, p + row * length, std::min(few, last - row), length,
                         static_cast<float>(alpha - 1), exponent, x.data());
@@ -26,7 +26,7 @@ template <class T>
 void all_residuals(const T* z, const int64_t* target, T* residual, float* top, float* conjugate, int64_t num_rows,
                    int64_t length, double alpha, double exponent, int num_threads) {
     by_rows(num_rows, length, num_threads, [=](int64_t first, int64_t last) {
-        std::vector<float> x(FEW * padded(length)), powers(padded(length));
+        std::vector<float> x(FEW * room(length)), powers(padded(length));
         for (int64_t row = first; row < last; row += FEW)
             BY_EXPONENT(write_residuals, exponent, z + row * length, target ? target + row : nullptr,
                         residual + row * length, top + row, conjugate + row, std::min<int64_t>(FEW, last - row), length,

@@ -65,12 +65,23 @@ inline int64_t keep_above(const float* x, int64_t n, float cut, float* kept) {
     return count;
 }
 
-// The share of x[0:n] above `cut`, by one pair of vectors in 64.
-inline double share_above(const float* x, int64_t n, float cut) {
+// What keep_above put side by side, back in its lanes, and zeros.
+inline Floats spread(const float* kept, uint32_t above) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_maskz_expand_ps(static_cast<__mmask16>(above), (__m512)load(kept));
+#endif
+    Floats v = {};
+    for (int lane = 0; lane < LANES; lane++)
+        if (above >> lane & 1) v[lane] = *kept++;
+    return v;
+}
+
+// The share of x[0:n] above `cut`, by one pair of vectors in STRIDE.
+template <int STRIDE> double share_above(const float* x, int64_t n, float cut) {
     int64_t above = 0;
-    for (int64_t i = 0; i < n; i += 64 * 2 * LANES)
+    for (int64_t i = 0; i < n; i += STRIDE * 2 * LANES)
         above += __builtin_popcount(beyond(load(x + i), all(cut))) + __builtin_popcount(beyond(load(x + i + LANES), all(cut)));
-    return 64.0 * above / n;
+    return 1.0 * STRIDE * above / n;
 }
 
 // Sums over x of u^P, u^(P - 1) and u^P (u - 1), u = [x - tau]_+. And for a look ahead, to a few digits, of u^(P - 2) and
@@ -172,7 +183,7 @@ double threshold_of(const float* x, int64_t n, double exponent, Moments& moments
     const double lowest = found.tau - std::max(reach, found.off / found.fall);
     const double negligible = std::pow(NOTHING / n, 1 / exponent);  // the u of which so many sum up to nothing
     const float cut = static_cast<float>(lowest + (negligible > reach ? negligible : -reach));
-    if (share_above(x, n, cut) < MOST_KEPT) {
+    if (share_above<64>(x, n, cut) < MOST_KEPT) {
         const double tau = solve(found, kept, keep_above(x, n, cut, kept), reach);
         if (tau > lowest) return tau;  // else some that were left out may count
     }
