@@ -129,9 +129,10 @@ class JacobianProduct(Function):
             return triton_jacobian_product(p, grad, alpha)
         if impl == "cpp" and row_by_row(p, grad):
             return jacobian_product(p, grad, alpha)
+        x, g = upcast(p), upcast(grad)
         if row_by_row(p, grad):
-            return by_chunks(partial(write_jacobian_product, alpha=alpha), p, grad)
-        return _jacobian_product(p, grad, alpha)
+            return by_chunks(partial(write_jacobian_product, alpha=alpha), x, g).to(p.dtype)
+        return _jacobian_product(x, g, alpha).to(p.dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from hf_sparse import kernels
 from hf_sparse.functional import entmax, entmax15, sparsemax
+from hf_sparse.functional._entmax_rows import EntmaxRows
 from hf_sparse.losses import (
     _dispatch,
     alpha_relu_loss,
@@ -175,6 +176,18 @@ def test_second_derivatives_and_transforms_go_through_the_kernel():
     slope = torch.func.grad(lambda x: entmax15(x, impl="cpp").square().sum())(z)
     expected = torch.func.grad(lambda x: entmax15(x).square().sum())(z.double())
     close(slope, expected, GRADIENT[torch.float32])
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+@pytest.mark.parametrize("length", [64, 512, 6000])
+def test_derivatives_of_bfloat16_are_rounded_once_whichever_way_they_are_asked_for(length, alpha):
+    z, upstream = scores(16, length, 2.0, torch.bfloat16).requires_grad_(), scores(16, length, 1.0, torch.bfloat16)
+    (wanted,) = torch.autograd.grad(EntmaxRows.call(z, alpha, "cpp"), z, upstream)
+    (many,) = torch.autograd.grad(EntmaxRows.call(z, alpha, "cpp"), z, upstream[None], is_grads_batched=True)
+    # The Jacobian is symmetric: its product with a tangent is that with an upstream gradient.
+    _, tangent = torch.func.jvp(lambda z: EntmaxRows.call(z, alpha, "cpp"), (z.detach(),), (upstream,))
+    for found in (many[0], tangent):
+        torch.testing.assert_close(found, wanted, atol=WEIGHT[torch.float32], rtol=2**-7)  # one unit in the last place
 
 
 LOSSES = {
