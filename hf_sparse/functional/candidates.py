@@ -16,6 +16,7 @@ from ..kernels import Supports, entmax_supports, write_rows
 from .chunks import Padding, chunk_maxima, entries_from
 from .function import Function, batched
 from .newton import dtype_for, exponent_of, power, solve_
+from .rows import row_by_row
 
 # From this length on, candidates are faster than a dense solve in cache.
 CANDIDATES_FROM = 1024
@@ -165,7 +166,7 @@ class _Put(Function):
 
     @staticmethod
     def forward(values: Tensor, columns: Tensor, used: Tensor, length: int, impl: str) -> Tensor:
-        if impl == "cpp":
+        if impl == "cpp" and row_by_row(values):
             flat = values.float().masked_fill(~used, 0.0).flatten(0, -2)
             out = write_rows(columns.flatten(0, -2), flat, length, values.dtype)
             return out.view(*values.shape[:-1], length)

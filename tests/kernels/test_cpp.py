@@ -190,6 +190,16 @@ def test_derivatives_of_bfloat16_are_rounded_once_whichever_way_they_are_asked_f
         torch.testing.assert_close(found, wanted, atol=WEIGHT[torch.float32], rtol=2**-7)  # one unit in the last place
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("length", [200, 6000])
+def test_many_gradients_at_once_are_those_one_by_one(length, dtype):
+    z, upstream = scores(4, length, 2.0, dtype).requires_grad_(), scores(12, length, 1.0, dtype).view(3, 4, length)
+    p = entmax15(z, impl="cpp")
+    (found,) = torch.autograd.grad(p, z, upstream, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(p, z, one, retain_graph=True)[0] for one in upstream]
+    close(found, torch.stack(each), GRADIENT[dtype])
+
+
 LOSSES = {
     "entmax15": entmax15_loss,
     "sparsemax": sparsemax_loss,
