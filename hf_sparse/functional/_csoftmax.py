@@ -42,6 +42,7 @@ def _csoftmax_rows(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     clipped = _clipped(x.detach(), u.detach())
     # Given the clipped entries, p is a softmax over the others, and autograd computes the gradients from here.
     remaining = 1 - torch.where(clipped, u, 0.0).sum(-1, keepdim=True)
+    remaining = remaining - remaining.detach().clamp(max=0)  # bounds that sum to one may be rounded to more
     return torch.where(clipped, u, softmax_rows(x.masked_fill(clipped, -torch.inf)) * remaining), clipped
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from hf_sparse.functional import _csoftmax, _csparsemax, csoftmax, csparsemax, softmax, sparsemax
 from tests.reference import clipped_by_bisection
+from tests.tolerances import MASS
 
 BOTH = pytest.mark.parametrize("function", [csoftmax, csparsemax], ids=lambda function: function.__name__)
 INCREASING = {csoftmax: torch.exp, csparsemax: lambda t: t.clamp(min=0)}
@@ -103,6 +104,18 @@ def test_a_bound_above_one_never_lets_a_weight_exceed_one():
     p = csparsemax(z, u)
     torch.testing.assert_close(p.sum(-1), torch.ones(2000), atol=1e-6, rtol=0)
     assert 200 < int((p == 1).sum()) < 2000
+
+
+@BOTH
+def test_no_weight_is_negative_where_bounds_that_sum_to_one_are_rounded_to_more(function):
+    generator = torch.Generator().manual_seed(0)
+    z, u = torch.randn(500, 30, generator=generator), torch.rand(500, 30, generator=generator)
+    z[:, :20] += 30
+    u[:, :20] /= u[:, :20].sum(-1, keepdim=True)
+    assert bool((u[:, :20].sum(-1) > 1).any())
+    p = function(z, u)
+    assert p.min() >= 0
+    torch.testing.assert_close(p.sum(-1), torch.ones(500), atol=MASS[torch.float32], rtol=0)
 
 
 @BOTH
