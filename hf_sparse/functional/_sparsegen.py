@@ -132,7 +132,7 @@ def _as_sparsemax(z: Tensor, dim: int, lam: float | Tensor, transform: Transform
     """The scores whose sparsemax the map is, in float32 or float64, shape of z."""
     check_scores(z, dim)
     if torch.is_tensor(lam):
-        lam = per_row("lam", lam, z, dim).movedim(-1, dim)
+        lam = upcast(per_row("lam", lam, z, dim)).movedim(-1, dim)
         return _transformed(upcast(z), 1 - lam, transform)
     divisor = 1 - float(LAM.check("lam", lam))
     if transform is None:

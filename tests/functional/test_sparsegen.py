@@ -101,6 +101,13 @@ def test_gradients_twice_and_along_any_dim(function):
 
 
 @ALL
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_lam_in_half_precision_is_computed_with_in_float32(function, dtype):
+    z, lam = scores(3, 5).float(), torch.tensor([[-2.7], [-0.3], [0.2]], dtype=dtype)
+    torch.testing.assert_close(function(z, lam), function(z, lam.float()), atol=0, rtol=0)
+
+
+@ALL
 def test_lam_of_one_or_more_is_refused(function):
     for lam in (1.0, 2.0, float("nan")):
         with pytest.raises(ValueError, match=r"lam must be a number from -1000000000 to 0.999999, was"):
