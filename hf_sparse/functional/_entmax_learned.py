@@ -41,6 +41,11 @@ def _log(p: Tensor) -> Tensor:
     return torch.where(p > 0, p, 1.0).log()
 
 
+def _slopes(p: Tensor, a: Tensor) -> Tensor:
+    """``p ^ (1 - a)``, by which a weight rises with its score alone; 0 off the support."""
+    return ((1 - a) * _log(p)).exp() * (p > 0)
+
+
 def _solve(x: Tensor, a: Tensor) -> Tensor:
     """p over the last axis: Newton's method on the norm, which for a = 0 finds the log-partition in one step."""
     top = x.amax(-1, keepdim=True)
@@ -51,13 +56,19 @@ def _solve(x: Tensor, a: Tensor) -> Tensor:
     for _ in range(16):
         p = _exp_a(t - mu, a)
         mass = p.sum(-1, keepdim=True)
-        slope = (((1 - a) * _log(p)).exp() * (p > 0)).sum(-1, keepdim=True)
+        slope = _slopes(p, a).sum(-1, keepdim=True)
         log_mass = torch.where(mass > 0, mass, 1.0).log()
         step = mass * _divided(-torch.expm1(-a * log_mass), a, log_mass) / torch.where(slope > 0, slope, 1.0)
         mu = mu + step.clamp(min=0)
         if stop and not bool((mass > 1 + tolerance).any()):
             break
+    # Thousands of equal entries, rounded alike, may leave a mass well off one. To scale the weights to it would move
+    # the largest most; a last step moves all scores alike.
     p = _exp_a(t - mu, a)
+    slopes = _slopes(p, a)
+    slope = slopes.sum(-1, keepdim=True)
+    off = (p.sum(-1, keepdim=True) - 1) * (slope > 0)
+    p = (p - slopes * (off / torch.where(slope > 0, slope, 1.0))).clamp(min=0)
     mass = p.sum(-1, keepdim=True)
     p = p / torch.where(mass > 0, mass, 1.0)
     return torch.where(top.isnan() | (top == torch.inf), torch.nan, p)
@@ -185,7 +196,7 @@ def _product(p: Tensor, grad: Tensor, alpha: Tensor) -> Tensor:
     """The Jacobian of each row times ``grad``, by operations that can be differentiated again."""
     support = p > 0
     grad = torch.where(support, grad, 0.0)
-    s = torch.where(support, ((2 - alpha) * _log(p)).exp(), 0.0)
+    s = _slopes(p, alpha - 1)
     total = s.sum(-1, keepdim=True)
     return s * (grad - (s * grad).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total))
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from hf_sparse.functional import entmax
+from tests.reference import clusters, entmax_by_bisection
 from tests.tolerances import GRADIENT, WEIGHT
 
 needs_compiler = pytest.mark.skipif(
@@ -170,6 +171,24 @@ def test_rows_solved_alpha_by_alpha_and_all_together_are_the_same(dtype):
     found, expected = (torch.autograd.grad(p, (z, alpha), upstream) for p in (long_runs, no_runs))
     torch.testing.assert_close(found[0], expected[0], atol=GRADIENT[dtype], rtol=0)
     torch.testing.assert_close(found[1], expected[1], atol=128 * GRADIENT[dtype], rtol=1e-5)  # of as many rows
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
+@pytest.mark.parametrize("length", [500, 4000])
+def test_clusters_of_ties_near_the_threshold_are_no_less_exact_without_runs(alpha, length):
+    z = torch.cat([clusters(length, alpha)[::31], ties_far_below_one_score(length, alpha)])
+    alphas = torch.full((len(z), 1), alpha)
+    alphas[::2] -= 0.01
+    p = entmax(z, alphas, impl="torch")
+    for one in (slice(0, None, 2), slice(1, None, 2)):
+        wanted = entmax_by_bisection(z[one], float(alphas[one][0]))
+        torch.testing.assert_close(p[one].double(), wanted, atol=WEIGHT[torch.float32], rtol=0)
+
+
+def ties_far_below_one_score(length, alpha):
+    z = -torch.linspace(0.1, 0.99, 20)[:, None].repeat(1, length) / (alpha - 1)
+    z[:, 7] = 0
+    return z
 
 
 def test_a_run_of_one_alpha_has_the_gradient_of_a_number_bit_for_bit():
