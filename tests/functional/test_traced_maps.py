@@ -8,6 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from hf_sparse.config import MapConfig
 from hf_sparse.functional import MAPS, entmax15, entmax_threshold
 from hf_sparse.losses import entmax15_loss
+from tests.reference import clusters, entmax_by_bisection
 from tests.tolerances import WEIGHT
 
 SETTINGS = {"alpha_relu": {"tau": 1.0}}
@@ -42,6 +43,13 @@ def test_a_traced_loss_is_right_for_other_scores_than_its_examples():
 def test_an_explicit_kernel_is_not_traced():
     with pytest.raises(ValueError, match='impl="cpp" cannot be traced or compiled'):
         torch.jit.trace(lambda z: entmax15(z, impl="cpp"), (torch.zeros(2, 5),), check_trace=False)
+
+
+@pytest.mark.parametrize("length", [500, 8000])
+def test_clusters_of_ties_near_the_threshold_are_no_less_exact_in_a_graph_for_any_length(length):
+    z = clusters(length, 1.5)[::7]
+    traced = make_fx(lambda z: entmax15(z), tracing_mode="symbolic")(z[:2, :100])
+    torch.testing.assert_close(traced(z).double(), entmax_by_bisection(z, 1.5), atol=WEIGHT[torch.float32], rtol=0)
 
 
 def squared(z, choice):
