@@ -177,7 +177,7 @@ def cpp_attention_forward(
 
     Returns:
         out: (batch, heads, queries, value_dim) in the dtype of q, in memory (batch, queries, heads, value_dim).
-        tau: (batch, heads, queries) float32, the thresholds.
+        tau: (batch, heads, queries) float32, the thresholds, measured from the highest score of each query.
 
     Memory: the result, tau, copies of half-precision inputs in float32 (where tiles multiply, of v alone, and one in
         bfloat16), and for each thread 3 numbers per key and query of a tile of at most 32 queries.

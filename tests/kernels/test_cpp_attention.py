@@ -134,7 +134,8 @@ def test_tiles_lose_no_digits(monkeypatch, size):
     out, tau = cpp_attention_forward(q, k, v, scores)
     monkeypatch.setattr(_cpp_attention, "has_tiles", lambda: False)
     expected, threshold = cpp_attention_forward(q, k, v, scores)
-    torch.testing.assert_close(tau, threshold, rtol=1e-5, atol=1e-5)
+    highest = (q.float() @ k.float().mT).amax(-1) * size * (scores.alpha - 1)[:, None]  # from which they are measured
+    torch.testing.assert_close(tau + highest, threshold + highest, rtol=1e-5, atol=1e-5)
     # At most one number in fifty falls on the other side of a tie in the rounding of the result.
     assert float((out != expected).float().mean()) < 0.02
 
@@ -234,6 +235,20 @@ def test_weights_are_normalized_to_the_last_bits_of_float32():
         for size in (0.01, 1.0):
             out, _ = cpp_attention_forward(q * size, k, torch.ones_like(k), Scores(torch.full((2,), alpha), 0, 1.0))
             torch.testing.assert_close(out, torch.ones_like(k), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("sinks", [None, torch.zeros(1)], ids=["no sink", "a sink"])
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_scores_far_from_zero_lose_no_digits_of_their_threshold(alpha, sinks):
+    scores = torch.full((20, 200), 300.0)
+    scores[:, 7] += torch.linspace(0.9, 0.99, 20) / (alpha - 1)
+    queries, keys = torch.eye(16)[:1].expand(20, 1, 1, 16), torch.zeros(20, 1, 200, 16)
+    keys[:, 0, :, 0], values, dout = scores, drawn(20, 1, 200, 16), drawn(20, 1, 1, 16, seed=1)
+    settings = Scores(torch.tensor([alpha]), 0.0, 1.0, sinks=sinks)
+    out, found = gradients(settings, queries, keys, values, dout)
+    p = entmax(scores.double(), float(torch.tensor(alpha)))[:, None, None]
+    torch.testing.assert_close(out.double(), p @ values.double(), atol=TOLERANCE[torch.float32], rtol=0)
+    torch.testing.assert_close(found.v.double(), p.mT @ dout.double(), atol=TOLERANCE[torch.float32], rtol=0)
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ struct AttentionCall {
     Pairs added[2];                 // to scores; -inf hides
     const float *alpha, *temperature;  // (heads)
     const float* sinks;             // (heads) or null
-    float* tau;                     // (batch, heads, queries): thresholds, NO_SUPPORT of a query that sees no key
+    float* tau;                     // (batch, heads, queries): thresholds in x less base_of, NO_SUPPORT without keys
     float* dalpha;                  // the same shape, or null
     float* dsinks;                  // the same shape, or null
     int64_t num_sequences, num_heads, num_key_heads, num_queries, num_keys, head_dim, value_dim;
@@ -280,11 +280,25 @@ void raise_bounds(const Tile& tile, const Scratch& scratch, Numbers& tau) {
     }
 }
 
-// The threshold of each query, NaN where a score is NaN or infinite, NO_SUPPORT where all are hidden. `live` lists the
-// blocks that hold support.
+// What x is measured from: its highest, 0 where that is no number. Far from zero float32 has few digits left, and a
+// threshold that lacks them gives all weights too much.
+Numbers base_of(const Numbers& top) {
+    Numbers base;
+    for (int k = 0; k < VECTORS; k++) base.of[k] = (top.of[k] < INF) & (top.of[k] > -INF) ? top.of[k] : Floats{};
+    return base;
+}
+void measure_from(const Numbers& base, const Tile& tile, float* x) {
+    for (int64_t block = 0; block < tile.num_blocks(); block++)
+        in_block(tile, block, [&](int64_t at, int k) { store(x + at, load(x + at) - base.of[k]); });
+}
+
+// The threshold of each query above its base. NaN where a score is NaN or infinite, NO_SUPPORT where all are hidden.
+struct Thresholds { Numbers tau, base; };
+
+// `live` lists the blocks that hold support.
 template <int K>
-Numbers solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch) {
-    const float* x = scratch.x;
+Thresholds solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch) {
+    float* x = scratch.x;
     const float power = tile.exponent, sink = call.sinks ? call.sinks[tile.head] * tile.scale : -INF;
     Numbers top = Numbers::all_of(sink);
     Ints nan[VECTORS] = {};
@@ -300,11 +314,14 @@ Numbers solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch
         tops[block] = highest;
         for (int k = 0; k < VECTORS; k++) top.of[k] = largest(highest.of[k], top.of[k]);
     }
+    const Numbers base = base_of(top);
+    measure_from(base, tile, x);
+    for (Numbers& highest : tops)
+        for (int k = 0; k < VECTORS; k++) highest.of[k] -= base.of[k];
     Numbers tau;
     for (int k = 0; k < VECTORS; k++) {
         nan[k] |= top.of[k] == INF;
-        tau.of[k] = top.of[k] - 1.0f;
-        tau.of[k] = nan[k] || top.of[k] == -INF ? all(NO_SUPPORT) : tau.of[k];
+        tau.of[k] = nan[k] || top.of[k] == -INF ? all(NO_SUPPORT) : all(-1.0f);
     }
     scratch.live.clear();
     for (int64_t block = 0; block < tile.num_blocks(); block++)
@@ -341,7 +358,7 @@ Numbers solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch
         Numbers error;
         for (int k = 0; k < VECTORS; k++) {
             if (call.sinks) {
-                const Floats u = excess(all(sink), tau.of[k]), s = slope_power<K>(u, power);
+                const Floats u = excess(sink - base.of[k], tau.of[k]), s = slope_power<K>(u, power);
                 mass.of[k] += s * u;
                 slope.of[k] += s;
             }
@@ -359,7 +376,7 @@ Numbers solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch
         rough &= !done;
     }
     for (int k = 0; k < VECTORS; k++) tau.of[k] = nan[k] ? all(std::numeric_limits<float>::quiet_NaN()) : tau.of[k];
-    return tau;
+    return {tau, base};
 }
 
 // Runs of a few live blocks next to each other, as keys of the tile: body(begin, end).
@@ -472,12 +489,13 @@ void multiply_weights(const AttentionCall& call, const Tile& tile, Scratch& scra
 
 template <int K> void attend_tile(const AttentionCall& call, const Tile& tile, Scratch& scratch) {
     write_scores(call, tile, scratch);
-    const Numbers tau = solve_tile<K>(call, tile, scratch);
+    const Thresholds found = solve_tile<K>(call, tile, scratch);
+    const Numbers &tau = found.tau, &base = found.base;
     const float* v = row_of(call.v, tile.batch, tile.key_head, tile.first);
     const float power = tile.exponent;
     const int64_t width = call.value_dim;
-    float mass[TILE], taus[TILE];
-    tau.store(taus);
+    float mass[TILE], taus[TILE], bases[TILE];
+    tau.store(taus), base.store(bases);
     const bool listed = list_support(tile, tau, call.half_v.at ? CROWDED_FOR_TILES : CROWDED, scratch);
     if (listed) {
         for (int64_t i = 0; i < tile.num_queries; i++) {
@@ -513,7 +531,7 @@ template <int K> void attend_tile(const AttentionCall& call, const Tile& tile, S
     if (call.sinks) {
         const float sink = call.sinks[tile.head] * tile.scale;
         for (int64_t i = 0; i < tile.num_queries; i++) {
-            const Floats u = excess(all(sink), all(taus[i]));
+            const Floats u = excess(all(sink - bases[i]), all(taus[i]));
             mass[i] += (slope_power<K>(u, power) * u)[0];
         }
     }
@@ -667,9 +685,15 @@ void differentiate_tile(const AttentionCall& call, const Tile& tile, int64_t par
     std::copy_n(call.tau + first, tile.num_queries, numbers);
     Solved solved{};
     solved.tau = Numbers::at(numbers);
+    const float sink = call.sinks ? call.sinks[tile.head] * tile.scale : -INF;
+    Numbers top = Numbers::all_of(sink);
+    for (int64_t block = 0; block < tile.num_blocks(); block++)
+        in_block(tile, block, [&](int64_t at, int k) { top.of[k] = largest(load(scratch.x + at), top.of[k]); });
+    const Numbers base = base_of(top);
+    measure_from(base, tile, scratch.x);
     if (call.sinks)
         for (int k = 0; k < VECTORS; k++) {
-            const Floats u = excess(all(call.sinks[tile.head] * tile.scale), solved.tau.of[k]);
+            const Floats u = excess(sink - base.of[k], solved.tau.of[k]);
             solved.w_sink.of[k] = slope_power<K>(u, tile.exponent);
             solved.f_sink.of[k] = f_of(u);
         }
