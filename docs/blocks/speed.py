@@ -56,6 +56,35 @@ def speed_density_zen4() -> str:
     return _worst("density-zen4-cpu")
 
 
+@block
+def speed_powers() -> str:
+    """Maps whose powers are no products, in CPU time: every candidate, and the missed targets taken apart."""
+    return "\n".join([_candidates("powers-warm-cpu"), "", _parts("powers-warm-cpu")])
+
+
+@block
+def speed_every() -> str:
+    """Every map on scores of attention, in CPU time: a row for each map, a column for each case."""
+    return _across("every-warm-cpu", "attention map, ")
+
+
+@block
+def speed_log_probabilities() -> str:
+    """Log-probabilities with their gradient, in CPU time."""
+    return _across("every-warm-cpu", "log-probabilities, forward + backward, ")
+
+
+def _across(name: str, start: str) -> str:
+    """The ratios of the cases that begin so: a row for each candidate, a column for each case."""
+    result = read(f"benchmarks/results/{name}.json")
+    ratios: dict[str, dict[str, float]] = {}
+    for row in result["rows"]:
+        if row["case"].startswith(start) and row["candidate"] != row["baseline"]:
+            ratios.setdefault(row["candidate"], {})[row["case"].removeprefix(start)] = row["ratio"]
+    rows = [[each, *(f"{ratio:.2f}" for ratio in own.values())] for each, own in ratios.items()]
+    return f"{markdown.table(['', *next(iter(ratios.values()))], rows)}\n\n{_conditions(result)}"
+
+
 def _worst(name: str) -> str:
     """The worst ratio over all shares of a row in the support."""
     result = read(f"benchmarks/results/{name}.json")
