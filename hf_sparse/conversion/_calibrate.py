@@ -321,7 +321,7 @@ class _Fitting:
 
     def _head_data(self, alphas: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor | None, Mapping[float, Tensor]]:
         """Logits under the chosen attention, dense distributions, targets, and entry temperatures by alpha."""
-        rows = HeadRows(len(self.batches))
+        rows = HeadRows(self.rows.num_batches)  # the same positions as those of the dense distributions
         found = {alpha: [torch.empty(0, dtype=torch.float32, device="cpu")] for alpha in alphas}
 
         def each(batch: Batch, given: Answer) -> None:

@@ -23,6 +23,7 @@ from transformers import (
 from hf_sparse import calibrate, compare, sparse_config, sparsify
 from hf_sparse.conversion._batches import answer
 from hf_sparse.conversion._padding import counted
+from hf_sparse.functional import entmax15
 from hf_sparse.metrics import jensen_shannon
 from tests.tiny_models import spread, tiny_model, tokens
 
@@ -195,6 +196,19 @@ def test_a_time_budget_reads_less():
     calibrate(model, padded(8), progress=False)
     assert in_haste == 1 + 2 * 3  # one batch read; the dense model, the old attention and other temperatures judged
     assert len(calls) > 6 + 2 * 2
+
+
+@torch.no_grad()
+def test_a_time_budget_fits_the_head_on_the_positions_that_were_kept(monkeypatch):
+    monkeypatch.setattr("hf_sparse.conversion._head_rows._KEPT_LOGITS", 23 * 6 * 4)  # four of each of six batches
+    batches = padded(8)
+    model = sparsify(tiny_model("llama"), head="entmax15")
+    calibrate(model, batches, max_seconds=1e-6, progress=False)  # reads the first
+    z = tiny_model("llama")(**batches[0]).logits[batches[0]["attention_mask"].bool()][[0, 6, 12, 18]]
+    temperature = sparse_config(model).head.temperature
+    assert temperature != 1.0
+    # Where a head's own loss is smallest, it and the dense distribution agree on the mean score.
+    assert entmax15(z / temperature).mul(z).sum() == pytest.approx(float(z.softmax(-1).mul(z).sum()), rel=2e-2)
 
 
 @pytest.mark.parametrize(
