@@ -34,9 +34,9 @@ def counted(
 
     An encoder's, and a lone decoder's, are those of ``attention_mask``, or where one of queries and keys (four
     dimensions) shows a key to a query; a mask of more frames than there are positions, as of sound, is read as the
-    model does (``by_frames``), or at as many places: a position counts where one of its frames does. The decoder's
-    positions of an encoder-decoder, cross-attention's queries among them, are those of ``decoder_attention_mask``, or
-    where a label counts.
+    model does (``by_frames``), or at as many places: a position counts where one of its frames does. A mask of
+    several choices (rows, choices, length) is one of as many rows. The decoder's positions of an encoder-decoder,
+    cross-attention's queries among them, are those of ``decoder_attention_mask``, or where a label counts.
 
     Args:
         batch: keyword arguments for one forward call.
@@ -49,8 +49,9 @@ def counted(
     tensor([[ True,  True, False]])
     """
     mask = _mask_of(batch, kind, is_encoder_decoder)
-    if mask is None or mask.dim() != 2 or bool(mask.all()):
+    if mask is None or mask.dim() < 2 or bool(mask.all()):
         return None
+    mask = mask.flatten(0, -2)
     rows, positions = shape
     if by_frames is not None and kind == "encoder" and mask.shape[0] == rows and mask.shape[1] > positions:
         return by_frames(positions, mask.long()).bool()

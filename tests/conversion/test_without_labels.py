@@ -226,6 +226,8 @@ def test_a_time_budget_fits_the_head_on_the_positions_that_were_kept(monkeypatch
         ({"attention_mask": torch.tensor([[[[0.0, -1e38], [0.0, -1e38]]]]).mul(3)}, "encoder", True, (1, 2),
          [[True, False]]),
         ({"labels": torch.tensor([[4, -100]])}, "decoder", False, (1, 2), None),
+        ({"attention_mask": torch.tensor([[[1, 1], [1, 0]]])}, "encoder", False, (2, 2),
+         [[True, True], [True, False]]),
     ],
 )  # fmt: skip
 def test_what_a_mask_excludes(batch, kind, whole, shape, expected):
