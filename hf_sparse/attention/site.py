@@ -110,7 +110,7 @@ def weights_under(map_config: MapConfig | None, module: nn.Module, scores: Tenso
     if map_config is None:
         return softmax(scores)
     if map_config.counts_keys:
-        scores = _hidden_far_below(scores)
+        scores = hidden_far_below(scores)
     by_head = {name: values.view(-1, 1, 1) for name, values in settings_by_head(map_config, module, scores).items()}
     return map_config(scores, -1, **by_head)
 
@@ -119,7 +119,7 @@ def weights_under(map_config: MapConfig | None, module: nn.Module, scores: Tenso
 _FAR_BELOW = 5000.0
 
 
-def _hidden_far_below(scores: Tensor) -> Tensor:
+def hidden_far_below(scores: Tensor) -> Tensor:
     """``scores`` with -inf where a model has masked by a large negative number of its own, which softmax forgives."""
     return scores.masked_fill(scores < scores.amax(-1, keepdim=True) - _FAR_BELOW, -torch.inf)
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention import attention_sites
 from ..attention.observer import AttentionObserver
-from ..attention.site import KIND_OF_OUTPUT, observing
+from ..attention.site import KIND_OF_OUTPUT, hidden_far_below, observing
 from ..functional.arguments import check_count, check_number, check_type
 from ..generation import Branch, SearchResult, exact_search, hypothesis_tree
 from ..generation.forced import beginning, forced_output
@@ -114,7 +114,7 @@ class _Mask(AttentionObserver):
 
     def add(self, module: nn.Module, scores: Tensor, weights: Tensor) -> None:
         """See a call."""
-        self.left = scores > -torch.inf
+        self.left = hidden_far_below(scores) > -torch.inf
 
 
 class Playground:
@@ -219,7 +219,7 @@ class Playground:
         left = torch.ones_like(weights, dtype=torch.bool)
         if len(masks) == len(output[kind]) and masks[layer].left.shape == output[kind][layer].shape:
             left = masks[layer].left[0, head, : len(queries), : len(keys)]
-        if kind in ("attentions", "decoder_attentions"):  # some models hide later tokens by adding a large number
+        elif kind in ("attentions", "decoder_attentions"):
             left = left.tril()
         return TokenAttention(weights.float(), queries, keys, int(left.sum()))
 

@@ -57,6 +57,12 @@ def test_what_a_mask_hides_is_no_zero_of_the_map(name):
     assert name != "gemma2" or shown.possible == 5  # the first of two layers has a window
 
 
+def test_a_model_that_looks_ahead_has_no_more_weights_than_are_possible():
+    found = Playground(tiny_inline_model("xlnet"), word_tokenizer()).attention(TEXT, Maps(), 0, 0)
+    assert int((found.weights > 0).sum()) == found.possible == 9
+    assert found.zeros == 0.0
+
+
 def test_a_question_of_one_word_may_come_first():
     assert Playground(tiny_model("llama"), word_tokenizer()).next_tokens("w5", MAPS).support < 23
 
