@@ -55,7 +55,7 @@ def plot_attention(
     most = max(len(keys), len(queries))
     if most > _MOST_LABELS:
         raise ValueError(f"{most} tokens do not fit a picture, {_MOST_LABELS} do; draw a part: weights[-100:, -100:]")
-    cells = weights.detach().float().cpu().numpy()
+    cells = weights.detach().cpu().double().numpy()  # in float32 the smallest of float64 would be zero
     if not (cells >= 0).all() or cells.max() == float("inf"):
         raise ValueError(f"weights must be finite and at least 0, were from {cells.min()} to {cells.max()}")
     keys, queries = list(map(visible, keys)), list(map(visible, queries))

@@ -22,6 +22,12 @@ def test_every_nonzero_cell_is_outlined_and_no_other(tmp_path):
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_a_weight_too_small_for_float32_is_no_zero():
+    axes = plot_attention(torch.tensor([[1.0, 1e-50]], dtype=torch.float64), ["a", "b"], ["x"]).axes[0]
+    assert len(axes.collections[0].get_paths()) == 2
+    assert "; 0% of the cells are exactly zero" in axes.get_xlabel()
+
+
 def test_labels_must_fit():
     with pytest.raises(ValueError, match=r"\(queries, keys\) = \(1, 3\), were \(2, 3\)"):
         plot_attention(WEIGHTS, ["a", "b", "c"], ["x"])
