@@ -137,7 +137,7 @@ def attention_section(maps: Sequence[AttentionMap]) -> str:
     parts = []
     for attention in maps:
         zeros = float((attention.weights == 0).float().mean())
-        text = f"{attention.name}; {zeros:.1%} of the weights are exactly zero."
+        text = f"{attention.name}; {percent(zeros, 1)} of the weights are exactly zero."
         tokens, shape = (len(attention.queries), len(attention.keys)), tuple(attention.weights.shape)
         if shape != tokens:
             parts.append(f"<p>{escape(text)} They are {_by(shape)}, not of the {_by(tokens)} tokens alone.</p>")

@@ -15,7 +15,7 @@ from peft import PrefixTuningConfig, get_peft_model
 
 from hf_sparse import Ensemble, enumerate_support, html_report, sparsify
 from hf_sparse.viz import _page
-from hf_sparse.viz._attention_maps import attention_maps
+from hf_sparse.viz._attention_maps import AttentionMap, attention_maps
 from tests.generation.spaced_tokenizer import spaced_tokenizer
 from tests.peft_version import needs_fitting_peft
 from tests.tiny_models import tiny_model
@@ -210,6 +210,13 @@ def browse(tmp_path, html, width):
     )  # fmt: skip
     dump = re.search(r'<pre id="out">(.*?)</pre>', run.stdout, re.DOTALL)[1]
     return json.loads(dump.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+
+
+def test_zeros_are_not_rounded_to_all_weights():
+    weights = torch.zeros(70, 70)
+    weights[0, 0] = 1.0
+    found = Page(_page.attention_section([AttentionMap("self", weights, ["k"] * 70, ["q"] * 70)]))
+    assert any("self; >99.9% of the weights are exactly zero." in text for text in found.text["p"])
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to run this test")
