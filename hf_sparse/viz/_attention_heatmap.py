@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ..functional.arguments import check_labels, check_tensor
@@ -65,12 +66,13 @@ def plot_attention(
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
     image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=max(1.0, cells.max()), aspect="equal")
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Rectangle
+    from matplotlib.collections import PolyCollection
 
-    outlines = [Rectangle((column - 0.5, row - 0.5), 1, 1) for row, column in zip(*cells.nonzero())]
+    middles = weights.nonzero().cpu().double().flip(1)  # column and row
+    corners = torch.tensor([[-0.5, -0.5], [0.5, -0.5], [0.5, 0.5], [-0.5, 0.5]], dtype=torch.float64, device="cpu")
+    outlines: Any = (middles[:, None] + corners).numpy()  # an array, which matplotlib takes faster than a list
     axes.add_collection(
-        PatchCollection(outlines, facecolor="none", edgecolor="tab:orange", linewidth=1.2 * scale), autolim=False
+        PolyCollection(outlines, facecolor="none", edgecolor="tab:orange", linewidth=1.2 * scale), autolim=False
     )
     # Dollar signs in a token are text, not mathematics.
     axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 2 else 0, parse_math=False)

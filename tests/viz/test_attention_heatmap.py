@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from matplotlib.patches import Rectangle
 
 from hf_sparse import plot_attention
 
@@ -26,6 +27,18 @@ def test_a_weight_too_small_for_float32_is_no_zero():
     axes = plot_attention(torch.tensor([[1.0, 1e-50]], dtype=torch.float64), ["a", "b"], ["x"]).axes[0]
     assert len(axes.collections[0].get_paths()) == 2
     assert "; 0% of the cells are exactly zero" in axes.get_xlabel()
+
+
+def test_a_large_map_takes_no_rectangle_of_matplotlib_for_each_cell(monkeypatch):
+    made, init = [], Rectangle.__init__
+    monkeypatch.setattr(
+        Rectangle, "__init__", lambda self, *args, **options: made.append(init(self, *args, **options))
+    )
+    plot_attention(torch.ones(3, 3), ["a"] * 3, ["x"] * 3)
+    by_small = len(made)
+    figure = plot_attention(torch.ones(30, 30), ["a"] * 30, ["x"] * 30)
+    assert len(figure.axes[0].collections[0].get_paths()) == 900
+    assert len(made) == 2 * by_small
 
 
 def test_labels_must_fit():
