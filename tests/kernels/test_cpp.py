@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 HALVES = [torch.float32, torch.bfloat16, torch.float16]
 # Whole rows below 4096, one streaming read above; supports from one entry to all.
-LENGTHS = [1, 2, 5, 63, 128, 1024, 4096, 5001, 20_000]
+LENGTHS = [1, 2, 5, 63, 128, 300, 1024, 4096, 5001, 20_000]
 SCALES = {"all": 1e-5, "most": 0.1, "many": 0.5, "several": 2.0, "two": 12.0, "one": 1e3}
 
 

@@ -183,8 +183,9 @@ void write_kept(const float* x, int64_t begin, int64_t live, float cut, const fl
     const int64_t end = std::min(length, begin + live);
     std::memset(static_cast<void*>(out), 0, begin * sizeof(T));
     for (int64_t i = begin; i < end; i += LANES) {
-        const uint32_t above = beyond(load(x + (i - begin)), all(cut));
-        store_some(out + i, spread(powers, above) * share, end - i);
+        const Floats v = load(x + (i - begin));
+        const uint32_t above = beyond(v, all(cut));
+        store_some(out + i, v > cut ? spread(powers, above) * share : Floats{}, end - i);
         powers += __builtin_popcount(above);
     }
     std::memset(static_cast<void*>(out + end), 0, (length - end) * sizeof(T));

@@ -30,16 +30,22 @@ void improve(Estimate& found, const float* x, int64_t n, double exponent, int64_
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// For each set of lanes, as bits, where they are: the first in the lowest byte.
+// For each set of lanes, as bits: where they are, the first in the lowest byte; and for each lane, how many come before it.
 struct Places {
-    uint64_t of[1 << LANES]{};
+    uint64_t of[1 << LANES]{}, before[1 << LANES]{};
     constexpr Places() {
         for (int bits = 0; bits < 1 << LANES; bits++)
-            for (int lane = LANES - 1; lane >= 0; lane--)
+            for (int lane = LANES - 1; lane >= 0; lane--) {
                 if (bits >> lane & 1) of[bits] = of[bits] << 8 | lane;
+                for (int other = 0; other < lane; other++) before[bits] += uint64_t{bits >> other & 1u} << 8 * lane;
+            }
     }
 };
 constexpr Places PLACES;
+inline Floats permuted(Floats v, uint64_t lanes) {
+    const __m128i bytes = _mm_cvtsi64_si128(static_cast<int64_t>(lanes));
+    return (Floats)_mm256_permutevar8x32_ps((__m256)v, _mm256_cvtepu8_epi32(bytes));
+}
 #endif
 
 // The entries of x[0:n] above `cut`, padded: their number.
@@ -54,8 +60,7 @@ inline int64_t keep_above(const float* x, int64_t n, float cut, float* kept) {
 #elif defined(__AVX2__)
     for (int64_t i = 0; i < n; i += LANES) {
         const uint32_t above = beyond(load(x + i), all(cut));
-        const __m128i places = _mm_cvtsi64_si128(static_cast<int64_t>(PLACES.of[above]));
-        store(kept + count, (Floats)_mm256_permutevar8x32_ps((__m256)load(x + i), _mm256_cvtepu8_epi32(places)));
+        store(kept + count, permuted(load(x + i), PLACES.of[above]));
         count += __builtin_popcount(above);
     }
 #else
@@ -65,14 +70,15 @@ inline int64_t keep_above(const float* x, int64_t n, float cut, float* kept) {
     return count;
 }
 
-// What keep_above put side by side, back in its lanes, and zeros.
+// What keep_above put side by side, back in its lanes; the others may hold anything.
 inline Floats spread(const float* kept, uint32_t above) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_maskz_expand_ps(static_cast<__mmask16>(above), (__m512)load(kept));
+#elif defined(__AVX2__)
+    return permuted(load(kept), PLACES.before[above]);
 #endif
-    Floats v = {};
-    for (int lane = 0; lane < LANES; lane++)
-        if (above >> lane & 1) v[lane] = *kept++;
+    Floats v;
+    for (int lane = 0; lane < LANES; lane++) v[lane] = *kept, kept += above >> lane & 1;
     return v;
 }
 
