@@ -40,7 +40,7 @@ def alpha_relu(z: Tensor, alpha: float | Tensor, tau: float | Tensor, dim: int =
         IndexError: ``dim`` is out of range.
 
     Source: Tezekbayev et al. 2022, Eq. 4.
-    Cost: one pass.
+    Cost: a few passes in cache.
 
     >>> alpha_relu(torch.tensor([3.0, 2.0, 0.0]), alpha=1.5, tau=0.5)
     tensor([1.0000, 0.2500, 0.0000])

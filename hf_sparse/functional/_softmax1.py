@@ -32,7 +32,6 @@ def softmax1(z: Tensor, dim: int = -1) -> Tensor:
     >>> softmax1(torch.tensor([0.0, 0.0, -torch.inf]))
     tensor([0.3333, 0.3333, 0.0000])
     """
-
     return map_rows(lambda x: torch.softmax(pad(x, (0, 1)), -1)[..., :-1], z, dim)
 
 

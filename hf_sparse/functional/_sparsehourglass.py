@@ -44,7 +44,7 @@ def sparsehourglass(z: Tensor, q: float | Tensor = 1.0, dim: int = -1) -> Tensor
 
     Source: Laha et al. 2018, Eq. 5. The l2 Lipschitz constant is ``sqrt((1 + Kq)^2 + K - 1) / (Kq)``, larger
     than the paper's ``1 + 1 / (Kq)``.
-    Cost: that of ``sparsemax`` and one sum.
+    Cost: that of ``sparsemax`` and a dozen passes in cache.
 
     >>> sparsehourglass(torch.tensor([2.0, 1.0]), q=1.0)
     tensor([0.8000, 0.2000])

@@ -30,7 +30,6 @@ def spherical_softmax(z: Tensor, dim: int = -1) -> Tensor:
     >>> spherical_softmax(torch.tensor([1.0, -2.0, 0.0]))
     tensor([0.2000, 0.8000, 0.0000])
     """
-
     return map_in_chunks(_weights, _gradient, z, dim)
 
 

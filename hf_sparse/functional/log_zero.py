@@ -67,8 +67,10 @@ class _LogOrFloor(Function):
         p, z = ctx.saved_tensors
         if differentiated_again() or not row_by_row(p, z, grad):
             with torch.enable_grad():
-                p, z = p.view_as(p), z.view_as(z)  # p is made from z: its part of the gradient is not z's own
-                return torch.autograd.grad(_log_or_floor(p, z), (p, z), grad, create_graph=True)
+                inputs = p.view_as(p), z.view_as(z)  # p is made from z: its part of the gradient is not z's own
+                wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad) if needed]
+                found = iter(torch.autograd.grad(_log_or_floor(*inputs), wanted, grad, create_graph=True))
+                return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
         of_z = torch.empty_like(z, memory_format=torch.contiguous_format)
         return by_chunks(_write_gradients, p, z, grad, of_z), of_z
 

@@ -84,3 +84,15 @@ def test_gradients_of_log_probabilities_are_those_of_the_formula(name, dtype):
     for found, expected in zip(written, again):
         assert expected.requires_grad
         torch.testing.assert_close(found, expected.detach(), atol=GRADIENT[dtype], rtol=GRADIENT[dtype])
+
+
+@pytest.mark.parametrize("learned", ["p", "z"])
+def test_log_probabilities_of_which_one_input_has_a_gradient(learned):
+    z = scores("entmax15", torch.float64)[:3]
+    p, wanted = MAPS["entmax15"].function(z), (z if learned == "z" else MAPS["entmax15"].function(z)).clone()
+    wanted.requires_grad_()
+    log_p = log_or_floor_(wanted, z) if learned == "p" else log_or_floor_(p, wanted)
+    upstream = torch.randn(z.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    (written,) = torch.autograd.grad(log_p, wanted, upstream, retain_graph=True)
+    (again,) = torch.autograd.grad(log_p, wanted, upstream, create_graph=True)
+    torch.testing.assert_close(written, again.detach(), atol=GRADIENT[torch.float64], rtol=0)
