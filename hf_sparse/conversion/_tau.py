@@ -66,5 +66,6 @@ def estimate_tau_from_data(
     if len(taus) == 0:
         raise ValueError("no target counts in the model's loss: every label is ignored once labels are shifted")
     tau = float(taus.mean())
-    logger.info("tau = %.4f, the mean over %d targets (standard deviation %.4f)", tau, len(taus), float(taus.std()))
+    deviation = float(taus.std(correction=min(1, len(taus) - 1)))
+    logger.info("tau = %.4f, the mean over %d targets (standard deviation %.4f)", tau, len(taus), deviation)
     return tau

@@ -69,6 +69,14 @@ def test_it_is_logged(caplog):
     assert "estimated from the weights of the head" in caplog.messages[1]
 
 
+@pytest.mark.filterwarnings("error")
+def test_one_target_has_no_deviation(caplog):
+    model = tiny_model("gpt2")
+    with caplog.at_level(logging.INFO, "hf_sparse"):
+        estimate_tau_from_data(model, [{"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([[1, 2]])}])
+    assert "1 targets (standard deviation 0.0000)" in caplog.text
+
+
 def test_bad_arguments_are_refused():
     model = tiny_model("gpt2")
     with pytest.raises(ValueError, match=r"alpha must be a number from 1.001 to 5, was 1\.0"):

@@ -158,9 +158,12 @@ def _over_screened_cache(module: nn.Module, layer: ScreenedLayer, call: Attentio
 
 
 def _autocast(call: AttentionCall) -> AttentionCall:
-    """The call in the dtype of autocast, as torch's own attention does; rotary embeddings leave dtypes mixed."""
+    """The call in the dtype of autocast, as torch's own attention does; rotary embeddings leave dtypes mixed.
+
+    A model in float64 stays in it: autocast leaves float64 alone.
+    """
     device = call.query.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device) or call.query.dtype == torch.float64:
         return call
     dtype = torch.get_autocast_dtype(device)
     return call._replace(query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))

@@ -109,6 +109,15 @@ def test_under_autocast_attention_is_in_its_dtype():
 
 
 @needs_compiler
+def test_float64_stays_under_autocast():
+    q, k, v = (x.double() for x in qkv())
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, _ = sparse_attention(module(impl="auto"), q, k, v)
+    expected, _ = sparse_attention(module(impl="torch"), q, k, v)
+    assert torch.equal(ours, expected)
+
+
+@needs_compiler
 def test_outputs_and_gradients_of_random_calls_are_those_of_torch():
     @settings(max_examples=40, deadline=None)
     @given(
