@@ -139,10 +139,11 @@ def forced_output(
     prepared, start = _checked(model, inputs, sequences, special_tokens or {})
     length = start.shape[1]
     with quiet_evaluation(model):
-        output = run_forced(model, _call(model, prepared, sequences), **options)
+        output = run_forced(model, _call(model, prepared, sequences, length), **options)
         logits = check_logits(every_logit(model, output, sequences)[:, length - 1 : -1])
         if not model.config.is_encoder_decoder and _may_look_ahead(model, prepared):
-            _check_unseen(model, run_forced(model, _call(model, prepared, start)).logits[:, -1], logits[:, 0])
+            alone = run_forced(model, _call(model, prepared, start, length)).logits[:, -1]
+            _check_unseen(model, alone, logits[:, 0])
     return output, sequences[:, length:], logits
 
 
@@ -152,7 +153,8 @@ def forced_call(model: PreTrainedModel, inputs: Mapping[str, Tensor], sequences:
     Arguments and errors are those of ``forced_output``, but for what the pass itself shows.
     """
     prepared, start = _checked(model, inputs, sequences, {})
-    return _call(model, prepared, sequences), start.shape[1]
+    length = start.shape[1]
+    return _call(model, prepared, sequences, length), length
 
 
 def run_forced(model: PreTrainedModel, call: Mapping[str, Any], **options: object) -> ModelOutput:
@@ -300,13 +302,18 @@ def _as_prepared(
     return model, input_ids, model_kwargs
 
 
-def _call(model: PreTrainedModel, prepared: Mapping[str, Any], sequences: Tensor) -> dict[str, Any]:
-    """The forward pass over sequences; what a decoder needs for later tokens is added as ``generate`` adds it."""
-    if model.config.is_encoder_decoder:
-        return {**prepared, "decoder_input_ids": sequences}
-    longer = {name: value for name, value in prepared.items() if name != "input_ids"}
-    for _ in range(sequences.shape[1] - prepared["input_ids"].shape[1]):
-        longer = model._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
+def _call(model: PreTrainedModel, prepared: Mapping[str, Any], sequences: Tensor, length: int) -> dict[str, Any]:
+    """The forward pass over sequences; what a decoder needs for tokens from ``length`` on is added as by ``generate``.
+
+    The inputs of an encoder are given as they are: no token of the output is among theirs.
+    """
+    two_parts = model.config.is_encoder_decoder
+    ids, others = ("decoder_input_ids", "decoder_") if two_parts else ("input_ids", "")
+    longer = {name: value for name, value in prepared.items() if name.startswith(others) and name != ids}
+    for _ in range(sequences.shape[1] - length):
+        longer = model._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=two_parts)
+    if two_parts:
+        return {**prepared, **longer, ids: sequences}
     call: dict[str, Any] = model.prepare_inputs_for_generation(sequences, is_first_iteration=True, **longer)
     return call
 

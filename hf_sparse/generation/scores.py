@@ -55,7 +55,8 @@ def score_sequences(
     Args:
         model: a model with ``generate``; it runs in evaluation mode.
         inputs: keyword inputs of ``model.generate``, (B, T) tensors, images and the like; decoder-only prompts padded
-            on the left. With ``decoder_input_ids`` where the decoder was given another beginning than the start token.
+            on the left. With ``decoder_input_ids`` where the decoder was given another beginning than the start token,
+            and the ``decoder_attention_mask`` of that beginning where ``generate`` was given one.
             Without ``attention_mask`` padding in a decoder's prompt is hidden as ``generate`` hides it.
         sequences: token ids (k B, L) as ``model.generate`` returns them: with the start token or the prompt, of any
             language and task (Whisper keeps it with ``return_dict_in_generate=True``); tokens after the end token are

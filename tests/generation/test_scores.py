@@ -7,9 +7,18 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from hf_sparse import Ensemble, compare_with_empty, is_sparse, raw_scores, score_sequences, sparse_config, sparsify
+from hf_sparse import (
+    Ensemble,
+    compare_with_empty,
+    is_sparse,
+    raw_scores,
+    score_sequences,
+    sparse_config,
+    sparsify,
+    step_supports,
+)
 from hf_sparse.functional import alpha_relu
-from tests.tiny_models import EOS, PAD, tiny_model
+from tests.tiny_models import EOS, PAD, SEQ2SEQS, tiny_model
 
 VOCAB = 7
 HEADS = ["entmax15", {"name": "alpha_relu", "alpha": 1.5, "tau": 0.3}]
@@ -136,6 +145,29 @@ def test_a_prompt_of_the_decoder_is_read_and_not_scored():
     scores = score_sequences(model, {"input_ids": ids, "decoder_input_ids": whole[:, :3]}, whole)
     assert float(scores.normalized) == pytest.approx(float(log_p[2, 4] + log_p[3, EOS]), abs=1e-5)
     assert scores.lengths.tolist() == [2]
+
+
+@pytest.mark.parametrize("head", ["entmax15", None], ids=str)
+@pytest.mark.parametrize("name", SEQ2SEQS)
+@torch.no_grad()
+def test_padding_in_a_prompt_of_the_decoder_is_hidden_as_generate_hides_it(name, head):
+    model, inputs = model_and_inputs(name, head)
+    start = model.generation_config.decoder_start_token_id
+    inputs["decoder_input_ids"] = torch.tensor([[start, 5, 6], [6, start, 5]])
+    inputs["decoder_attention_mask"] = torch.tensor([[1, 1, 1], [0, 1, 1]])
+    output = model.generate(
+        **inputs, max_new_tokens=4, min_new_tokens=4, do_sample=False, return_dict_in_generate=True, output_logits=True
+    )
+    sequences, log_p = output.sequences, torch.stack(output.logits, dim=1).log_softmax(-1)
+    expected = log_p.gather(-1, sequences[:, 3:, None]).sum((1, 2))
+    scores = score_sequences(model, inputs, sequences).normalized.float()
+    torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
+    visible = {**inputs, "decoder_attention_mask": torch.ones(2, 3, dtype=torch.long)}
+    assert score_sequences(model, visible, sequences).normalized[1] != pytest.approx(float(expected[1]), abs=1e-4)
+    if head is not None:
+        one = {name: value[1:] for name, value in inputs.items()}
+        steps = step_supports(model, one, sequences[1, 3:].tolist())
+        assert [step.probabilities[0] for step in steps] == pytest.approx(log_p[1].exp().amax(-1).tolist(), abs=1e-4)
 
 
 def test_sequences_must_be_those_of_generate():
