@@ -24,9 +24,9 @@ class SparseLogitsProcessor(LogitsProcessor):
 
     Limits. Beam search hands its processors ``log_softmax(logits)``. The entmax family is invariant to a constant
     added to all logits, so nothing changes; alpha-ReLU is not and is refused there. The refusal looks for scores whose
-    exponentials sum to one, so it misses log-probabilities that another processor changed first. Temperature and
-    truncation come later and act on the map's probabilities: ``temperature=T`` samples from ``p ** (1 / T)``, with the
-    same support.
+    exponentials sum to one, so it misses log-probabilities that another processor changed first; a row forced to one
+    token tells nothing and keeps it. Temperature and truncation come later and act on the map's probabilities:
+    ``temperature=T`` samples from ``p ** (1 / T)``, with the same support.
 
     Args:
         head: a map's name or a mapping with its settings, as for ``sparsify``; settings must be numbers.
@@ -63,14 +63,16 @@ class SparseLogitsProcessor(LogitsProcessor):
         """
         if scores.isnan().any():
             raise ValueError("the scores hold NaN; look at the model's weights and inputs")
-        if bool(sum_to_one(scores).all()):
+        # Forced tokens have the score 0 and all others -inf, which sums to one whatever the scores were before.
+        unforced = scores[(scores > torch.finfo(scores.dtype).min).sum(-1) > 1]
+        if len(unforced) and bool(sum_to_one(unforced).all()):
             if not self._map_config.map.shift_invariant:
                 raise ValueError(
                     f"{self._map_config.name} needs the logits themselves and got log-probabilities, which have lost "
                     "an additive constant: beam search gives them to every processor. Decode without beams, or with "
                     f"sparsify(model, head={self._map_config.to_dict()}), which works in every mode"
                 )
-            if on_floor(scores).any():
+            if on_floor(unforced).any():
                 raise ValueError("the model's head is sparse already; decode without a sparse logits processor")
         return log_distribution(self._map_config, scores)
 

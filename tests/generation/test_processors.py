@@ -72,6 +72,30 @@ def test_alpha_relu_is_refused_where_it_gets_log_probabilities():
         exact_search(dense, inputs, logits_processor=[AlphaReluLogitsProcessor(0.4)])
 
 
+@pytest.mark.parametrize("tau", [0.4, -0.4])
+@pytest.mark.parametrize(
+    "forced", [{"forced_bos_token_id": 3}, {"forced_eos_token_id": 4, "min_new_tokens": 3}], ids=str
+)
+def test_alpha_relu_keeps_tokens_that_are_forced(forced, tau):
+    dense, sparse, inputs = dense_and_sparse("bart", {**RELU, "tau": tau})
+    options = {"max_new_tokens": 3, "do_sample": False, **forced}
+    got = dense.generate(**inputs, **options, logits_processor=[AlphaReluLogitsProcessor(tau)])
+    assert torch.equal(got, sparse.generate(**inputs, **options))
+    assert got[0, 1 if "forced_bos_token_id" in forced else 3] == next(iter(forced.values()))
+
+
+def test_a_row_forced_to_one_token_does_not_tell_what_others_are():
+    scores = torch.tensor([[1.4, 0.9, 0.1], [0.0, -torch.inf, -torch.inf], [0.0, *[torch.finfo().min] * 2]])
+    processor = AlphaReluLogitsProcessor(0.4, alpha=2)
+    kept = torch.tensor([[1.0, 0.0, 0.0]])
+    expected = torch.cat([torch.tensor([[1 / 1.5, 0.5 / 1.5, 0.0]]), kept, kept])
+    torch.testing.assert_close(processor(None, scores).exp(), expected)
+    torch.testing.assert_close(processor(None, scores[1:]).exp(), expected[1:])
+    log_p = torch.cat([scores[:1].log_softmax(-1), scores[1:]])
+    with pytest.raises(ValueError, match="needs the logits themselves"):
+        processor(None, log_p)
+
+
 def test_alpha_relu_weighs_what_is_above_its_threshold():
     weights = AlphaReluLogitsProcessor(0.4, alpha=2)(None, torch.tensor([[1.4, 0.9, 0.1]])).exp()
     torch.testing.assert_close(weights, torch.tensor([[1 / 1.5, 0.5 / 1.5, 0.0]]))
