@@ -211,7 +211,16 @@ def encode(
     if source is not None:
         raise ValueError(f"{name} has no encoder; put all of the text in prefix and pass source=None")
     ids = tokenizer(prefix).input_ids
-    if ids and ids[-1] in end_tokens(model):  # some tokenizers end every text
+    if ids and ids[-1] in end_tokens(model) and _is_appended(tokenizer, prefix, ids):
         ids = ids[:-1]
     prompt = torch.tensor([ids], dtype=torch.long, device=model.device)
     return {"input_ids": prompt}, prompt.new_empty(0)
+
+
+def _is_appended(tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int]) -> bool:
+    """Whether the tokenizer wrote the last of a text's ids after it, as some end every text.
+
+    Otherwise the token is of the text, or the one that begins every text: GPT-2 and OPT begin with their end token.
+    """
+    own = tokenizer(text, add_special_tokens=False).input_ids
+    return ids[-len(own) :] != own if own else ids != [tokenizer.bos_token_id]

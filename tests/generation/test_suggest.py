@@ -4,8 +4,10 @@ import functools
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from hf_sparse import Ensemble, sparsify, suggest
+from hf_sparse.generation.inputs import encode
 from tests.enumeration import all_strings, next_distribution
 from tests.generation.spaced_tokenizer import spaced_tokenizer
 from tests.tiny_models import EOS, tiny_model
@@ -143,6 +145,39 @@ def test_an_ensemble_suggests_the_union_of_what_its_members_do():
     assert {candidate.tokens: candidate.probability for candidate in both.candidates} == pytest.approx(
         expected, rel=1e-4
     )
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "begin", "prefix", "expected"),
+    [
+        ("$A", "<s>", " the</s>", [3, 2]),  # an end token of the text itself
+        ("<s> $A", "<s>", "", [1]),
+        ("<s> $A </s>", "<s>", "", [1]),
+        ("<s> $A </s>", "<s>", " the cat", [1, 3, 4]),
+        ("<s> $A </s>", "<s>", " the</s>", [1, 3, 2]),
+        ("$A </s>", "<s>", "", []),
+        ("$A </s>", "<s>", " the", [3]),
+        ("</s> $A", "</s>", "", [2]),  # as OPT's
+        ("</s> $A", "</s>", " the", [2, 3]),
+        ("</s> $A", "</s>", "</s>", [2, 2]),
+        ("</s> $A </s>", "</s>", "", [2]),
+        ("</s> $A </s>", "</s>", " the", [2, 3]),
+    ],
+)
+def test_a_prompt_loses_the_end_token_that_its_tokenizer_appends_and_no_other(wrapped, begin, prefix, expected):
+    model = model_and_arguments("llama", "entmax15")[0]
+    tokenizer = spaced_tokenizer()
+    tokenizer.bos_token = begin
+    backend = tokenizer.backend_tokenizer
+    backend.post_processor = TemplateProcessing(single=wrapped, special_tokens=[("<s>", 1), ("</s>", 2)])
+    inputs, _ = encode(model, tokenizer, prefix, None)
+    assert inputs["input_ids"].tolist() == [expected]
+    if expected:
+        p = next_distribution(model, inputs, ())
+        result = suggest(model, prefix, tokenizer, max_tokens=1, **MANY)
+        assert {candidate.tokens[0]: candidate.probability for candidate in result.candidates} == pytest.approx(
+            {token: float(p[token]) for token in p.nonzero()[:, 0].tolist()}, rel=1e-4
+        )
 
 
 class ByteTokenizer:
