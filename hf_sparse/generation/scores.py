@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -140,6 +141,9 @@ def compare_with_empty(
 ) -> EmptyComparison:
     """Compare the empty string with the hypothesis of a beam search ("cat got your tongue").
 
+    The token that ``generate`` forces an encoder-decoder to write first (``forced_bos_token_id``, the language of
+    mBART and M2M-100) belongs to the beginning of both strings, as the start token does, and is not scored.
+
     Args:
         model: a model with ``generate``, sparse or dense; it runs in evaluation mode.
         inputs: keyword inputs of ``model.generate``, (B, T) tensors.
@@ -159,7 +163,9 @@ def compare_with_empty(
     check_generates(model)
     check_count("num_beams", num_beams)
     asked: Any = generate_options.get("generation_config")
-    own = {name: getattr(asked, name, None) for name in ("eos_token_id", "pad_token_id")}
+    own = {name: getattr(asked, name, None) for name in ("eos_token_id", "pad_token_id", "forced_bos_token_id")}
+    if own["forced_bos_token_id"] is None:
+        own["forced_bos_token_id"] = model.generation_config.forced_bos_token_id
     given: Mapping[str, Any] = own | generate_options
     ends = end_tokens(model, given["eos_token_id"])
     options = {"do_sample": False, "num_return_sequences": 1, **generate_options, "return_dict_in_generate": True}
@@ -168,14 +174,19 @@ def compare_with_empty(
     with in_mode(model, training=False):  # random numbers go on: options may ask to sample
         hypotheses = model.generate(**inputs, num_beams=num_beams, **options).sequences
     start = beginning(model, inputs, len(hypotheses), hypotheses)
+    first = given["forced_bos_token_id"]
+    can_force = first not in (None, *ends) and model.config.is_encoder_decoder and start.shape[1] == 1
+    if can_force and bool((hypotheses[:, 1] == first).all()):  # max_new_tokens=1 may have forced the end in its place
+        start = F.pad(start, (0, 1), value=first)
+        inputs = _begun(inputs, start)
     end = torch.tensor(ends, device=start.device)
     each_end = torch.cat([start.repeat_interleave(len(ends), dim=0), end.repeat(len(start))[:, None]], dim=1)
     score = functools.partial(score_sequences, eos_token_id=ends, pad_token_id=given["pad_token_id"])
-    empty = score(model, inputs, each_end)
+    found, empty = score(model, inputs, hypotheses), score(model, inputs, each_end)
     return EmptyComparison(
         hypotheses,
         torch.isin(hypotheses[:, start.shape[1]], end),
-        score(model, inputs, hypotheses),
+        found,
         SequenceScores(
             normalized=empty.normalized.view(-1, len(ends)).logsumexp(-1),
             unnormalized=empty.unnormalized.view(-1, len(ends)).logsumexp(-1),
@@ -183,3 +194,15 @@ def compare_with_empty(
             lengths=empty.lengths[:: len(ends)],
         ),
     )
+
+
+def _begun(inputs: Mapping[str, Tensor], start: Tensor) -> dict[str, Tensor]:
+    """Inputs of an encoder-decoder whose decoder begins with ``start`` (k B, T), of which a mask hides no later token.
+
+    Rows k b to k b + k - 1 belong to input b and are equal.
+    """
+    begun = {**inputs, "decoder_input_ids": start[:: len(start) // num_sentences(inputs)]}
+    mask = begun.get("decoder_attention_mask")
+    if mask is not None:
+        begun["decoder_attention_mask"] = F.pad(mask, (0, start.shape[1] - mask.shape[1]), value=1)
+    return begun

@@ -249,6 +249,43 @@ def test_end_tokens_may_come_in_a_generation_config():
     assert torch.equal(compared.hypothesis_scores.normalized, expected.hypothesis_scores.normalized)
 
 
+@pytest.mark.parametrize("head", [*HEADS, None], ids=str)
+@torch.no_grad()
+def test_a_first_token_that_is_forced_belongs_to_the_beginning_of_the_empty_string(head):
+    language, options = 6, {"num_beams": 3, "max_new_tokens": 5}
+    model, inputs = model_and_inputs("bart", head)
+    model.generation_config.forced_bos_token_id = language
+    compared = compare_with_empty(model, inputs, **options)
+    assert compared.hypotheses[:, 1].tolist() == [language] * 2
+    assert torch.equal(compared.found_empty, compared.hypotheses[:, 2] == EOS)
+    for row, sequence in enumerate(compared.hypotheses[:, 1:].tolist()):
+        string = sequence[: sequence.index(EOS) + 1] if EOS in sequence else sequence
+        steps = [step_weights(model, inputs, row, string[:position]) for position in range(1, len(string))]
+        expected = sum(float((p[token] / p.sum()).log()) for p, token in zip(steps, string[1:]))
+        assert float(compared.hypothesis_scores.normalized[row]) == pytest.approx(expected, abs=1e-4)
+        p = float(steps[0][EOS] / steps[0].sum())
+        assert float(compared.empty_scores.normalized[row].exp()) == pytest.approx(p, abs=1e-5)
+        assert int(compared.hypothesis_scores.lengths[row]) == len(string) - 1
+    config = copy.deepcopy(model.generation_config)
+    model.generation_config.forced_bos_token_id = 5
+    start = torch.full((2, 1), model.generation_config.decoder_start_token_id)
+    begun = {**inputs, "decoder_input_ids": start, "decoder_attention_mask": torch.ones_like(start)}
+    for same in (
+        compare_with_empty(model, inputs, **options, forced_bos_token_id=language),
+        compare_with_empty(model, inputs, 3, max_new_tokens=5, generation_config=config),
+        compare_with_empty(model, begun, **options, forced_bos_token_id=language),
+    ):
+        assert torch.equal(same.hypothesis_scores.normalized, compared.hypothesis_scores.normalized)
+        assert torch.equal(same.empty_scores.normalized, compared.empty_scores.normalized)
+    free = compare_with_empty(model, inputs, **options, forced_bos_token_id=None)
+    model.generation_config.forced_bos_token_id = None
+    assert torch.equal(
+        free.empty_scores.normalized, compare_with_empty(model, inputs, **options).empty_scores.normalized
+    )
+    ended = compare_with_empty(model, inputs, 3, max_new_tokens=1, forced_bos_token_id=6, forced_eos_token_id=EOS)
+    assert ended.found_empty.all()
+
+
 @torch.no_grad()
 def test_nothing_is_preferred_to_an_empty_hypothesis():
     model, inputs = model_and_inputs("bart", "entmax15")
