@@ -54,7 +54,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)  # on an idle machine, where waiting threads may spin
-	env -u OMP_WAIT_POLICY $(BIN)/python -m benchmarks
+	env -u OMP_WAIT_POLICY $(BIN)/python -m benchmarks --all
 
 sweep: $(READY)
 	$(BIN)/python -m tests.sweep

@@ -1,10 +1,11 @@
-"""``python -m benchmarks [--quick] [--only losses] [--allocator cold] [--clock cpu] [--out FILE]``."""
+"""``python -m benchmarks [--all | --quick | --only losses] [--allocator cold] [--clock cpu] [--out FILE]``."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,6 +55,7 @@ ALONE = {
     "cache": cache,
     "models": models,
 }
+ALLOCATORS = {"models": "cold"}  # whole models are measured as users have them; the others are warm
 SECTIONS = TOGETHER | ALONE
 RESULTS = Path(__file__).parent / "results"
 
@@ -61,6 +63,7 @@ RESULTS = Path(__file__).parent / "results"
 def main(arguments: list[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tiny case of each kind, to see that everything runs")
+    parser.add_argument("--all", action="store_true", help="every section, each with its own result file")
     parser.add_argument("--only", choices=[*SECTIONS, "memory"], help="one section")
     parser.add_argument(
         "--allocator", choices=["warm", "cold"], default="warm", help="cold: fresh blocks cost page faults"
@@ -70,6 +73,8 @@ def main(arguments: list[str] | None = None) -> list[Row]:
         "--out", type=Path, help=f"where to write the JSON (default: {RESULTS.name}/ALLOCATOR-CLOCK[-torch].json)"
     )
     options = parser.parse_args(arguments)
+    if options.all:
+        return _run_all()
     if options.allocator == "cold" and is_warm():
         parser.error(f"--allocator cold: unset {', '.join(WARM_ALLOCATOR)}, which make the allocator warm")
     if options.allocator == "warm" and not is_warm() and arguments is None:
@@ -98,6 +103,14 @@ def main(arguments: list[str] | None = None) -> list[Row]:
         write(out, described, rows)
         print(f"written to {out}")
     return rows
+
+
+def _run_all() -> list[Row]:
+    """One run of what is measured together, and one of each other section, in CPU time; all write their results."""
+    runs = [[], *(["--only", name, "--clock", "cpu", "--allocator", ALLOCATORS.get(name, "warm")] for name in ALONE)]
+    for run in runs:
+        subprocess.run([sys.executable, "-m", "benchmarks", *run], check=True)
+    return []
 
 
 def show(measured: list[Row], rows: list[Row]) -> None:

@@ -35,7 +35,7 @@ def attention_map(alpha: float, *shape: int) -> Case:
     parts = {each: dict(pieces) for each, pieces in attention_parts(name, z, upstream, alpha).items()}
     if dtype_for(alpha, z) == z.dtype:  # closer to 1 there are no steps but those of ``near_softmax``
         u, exponent = (z - z.amax(-1, keepdim=True)).mul_(alpha - 1).add_(1).clamp_(min=0), exponent_of(alpha)
-        candidates["one step, torch"] = partial(by_chunks, lambda u, _: _step(u, exponent), u)
+        candidates[f"one step of {name}, torch"] = partial(by_chunks, lambda u, _: _step(u, exponent), u)
         del parts[name]["weights"]
         parts[name]["steps"] = partial(by_chunks, lambda u, out: solve_(out.copy_(u), exponent), u)
     return Case(

@@ -114,7 +114,7 @@ def speed_sizes() -> str:
 @block
 def speed_options() -> str:
     """Losses of targets beside classes, in CPU time: the ratio of each to cross-entropy of the same targets."""
-    return _side_by_side("options-cpu")
+    return _side_by_side("options-warm-cpu")
 
 
 @block

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cache
-from benchmarks.__main__ import main
+from benchmarks.__main__ import ALONE, main
 from benchmarks._machine import WARM_ALLOCATOR
 from benchmarks._targets import TARGETS, verdicts
 from hf_sparse.kernels import cpp_available
@@ -53,6 +53,16 @@ def test_a_section_that_dies_does_not_lose_the_others(tmp_path):
     assert died["failed"] == "died: its process ended with 3"
     assert {row["section"] for row in others if "ms" in row} == {"decode, one query"}
     assert result.stdout.count("not measured: ") == len(TARGETS)
+
+
+def test_all_runs_every_section_into_a_file_of_its_own(monkeypatch):
+    runs = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: runs.append(" ".join(command[3:])))
+    main(["--all"])
+    together, *others = runs
+    assert together == ""
+    assert [run.split()[1] for run in others] == list(ALONE)
+    assert "--only models --clock cpu --allocator cold" in others
 
 
 def test_the_screened_step_over_a_long_cache_reads_few_keys_in_every_round():
