@@ -27,12 +27,12 @@ def softmax1(z: Tensor, dim: int = -1) -> Tensor:
         TypeError, IndexError, ValueError: see ``entmax``.
 
     Source: Miller 2023, Attention Is Off By One; the fixed case of the learned sinks of gpt-oss.
-    Cost: that of softmax and a copy of the scores.
+    Cost: that of softmax and two copies.
 
     >>> softmax1(torch.tensor([0.0, 0.0, -torch.inf]))
     tensor([0.3333, 0.3333, 0.0000])
     """
-    return map_rows(lambda x: torch.softmax(pad(x, (0, 1)), -1)[..., :-1], z, dim)
+    return map_rows(lambda x: torch.softmax(pad(x, (0, 1)), -1)[..., :-1].contiguous(), z, dim)
 
 
 register(SparseMap("softmax1", softmax1, None, normalized=False, shift_invariant=False))

@@ -96,3 +96,9 @@ def test_log_probabilities_of_which_one_input_has_a_gradient(learned):
     (written,) = torch.autograd.grad(log_p, wanted, upstream, retain_graph=True)
     (again,) = torch.autograd.grad(log_p, wanted, upstream, create_graph=True)
     torch.testing.assert_close(written, again.detach(), atol=GRADIENT[torch.float64], rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in CASES[5:]])
+def test_weights_lie_side_by_side_as_those_of_softmax(name):
+    z = scores(name, torch.float32)[:4].view(2, 2, -1)
+    assert MAPS[name].function(z).is_contiguous()
