@@ -1,7 +1,10 @@
 """What the page shows is what the model computes under the maps that were set."""
 
+import copy
+
 import pytest
 import torch
+from tokenizers.normalizers import Replace
 
 import hf_sparse
 from hf_sparse.demo import Maps, Playground
@@ -136,11 +139,18 @@ def test_a_question_to_a_chat_model_goes_through_its_template(llama):
         llama.next_tokens("w5", MAPS, chat=True)
 
 
+def deaf(playground):
+    """A page whose tokenizer leaves out question marks."""
+    tokenizer = copy.deepcopy(playground.tokenizer)
+    tokenizer.backend_tokenizer.normalizer = Replace("?", "")
+    return Playground(tiny_model("llama"), tokenizer)
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
         (lambda p: p.next_tokens(" ", MAPS), "the text is empty: give at least one word"),
-        (lambda p: p.next_tokens("</s>", MAPS), "the text has no token to go on from: give at least one word"),
+        (lambda p: deaf(p).next_tokens("?", MAPS), "the text has no token to go on from: give at least one word"),
         (lambda p: p.next_tokens(TEXT, MAPS, most=0), "most must be at least 1, was 0"),
         (lambda p: p.next_tokens(TEXT, Maps(head_alpha=0.5)), "alpha must be"),
         (lambda p: p.attention(TEXT, MAPS, 0, -1), "head must be from 0 to"),

@@ -160,10 +160,10 @@ def _over_screened_cache(module: nn.Module, layer: ScreenedLayer, call: Attentio
 def _autocast(call: AttentionCall) -> AttentionCall:
     """The call in the dtype of autocast, as torch's own attention does; rotary embeddings leave dtypes mixed.
 
-    A model in float64 stays in it: autocast leaves float64 alone.
+    Autocast leaves float64, which is wider than float32, alone.
     """
     device = call.query.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device) or call.query.dtype == torch.float64:
+    if device == "meta" or not torch.is_autocast_enabled(device) or call.query.element_size() > 4:
         return call
     dtype = torch.get_autocast_dtype(device)
     return call._replace(query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
