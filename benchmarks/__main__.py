@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--all | --quick | --only losses] [--allocator cold] [--clock cpu] [--out FILE]``."""
+"""``python -m benchmarks --all``, or ``[--quick] [--only losses] [--allocator cold] [--clock cpu] [--out FILE]``."""
 
 from __future__ import annotations
 
@@ -74,6 +74,8 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     )
     options = parser.parse_args(arguments)
     if options.all:
+        if options != parser.parse_args(["--all"]):
+            parser.error("--all takes no other argument: it decides on the clock, the allocator and the files")
         return _run_all()
     if options.allocator == "cold" and is_warm():
         parser.error(f"--allocator cold: unset {', '.join(WARM_ALLOCATOR)}, which make the allocator warm")

@@ -13,6 +13,7 @@ from hf_sparse.model.distribution import log_distribution
 from ._case import Case
 from ._inputs import logits
 from ._step import map_step
+from .density import MAP_TARGETS
 
 SHAPES = ((4, 12, 128, 128), (2, 12, 512, 512))
 _SETTINGS = {"alpha_relu": {"alpha": 1.5, "tau": 0.5}}
@@ -33,7 +34,7 @@ def attention_maps(dtype: torch.dtype, *shape: int) -> Case:
         title=f"attention map, {' x '.join(map(str, shape))}, causal, {_name(dtype)}",
         baseline="softmax",
         candidates=steps,
-        targets=dict.fromkeys(("alpha_relu", "entmax", "entmax15", "sparsemax"), 2.0),
+        targets=dict.fromkeys(("alpha_relu", "entmax", "entmax15", "sparsemax"), MAP_TARGETS["auto"]),
         rounds=5,
         threads=1,
     )

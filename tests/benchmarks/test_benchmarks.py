@@ -65,6 +65,13 @@ def test_all_runs_every_section_into_a_file_of_its_own(monkeypatch):
     assert "--only models --clock cpu --allocator cold" in others
 
 
+@pytest.mark.parametrize("other", [["--quick"], ["--only", "maps"], ["--clock", "cpu"], ["--out", "x.json"]])
+def test_all_takes_no_other_argument(other, capsys):
+    with pytest.raises(SystemExit):
+        main(["--all", *other])
+    assert "--all takes no other argument" in capsys.readouterr().err
+
+
 def test_the_screened_step_over_a_long_cache_reads_few_keys_in_every_round():
     if not cpp_available(build=True):
         pytest.skip("no C++ kernel")

@@ -98,7 +98,7 @@ def test_log_probabilities_of_which_one_input_has_a_gradient(learned):
     torch.testing.assert_close(written, again.detach(), atol=GRADIENT[torch.float64], rtol=0)
 
 
-@pytest.mark.parametrize("name", [name for name, _ in CASES[5:]])
-def test_weights_lie_side_by_side_as_those_of_softmax(name):
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_weights_lie_side_by_side_as_those_of_softmax(name, settings):
     z = scores(name, torch.float32)[:4].view(2, 2, -1)
-    assert MAPS[name].function(z).is_contiguous()
+    assert MAPS[name].function(z, **settings).is_contiguous()

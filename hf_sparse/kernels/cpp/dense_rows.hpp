@@ -104,7 +104,8 @@ void solve_few(const Live* live, int64_t num_rows, double exponent, double toler
 }
 
 // The same for any P, whose powers are costly: entries that are not above a cut are left out, if they are many. `own` has room
-// for those that are kept. None are left out where the number kept is 0.
+// for those that are kept. None are left out where the number kept is 0. The cut is a little below the bound, past which the
+// rough powers behind it may have led.
 constexpr double BELOW_BOUND = 0.01, WORTH_IT = 0.85;
 struct Above { float* own; float cut; int64_t count; };
 void solve_kept(const Live* live, int64_t num_rows, double exponent, double tolerance, bool* busy, double* tau, Above* kept) {
