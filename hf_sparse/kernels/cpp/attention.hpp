@@ -111,10 +111,10 @@ template <class Of> auto row_of(const Of& x, int64_t batch, int64_t head, int64_
     return x.at + batch * x.batch + head * x.head + row * x.row;
 }
 
-// P = 1 / (alpha - 1), exactly whole where rounding alone keeps it from that, up to 4.
+// P = 1 / (alpha - 1), exactly whole where rounding alone keeps it from that, as far as products are taken.
 inline float exponent_of(float alpha) {
     const float exponent = 1 / (alpha - 1), whole = std::nearbyint(exponent);
-    return whole <= 4 && std::fabs(exponent - whole) < 8 * EPS * whole ? whole : exponent;
+    return whole <= LARGEST_WHOLE && std::fabs(exponent - whole) < 8 * EPS * whole ? whole : exponent;
 }
 
 Tile tile_at(const AttentionCall& call, int64_t batch, int64_t head, int64_t query) {
@@ -330,10 +330,10 @@ Thresholds solve_tile(const AttentionCall& call, const Tile& tile, Scratch& scra
     const float tolerance = power >= 2 ? 1e-4f : 2e-6f, near = static_cast<float>(near_of(power));
     // Where P is any number, from better bounds, the more so where supports are small, and on rough powers first, which may
     // end above the root by less than the slack.
-    const int num_bounds = K != 0 ? 0 : power < 4 ? 3 : 1;
+    const int num_bounds = K != ANY ? 0 : power < 4 ? 3 : 1;
     for (int k = 0; k < num_bounds; k++) raise_bounds(tile, scratch, tau);
-    const float slack = K == 0 ? 1e-3f : 0;
-    bool rough = K == 0, from_either_side = K == 0;
+    const float slack = K == ANY ? 1e-3f : 0;
+    bool rough = K == ANY, from_either_side = K == ANY;
     for (int step = 0; step < 30; step++) {
         Numbers mass{}, slope{};
         size_t kept = 0;

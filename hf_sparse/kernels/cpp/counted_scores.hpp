@@ -9,7 +9,7 @@
 
 namespace {
 
-template <int K, class T> constexpr bool counted() { return K == 0 && std::is_same_v<T, BFloat16>; }
+template <int K, class T> constexpr bool counted() { return K == ANY && std::is_same_v<T, BFloat16>; }
 constexpr int64_t COUNTED = 1 << 14;  // entries of a row from which it is
 
 // A bfloat16 is its sign and the code of its size.

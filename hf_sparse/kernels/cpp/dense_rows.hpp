@@ -76,10 +76,10 @@ void solve_few(const Live* live, int64_t num_rows, double exponent, double toler
     }
     // Where P is any number, on rough powers first.
     const float p = static_cast<float>(exponent);
-    const double enough = K == 0 ? std::max(tolerance, safe_error(exponent)) : tolerance;
+    const double enough = K == ANY ? std::max(tolerance, safe_error(exponent)) : tolerance;
     Few mass{}, slope{}, step;
     bool rough[FEW], from_above[FEW];
-    std::fill_n(rough, FEW, K == 0), std::fill_n(from_above, FEW, true);
+    std::fill_n(rough, FEW, K == ANY), std::fill_n(from_above, FEW, true);
     bool any = true;
     for (int steps = 0; any && steps < most_steps; steps++) {
         any = false;
@@ -117,13 +117,13 @@ void solve_kept(const Live* live, int64_t num_rows, double exponent, double tole
         const int64_t count = keep_above(live[row].x, live[row].length, kept[row].cut, kept[row].own);
         if (count < WORTH_IT * live[row].length) kept[row].count = count, parts[row] = {kept[row].own, padded(count)};
     }
-    solve_few<0>(parts, num_rows, exponent, tolerance, 100, busy, tau);
+    solve_few<ANY>(parts, num_rows, exponent, tolerance, 100, busy, tau);
     bool again = false;
     for (int64_t row = 0; row < num_rows; row++) {
         busy[row] = kept[row].count > 0 && !(tau[row] > kept[row].cut);  // some that were left out may count
         if (busy[row]) kept[row].count = 0, again = true;
     }
-    if (again) solve_few<0>(live, num_rows, exponent, tolerance, 100, busy, tau);
+    if (again) solve_few<ANY>(live, num_rows, exponent, tolerance, 100, busy, tau);
 }
 
 // A few rows, solved side by side. `finite` are those whose maximum is a number.
@@ -163,7 +163,7 @@ Side solve_side(const T* z, int64_t num_rows, int64_t length, float scale, doubl
     if (COSTLY) raise_bounds(side.live, num_rows, p, side.tau);
     std::copy_n(side.finite, FEW, busy);
     const double tolerance = tolerance_of(length, exponent);
-    if (K == 0) solve_kept(side.live, num_rows, exponent, tolerance, busy, side.tau, side.kept);
+    if (K == ANY) solve_kept(side.live, num_rows, exponent, tolerance, busy, side.tau, side.kept);
     else solve_few<K>(side.live, num_rows, exponent, tolerance, 100, busy, side.tau);
     return side;
 }
@@ -255,7 +255,7 @@ void write_residuals(const T* z, const int64_t* target, T* residual, float* top,
 // s = p^(2 - alpha) on the support; K = 1 for alpha 2, 2 for alpha 1.5, 0 for any. BFloat16 weights have fewer digits than a
 // rough power of them.
 template <int K, class T, int N> inline void support_weights(const Excess (&p)[N], float power_of_p, Floats (&s)[N]) {
-    if constexpr (K == 0) return powers<std::is_same_v<T, BFloat16>>(p, power_of_p, s);
+    if constexpr (K == ANY) return powers<std::is_same_v<T, BFloat16>>(p, power_of_p, s);
     for (int i = 0; i < N; i++) {
         s[i] = p[i].u > 0.0f ? all(1.0f) : Floats{};
         if (K == 2)

@@ -4,13 +4,15 @@
 
 #include "powers.hpp"
 
-// The function for the exponent: one of its own up to 4, if whole.
+// The function for the kind of the exponent.
 #define BY_EXPONENT(function, exponent, ...)                                             \
     (exponent == 1 ? function<1>(__VA_ARGS__) : exponent == 2 ? function<2>(__VA_ARGS__) \
      : exponent == 3 ? function<3>(__VA_ARGS__) : exponent == 4 ? function<4>(__VA_ARGS__) \
-     : function<0>(__VA_ARGS__))
+     : is_whole(exponent) ? function<WHOLE>(__VA_ARGS__) : function<ANY>(__VA_ARGS__))
 
 namespace {
+
+inline bool is_whole(double exponent) { return exponent <= LARGEST_WHOLE && exponent == std::nearbyint(exponent); }
 
 struct Sums { double mass, slope; };
 

@@ -149,6 +149,10 @@ inline Floats rough_exp2_of(Floats v) {
 }
 #endif
 
+// Functions of an exponent P have a template for each kind K of it: one of its own for 1 to 4, another for whole ones up to
+// LARGEST_WHOLE, past which products lose digits that a logarithm of u - 1 keeps, and one for any number.
+constexpr int ANY = 0, WHOLE = -1, LARGEST_WHOLE = 20;
+
 // An excess u = [x - tau]_+, and u - 1 from 1 + tau, whose own digits are finer where tau is close to -1. The rounding of
 // tau to float32 is made up for: thousands of small u would all be off by it.
 struct Excess { Floats u, less_one; };
@@ -159,7 +163,7 @@ struct Offset {
           risen(all(static_cast<float>(tau + 1))) {}
 };
 template <int K> inline Excess excess(Floats x, const Offset& offset) {
-    return {largest(x - offset.tau - offset.rest, Floats{}), K == 0 ? x - offset.risen : Floats{}};
+    return {largest(x - offset.tau - offset.rest, Floats{}), K == ANY ? x - offset.risen : Floats{}};
 }
 
 // Powers of several u. One is a chain of operations, each of which waits for the one before; a processor does not look
@@ -195,16 +199,33 @@ inline Floats rough_inverse(Floats v) {
 
 // Whether all of them are zero, and so are their powers: worth a look before a logarithm, for long stretches of rows are.
 template <int K, int N> inline bool is_nothing(const Excess (&e)[N]) {
-    if (K > 0) return false;
+    if (K != ANY) return false;
     Floats most = e[0].u;
     for (int k = 1; k < N; k++) most = largest(most, e[k].u);
     return beyond(most, Floats{}) == 0;
 }
 
-// u ^ (P - 1), where P is K, or any number if K is 0.
+// u ^ (P - 1) for a whole P, by squares; 0 where it is so small that its product with u might be no normal number.
+template <int N> inline void products(const Excess (&e)[N], int exponent, Floats (&out)[N]) {
+    const int32_t least = (127 - 126 / exponent) << 23;  // the bits of a power of two
+    Floats square[N];
+    for (int k = 0; k < N; k++) {
+        square[k] = (Floats)((Ints)e[k].u & ((Ints)e[k].u >= least));
+        out[k] = all(1.0f);
+    }
+    for (int count = exponent - 1;;) {
+        if (count % 2)
+            for (int k = 0; k < N; k++) out[k] *= square[k];
+        if ((count /= 2) == 0) break;
+        for (int k = 0; k < N; k++) square[k] *= square[k];
+    }
+}
+
+// u ^ (P - 1).
 template <int K, bool ROUGH = false, int N>
 inline void slope_powers(const Excess (&e)[N], float exponent, Floats (&out)[N]) {
-    if constexpr (K == 0) return powers<ROUGH>(e, exponent - 1, out);
+    if constexpr (K == ANY) return powers<ROUGH>(e, exponent - 1, out);
+    if constexpr (K == WHOLE) return products(e, static_cast<int>(exponent), out);
     for (int k = 0; k < N; k++) {
         const Floats u = e[k].u;
         out[k] = K == 1 ? (u > 0.0f ? all(1.0f) : Floats{}) : K == 2 ? u : K == 3 ? u * u : u * u * u;
@@ -212,12 +233,12 @@ inline void slope_powers(const Excess (&e)[N], float exponent, Floats (&out)[N])
 }
 template <int K, bool ROUGH = false> inline Floats slope_power(Floats u, float exponent) {
     Floats s[1];
-    slope_powers<K, ROUGH>({{u, K == 0 ? u - 1.0f : u}}, exponent, s);
+    slope_powers<K, ROUGH>({{u, K == ANY ? u - 1.0f : u}}, exponent, s);
     return s[0];
 }
 // u ^ P.
 template <int K, int N> inline void weight_powers(const Excess (&e)[N], float exponent, Floats (&out)[N]) {
-    if constexpr (K == 0) return powers<false>(e, exponent, out);
+    if constexpr (K == ANY) return powers<false>(e, exponent, out);
     slope_powers<K>(e, exponent, out);
     for (int k = 0; k < N; k++) out[k] *= e[k].u;
 }

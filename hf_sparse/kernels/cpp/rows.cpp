@@ -40,7 +40,7 @@ void all_products(const T* p, const T* g, T* out, int64_t num_rows, int64_t leng
         std::vector<float> s(length + BLOCK);
         const auto write = alpha == 2     ? write_product<1, T>
                            : alpha == 1.5 ? write_product<2, T>
-                                          : write_product<0, T>;
+                                          : write_product<ANY, T>;
         for (int64_t i = first * length; i < last * length; i += length)
             write(p + i, g + i, out + i, length, static_cast<float>(2 - alpha), s.data());
     });

@@ -10,7 +10,7 @@ constexpr double MOST_KEPT = 0.7;  // the share of a row up to which it is worth
 constexpr double NOTHING = 1e-8;   // what all that are left out may weigh
 
 // Whether one look at all entries is enough to know the sums a step further: worth it where powers are costly.
-template <int K, class Times> constexpr bool foretold = K == 0 && std::is_same_v<Times, Once>;
+template <int K, class Times> constexpr bool foretold = K == ANY && std::is_same_v<Times, Once>;
 
 // A threshold to a few digits, how the mass there falls with tau, and how far off the mass was where it began.
 struct Estimate { double tau = -1, fall = 0, off = INF; };
@@ -116,7 +116,7 @@ Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times
                 const Floats p = s[k] * e[k].u;
                 mass[k % 2] += p, slope[k % 2] += s[k];
                 // Where P is large, u - 1 has digits that u has not.
-                with_excess[k % 2] += p * (K == 0 ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
+                with_excess[k % 2] += p * (K == ANY ? largest(e[k].less_one, all(-1.0f)) : e[k].u);
                 if constexpr (AHEAD) {
                     const Floats inverse = rough_inverse(largest(e[k].u, all(reach))), bent = s[k] * inverse;
                     bend[k % 2] += bent, twist[k % 2] += bent * inverse;
@@ -127,7 +127,7 @@ Moments moments_of(const float* x, int64_t n, double tau, double exponent, Times
         total.with_excess += sum(with_excess[0] + with_excess[1]);
         if constexpr (AHEAD) total.bend += sum(bend[0] + bend[1]), total.twist += sum(twist[0] + twist[1]);
     }
-    if (K > 0) total.with_excess -= total.mass;
+    if (K != ANY) total.with_excess -= total.mass;
     return total;
 }
 
@@ -139,7 +139,7 @@ inline bool look_ahead(Moments& sums, double& tau, double exponent, double toler
     const auto [mass, slope, with_excess, bend, twist, close] = sums;
     const double error = mass - 1, first = exponent * slope, second = exponent * (exponent - 1) / 2 * bend;
     const double third = exponent * (exponent - 1) * (exponent - 2) / 6 * twist;
-    double step = step_of<0>({mass, slope}, exponent);
+    double step = step_of<ANY>({mass, slope}, exponent);
     for (int k = 0; k < 3; k++)
         step += (error - step * (first - step * (second - step * third))) / (first - step * (2 * second - step * 3 * third));
     const double next = exponent < 4 ? 2 * std::fabs(step) / reach : std::fabs(error);
