@@ -61,6 +61,20 @@ def assert_equal_to(found, expected, relative=1e-5):
         assert (mine - theirs).abs().max() <= relative * theirs.abs().max()
 
 
+class _Allocations(TorchDispatchMode):
+    """The sizes of the tensors that are made without values inside the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.new_empty.default:
+            self.seen.append(output.numel())
+        return output
+
+
 @pytest.mark.parametrize(("fused", "loss"), FAMILY, ids=IDS)
 @pytest.mark.parametrize("std", [0.02, 1.0, 4.0])
 @pytest.mark.parametrize("num_classes", [150, 3000])
@@ -138,6 +152,29 @@ def test_short_supports_and_dense_chunks_in_one_batch(fused, loss):
     bias += 1.0  # at tau = 2 every class of alpha-ReLU is near the threshold
     found = value_and_gradients(lambda h, w, b: fused(h, w, y, b, chunk_size=20), hidden, weight, bias)
     assert_equal_to(found, value_and_gradients(two_steps(loss, y), hidden, weight, bias))
+
+
+@pytest.mark.parametrize("impl", ["auto", "torch"])
+@pytest.mark.parametrize("options", [{}, {"softcap": 4.0}, {"label_smoothing": 0.1}, {"chunk_size": 16}])
+@pytest.mark.parametrize(("fused", "loss"), FAMILY, ids=IDS)
+def test_rows_with_many_weights_among_others(fused, loss, options, impl):
+    hidden, weight, bias, y = layer(4000, 3.0)
+    hidden[::5] *= 1e-3
+    bias += 1.0
+    bias[:3000] -= 0.3
+    found = value_and_gradients(lambda h, w, b: fused(h, w, y, b, impl=impl, **options), hidden, weight, bias)
+    of_both = {name: value for name, value in options.items() if name != "chunk_size"}
+    assert_equal_to(found, value_and_gradients(two_steps(loss, y, **of_both), hidden, weight, bias))
+
+
+@pytest.mark.parametrize("chunk_size", [10, 100])
+def test_only_the_logits_of_rows_with_many_weights_are_computed_again(chunk_size):
+    hidden, weight, _, y = layer(2000, 6.0)
+    hidden[[0, 21, 22, 39]] *= 1e-3
+    loss = linear_entmax_loss(hidden.requires_grad_(), weight, y, chunk_size=chunk_size)
+    with _Allocations() as made:
+        loss.backward()
+    assert max(made.seen) == 4 * 2000
 
 
 @pytest.mark.parametrize(("fused", "loss"), FAMILY, ids=IDS)
@@ -219,20 +256,6 @@ def test_only_the_wanted_gradients_are_computed():
         inputs = [t.clone().requires_grad_(w) for t, w in zip((hidden, weight), wanted)]
         linear_entmax_loss(*inputs, y).backward()
         assert [t.grad is not None for t in inputs] == list(wanted)
-
-
-class _Allocations(TorchDispatchMode):
-    """The sizes of the tensors that are made without values inside the block."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        output = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.new_empty.default:
-            self.seen.append(output.numel())
-        return output
 
 
 def test_the_backward_pass_of_alpha_relu_holds_no_more_logits_than_asked_for():

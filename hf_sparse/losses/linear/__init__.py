@@ -104,7 +104,7 @@ def linear_fenchel_young_loss(
     Source: Peters et al. 2019, Eq. 9 and 10, and the sparsity of its gradient ``p - e_y``; for alpha-ReLU Tezekbayev
     et al. 2022, Lemma 1.
     Cost: the matrix product of the forward pass and one read of each logit; the backward pass gathers M rows of W and
-    of h, M the nonzero weights. A chunk in which more than one weight in 128 is nonzero is computed again and
+    of h, M the nonzero weights. Rows of which more than one weight in 128 is nonzero are computed again and
     multiplied densely. Memory beyond the gradients: chunk_size x V logits and O(M).
 
     Where products in bfloat16 are several times as fast as in float32 (CPUs with AMX), 384 rows or more of entmax or

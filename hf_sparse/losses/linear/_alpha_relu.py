@@ -52,21 +52,23 @@ def _forward(
     for start in range(0, num_rows, height):
         rows = slice(start, min(start + height, num_rows))
         for begin in range(0, num_classes, width):
-            tile = Tile(rows, slice(begin, min(begin + width, num_classes)))
-            z = head.logits(hidden[rows], tile.columns, buffer)
-            here = ((y[rows] >= begin) & (y[rows] < tile.columns.stop)).nonzero()[:, 0]
+            columns = slice(begin, min(begin + width, num_classes))
+            z = head.logits(hidden[rows], columns, buffer)
+            here = ((y[rows] >= begin) & (y[rows] < columns.stop)).nonzero()[:, 0]
             gold[here + start] = z[here, y[rows][here] - begin].to(dtype)
-            found = relu_row_supports(z, alpha, tau, impl) if z.shape[1] >= CANDIDATES_FROM else None
-            if (
-                found is None
-                or bool(found.crowded.any())
-                or not worth_listing(int(found.p.count_nonzero()), z.numel())
-            ):
+            every = torch.arange(rows.start, rows.stop, device=z.device)
+            if z.shape[1] < CANDIDATES_FROM:
                 mass[rows] += relu_mass(z, alpha, tau).sum(-1)
-                dense.append(tile)
+                dense.append(Tile(every, columns))
                 continue
+            found = relu_row_supports(z, alpha, tau, impl)
+            if found.solution is None:
+                found.mass[found.crowded] = relu_mass(z[found.crowded], alpha, tau).sum(-1).double()
             mass[rows] += found.mass
-            row, place = (found.p != 0).nonzero(as_tuple=True)
+            listed = worth_listing((found.p != 0).sum(-1), found.crowded, z.shape[1])
+            if not bool(listed.all()):
+                dense.append(Tile(every[~listed], columns))
+            row, place = ((found.p != 0) & listed[:, None]).nonzero(as_tuple=True)
             column = found.columns[row, place]
             value = head.chain(found.p[row, place], z[row, column])
             support.append(SparseEntries(row + start, column + begin, value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -47,7 +46,8 @@ def _forward(
     if impl == "cpp" and whole.listed and may_be_screened(head, hidden):
         start = min(PROBED_ROWS, chunk_size)
         parts += whole.parts(hidden, slice(0, start))
-        screen = RowScreen.of(head, sum(part.num_entries for part in parts) / start, alpha)
+        if not any(len(part.dense) for part in parts):
+            screen = RowScreen.of(head, sum(len(part.support.row) for part in parts) / start, alpha)
     for begin in range(start, num_rows, chunk_size):
         rows = slice(begin, min(begin + chunk_size, num_rows))
         found = None if screen is None else screen.candidates(hidden[rows])
@@ -56,23 +56,18 @@ def _forward(
             parts += whole.parts(hidden, rows)
         else:
             parts.append(_screened_part(screen, found, hidden[rows], y[rows], begin))
-    losses, golds = (torch.cat([getattr(part, name) for part in parts]) for name in ("loss", "gold"))
-    support = [part.support for part in parts if part.support is not None]
-    return TiledLoss(losses, golds, support, [part.dense for part in parts if part.dense is not None])
+    losses, golds, dense = (torch.cat([getattr(part, name) for part in parts]) for name in ("loss", "gold", "dense"))
+    tiles = [Tile(rows, slice(0, num_classes)) for rows in dense.split(chunk_size) if len(rows) > 0]
+    return TiledLoss(losses, golds, [part.support for part in parts], tiles)
 
 
 class _Part(NamedTuple):
-    """Some rows, with either their support or the tile that is computed again; see ``TiledLoss``."""
+    """The losses of some rows, the supports of most, and the rows (int64) of a dense tile; see ``TiledLoss``."""
 
     loss: Tensor
     gold: Tensor
-    support: SparseEntries | None
-    dense: Tile | None
-
-    @property
-    def num_entries(self) -> int:
-        """Weights in the support, or more than can be listed."""
-        return sys.maxsize if self.support is None else len(self.support.row)
+    support: SparseEntries
+    dense: Tensor
 
 
 class _Whole(NamedTuple):
@@ -104,24 +99,29 @@ class _Whole(NamedTuple):
         # The memory to solve a row grows with V as its logits do: solve as many rows at a time as make one tile.
         num_solved = max(TILE // num_classes, 1)
         for begin, z in zip(range(rows.start, rows.stop, num_solved), chunk.split(num_solved)):
-            yield self._part(z, Tile(slice(begin, begin + len(z)), slice(0, num_classes)))
+            yield self._part(z, begin)
 
-    def _part(self, z: Tensor, tile: Tile) -> _Part:
-        y, alpha = self.y[tile.rows], self.alpha
+    def _part(self, z: Tensor, begin: int) -> _Part:
+        y = self.y[begin : begin + len(z)]
         gold = z.gather(1, y[:, None])[:, 0]
         own = gold.to(accumulation_dtype(z))
-        solved = entmax_row_supports(z, alpha, self.impl) if self.listed else None
-        if solved is None or bool(solved.crowded.any()):
-            counted = torch.ones_like(gold, dtype=torch.bool)
-            return _Part(row_losses(z, y, counted, "entmax", {"alpha": alpha}, self.impl), own, None, tile)
-        p, top = solved.p, solved.top.masked_fill(solved.top == -torch.inf, 0.0)[:, 0]
-        loss = (solved.conjugate - (gold.to(p.dtype) - top)).to(own.dtype)
-        row, place = (p != 0).nonzero(as_tuple=True)
-        if not worth_listing(len(row), z.numel()):
-            return _Part(loss, own, None, tile)
-        column = solved.columns[row, place]
+        every = torch.arange(begin, begin + len(z), device=z.device)
+        if not self.listed:
+            nothing = SparseEntries(every[:0], every[:0], own[:0])
+            return _Part(self._dense_losses(z, y), own, nothing, every)
+        columns, p, top, conjugate, crowded, solution = entmax_row_supports(z, self.alpha, self.impl)
+        top = top.masked_fill(top == -torch.inf, 0.0)[:, 0]
+        loss = (conjugate - (gold.to(p.dtype) - top)).to(own.dtype)
+        if solution is None and bool(crowded.any()):
+            loss[crowded] = self._dense_losses(z[crowded], y[crowded])
+        listed = worth_listing((p != 0).sum(-1), crowded, z.shape[1])
+        row, place = ((p != 0) & listed[:, None]).nonzero(as_tuple=True)
+        column = columns[row, place]
         value = self.head.chain(p[row, place], z[row, column])
-        return _Part(loss, own, SparseEntries(row + tile.rows.start, column, value.to(own.dtype)), None)
+        return _Part(loss, own, SparseEntries(row + begin, column, value.to(own.dtype)), every[~listed])
+
+    def _dense_losses(self, z: Tensor, y: Tensor) -> Tensor:
+        return row_losses(z, y, torch.ones_like(y, dtype=torch.bool), "entmax", {"alpha": self.alpha}, self.impl)
 
 
 def _screened_part(screen: RowScreen, found: Candidates, hidden: Tensor, y: Tensor, begin: int) -> _Part:
@@ -134,4 +134,4 @@ def _screened_part(screen: RowScreen, found: Candidates, hidden: Tensor, y: Tens
     row, place = (p != 0).nonzero(as_tuple=True)
     value = screen.head.chain(p[row, place], z[row, place])
     entries = SparseEntries(row + begin, found.columns[row, place], value.float())
-    return _Part((conjugate - (gold - top)).float(), gold.float(), entries, None)
+    return _Part((conjugate - (gold - top)).float(), gold.float(), entries, row[:0])

@@ -23,15 +23,15 @@ _RUN = 256
 
 
 class Tile(NamedTuple):
-    """Rows and classes whose logits are computed together."""
+    """Rows (n,), int64, and classes whose logits are computed together."""
 
-    rows: slice
+    rows: Tensor
     columns: slice
 
     @property
     def num_logits(self) -> int:
         """Rows times classes."""
-        return (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
+        return len(self.rows) * (self.columns.stop - self.columns.start)
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,21 @@ class SparseEntries(NamedTuple):
         return SparseEntries(self.column, self.row, self.value)
 
 
-def worth_listing(num_entries: int, num_logits: int) -> bool:
-    """Whether the weights of logits have so few nonzeros that gathering beats the dense products."""
-    return num_entries * _DENSE_BELOW <= num_logits
+def worth_listing(counts: Tensor, crowded: Tensor, num_classes: int) -> Tensor:
+    """The rows (n,), bool, whose weights are so few that gathering beats the dense products.
+
+    Args:
+        counts: (n,) weights of each row that are not zero.
+        crowded: (n,) bool, rows that have too many to be counted.
+        num_classes: logits of a row.
+
+    Returns:
+        All rows that are not crowded, if they have few weights on average; else those of them that have few.
+    """
+    kept = ~crowded
+    if int(counts[kept].sum()) * _DENSE_BELOW <= int(kept.sum()) * num_classes:
+        return kept
+    return kept & (counts * _DENSE_BELOW <= num_classes)
 
 
 def gather_sum(matrix: SparseEntries, table: Tensor, num_rows: int, dtype: torch.dtype) -> Tensor:
@@ -143,8 +155,8 @@ class TiledLoss(NamedTuple):
     Attributes:
         loss: (N,) ``L(z, e_y)``.
         gold: (N,) ``z_y``.
-        support: the weights p times the head's own derivative, of all tiles but the dense ones.
-        dense: tiles with too many weights to be listed; the backward pass computes their logits again.
+        support: the weights p times the head's own derivative, of all rows but those of the dense tiles.
+        dense: tiles of rows with too many weights to be listed; the backward pass computes their logits again.
     """
 
     loss: Tensor

@@ -49,17 +49,13 @@ def _forward(
     # Logits of up to D / 4 rows take less memory than the gradient of W will.
     height = chunk_size or max(TILE // num_classes, min(_GPU_ROWS, hidden.shape[1] // 4), 1)
     height = min(height, num_rows)
-    tiles = [
-        Tile(slice(start, min(start + height, num_rows)), slice(0, num_classes))
-        for start in range(0, num_rows, height)
-    ]
+    chunks = [slice(start, min(start + height, num_rows)) for start in range(0, num_rows, height)]
     room = max(1, min(num_classes // _LISTED, _MOST_LISTED))
-    listing = Listing.empty(num_rows * room, len(tiles), hidden.device)
+    listing = Listing.empty(num_rows * room, len(chunks), hidden.device)
     buffer = hidden.new_empty(height * num_classes)
     losses, golds = [], []
-    for number, tile in enumerate(tiles):
-        rows = tile.rows
-        z = head.logits(hidden[rows], tile.columns, buffer)
+    for number, rows in enumerate(chunks):
+        z = head.logits(hidden[rows], slice(0, num_classes), buffer)
         gold = z.gather(1, y[rows, None])[:, 0].float()
         conjugate, top = triton_list_support(
             z, listing, number, rows.start, len(z) * room, alpha, exponent_of(alpha), tau, head.softcap, head.scale
@@ -69,5 +65,6 @@ def _forward(
     sizes = listing.sizes.tolist()
     num_entries = sum(size for size in sizes if size > 0)
     support = SparseEntries(*(field[:num_entries] for field in listing[:3]))
-    dense = [tile for tile, size in zip(tiles, sizes) if size < 0]
+    every = torch.arange(num_rows, device=hidden.device)
+    dense = [Tile(every[rows], slice(0, num_classes)) for rows, size in zip(chunks, sizes) if size < 0]
     return TiledLoss(torch.cat(losses), torch.cat(golds), [support], dense)
