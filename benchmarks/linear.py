@@ -32,6 +32,7 @@ def candidates(tau: float) -> dict:
     }
 
 
+KINDS = {"trained": "trained", "mixed": "trained, one row in 50 flat"}
 TARGETS = {"linear_entmax_loss 1.5": 0.35, "linear_sparsemax_loss": 0.35, "linear_alpha_relu_loss": 0.35}
 if kernel():
     TARGETS |= {f"{name}, cpp": 0.3 for name in TARGETS}
@@ -49,7 +50,7 @@ def fused(kind: str, num_rows: int = 2048, width: int = 512, num_classes: int = 
     tau = float(entmax_threshold(hidden[:16] @ weight.t()).mean())
     product = partial(products, hidden, weight)
     return Case(
-        title=f"fused, N {num_rows}, D {width}, V {num_classes}, {kind if kind == 'trained' else f'std {kind}'}",
+        title=f"fused, N {num_rows}, D {width}, V {num_classes}, {KINDS.get(kind, f'std {kind}')}",
         baseline="linear + cross_entropy",
         candidates={name: loss_step(loss, hidden, weight, y) for name, loss in candidates(tau).items()},
         targets=TARGETS if kind == "trained" else {},
@@ -58,5 +59,5 @@ def fused(kind: str, num_rows: int = 2048, width: int = 512, num_classes: int = 
     )
 
 
-CASES = [partial(fused, "trained"), partial(fused, "0.3")]
+CASES = [partial(fused, kind) for kind in ("trained", "mixed", "0.3")]
 QUICK = [partial(fused, "trained", 32, 16, 2000)]
