@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from hf_sparse import kernels
 from hf_sparse.functional import entmax, entmax15, sparsemax
@@ -44,6 +45,20 @@ def test_weights_are_those_of_the_specification_for_supports_of_all_sizes(alpha,
         for dtype in HALVES:
             z = scores(4, length, scale, dtype)
             close(entmax(z, alpha, impl="cpp"), entmax_by_bisection(z, alpha), WEIGHT[dtype])
+
+
+@pytest.mark.parametrize("exponent", [5, 6, 7, 9, 15, 19, 20, 21])
+@pytest.mark.parametrize("length", [3, 65, 500, 6000])
+def test_weights_and_losses_of_whole_exponents(exponent, length):
+    alpha, y = 1 + 1 / exponent, torch.tensor([0, 1, 2, 0])
+    for scale in SCALES.values():
+        z = scores(4, length, scale)
+        expected = entmax_by_bisection(z, alpha)
+        close(entmax(z, alpha, impl="cpp"), expected, WEIGHT[torch.float32])
+        z.requires_grad_()
+        loss = entmax_loss(z, y, alpha, impl="cpp", reduction="none")
+        close(loss, entmax_loss(z.double(), y, alpha, impl="torch", reduction="none"), 2e-6 * max(1, float(z.max())))
+        close(torch.autograd.grad(loss.sum(), z)[0], expected - F.one_hot(y, length), GRADIENT[torch.float32])
 
 
 def test_the_scales_above_give_supports_of_one_two_many_and_all():
