@@ -62,8 +62,9 @@ def _forward(
                 dense.append(Tile(every, columns))
                 continue
             found = relu_row_supports(z, alpha, tau, impl)
-            if found.solution is None:
-                found.mass[found.crowded] = relu_mass(z[found.crowded], alpha, tau).sum(-1).double()
+            if found.solution is None and bool(found.crowded.any()):
+                crowd = slice(None) if bool(found.crowded.all()) else found.crowded  # a mask makes a copy
+                found.mass[crowd] = relu_mass(z[crowd], alpha, tau).sum(-1).double()
             mass[rows] += found.mass
             listed = worth_listing((found.p != 0).sum(-1), found.crowded, z.shape[1])
             if not bool(listed.all()):

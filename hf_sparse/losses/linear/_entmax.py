@@ -113,7 +113,8 @@ class _Whole(NamedTuple):
         top = top.masked_fill(top == -torch.inf, 0.0)[:, 0]
         loss = (conjugate - (gold.to(p.dtype) - top)).to(own.dtype)
         if solution is None and bool(crowded.any()):
-            loss[crowded] = self._dense_losses(z[crowded], y[crowded])
+            crowd = slice(None) if bool(crowded.all()) else crowded  # a mask makes a copy
+            loss[crowd] = self._dense_losses(z[crowd], y[crowd])
         listed = worth_listing((p != 0).sum(-1), crowded, z.shape[1])
         row, place = ((p != 0) & listed[:, None]).nonzero(as_tuple=True)
         column = columns[row, place]
