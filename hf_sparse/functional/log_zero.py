@@ -94,6 +94,12 @@ def on_floor(scores: Tensor) -> Tensor:
     return (scores < LOG_ZERO / 2) & (scores > 2.5 * LOG_ZERO)
 
 
+def without_floor(scores: Tensor) -> Tensor:
+    """Log-probabilities in float64, ``-inf`` for zero: sums of them tell the impossible from the very unlikely."""
+    log_p = scores.double()
+    return log_p.masked_fill(log_p.exp() == 0, -torch.inf)
+
+
 def sum_to_one(scores: Tensor) -> Tensor:
     """Whether rows of ``scores`` (..., V) hold logarithms of distributions: (...), bool.
 

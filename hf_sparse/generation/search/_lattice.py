@@ -11,6 +11,7 @@ from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
 from ...cache_name import CACHE, OLD_NAME, cache_in
+from ...functional.log_zero import without_floor
 from ...functional.rows import upcast
 from ._constraints import Constraints, check_sums
 from ._membership import Membership
@@ -60,7 +61,7 @@ class Lattice:
         return self._tree.strings(nodes, length).tolist()
 
     def start(self) -> Tensor:
-        """Log-probabilities (B, V) of the first token.
+        """Log-probabilities (B, V) of the first token, float64, ``-inf`` for zero.
 
         Raises:
             ValueError: a cache that is filled already, that the model does not return, or that prefixes cannot share;
@@ -94,7 +95,7 @@ class Lattice:
             tokens: (n,) their last tokens.
 
         Returns:
-            The numbers (n,) of the prefixes, and the log-probabilities (n, V) of the next token.
+            The numbers (n,) of the prefixes, and the log-probabilities (n, V) of the next token as of the first.
 
         Raises:
             ValueError: NaN, or a processor that makes probabilities sum to more than 1.
@@ -133,7 +134,7 @@ class Lattice:
                 "its weights and inputs"
             )
         check_sums(scores)
-        scores = scores.clamp(max=0)
+        scores = without_floor(scores.clamp(max=0))
         return scores if self._membership is None else self._membership(ids, scores, sentences)
 
 

@@ -30,11 +30,11 @@ class Membership:
 
         Args:
             ids: (n, T + length) prompts and prefixes, whose own prefixes were seen before.
-            scores: (n, V) log-probabilities.
+            scores: (n, V) log-probabilities, ``-inf`` for zero.
             sentences: (n,) indices of their sentences.
         """
         inside = torch.full_like(scores, -math.inf)
-        possible = scores.exp() > 0
+        possible = scores > -math.inf
         for row, (i, prefix) in enumerate(zip(sentences.tolist(), ids[:, self._start :].tolist())):
             kept = self._continuations(i, tuple(prefix), possible[row])
             inside[row, kept] = scores[row, kept]

@@ -79,8 +79,8 @@ class Sweeps:
             nodes, log_p = prefixes.parent, self.lattice.start()
         else:
             nodes, log_p = self.lattice.expand(length, prefixes.sentence, prefixes.parent, prefixes.token)
-        row, token = (log_p.exp() > 0).nonzero(as_tuple=True)
-        log_p, row, token = log_p[row, token].double().cpu(), row.cpu(), token.cpu()
+        row, token = (log_p > -math.inf).nonzero(as_tuple=True)
+        log_p, row, token = log_p[row, token].cpu(), row.cpu(), token.cpu()
         longer = Prefixes(prefixes.sentence[row], prefixes.log_mass[row] + log_p, nodes[row], token)
         ended = torch.isin(token, self.ends)
         self.finish(length, longer[ended])

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from ...functional.log_zero import without_floor
 from ...model.beam_record import BeamRecord, record_of
 from ._constraints import check_sums
 from .result import Hypothesis, SearchResult
@@ -123,7 +124,7 @@ class _Beams:
         log_p = log_p.view(num_sentences, num_beams, -1)
         self.num_expanded += (self.log_mass > -math.inf).sum(-1)
         longer = (log_p + self.scores[:, :, None]).flatten(1)
-        log_mass = (_without_floor(log_p) + self.log_mass[:, :, None]).flatten(1)
+        log_mass = (without_floor(log_p) + self.log_mass[:, :, None]).flatten(1)
         num_kept = max(2, 1 + len(self.ends)) * num_beams
         kept_scores, kept = longer.topk(num_kept)
         parents, tokens = kept // log_p.shape[-1], kept % log_p.shape[-1]
@@ -194,10 +195,4 @@ def _check_returned(output: ModelOutput, all_scores: tuple[Tensor, ...], beams: 
 def _has_probability(all_scores: tuple[Tensor, ...], path: Tensor, string: list[int]) -> bool:
     """Whether a returned string has nonzero probability: beam search fills up with others."""
     steps = zip(all_scores, path.tolist(), string)
-    return bool(string) and all(bool(_without_floor(scores[beam, token]) > -math.inf) for scores, beam, token in steps)
-
-
-def _without_floor(log_p: Tensor) -> Tensor:
-    """Log-probabilities in float64, ``-inf`` for zero: sums of them tell the impossible from the very unlikely."""
-    log_p = log_p.double()
-    return log_p.masked_fill(log_p.exp() == 0, -math.inf)
+    return bool(string) and all(bool(without_floor(scores[beam, token]) > -math.inf) for scores, beam, token in steps)

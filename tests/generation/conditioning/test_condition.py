@@ -6,7 +6,15 @@ import re
 import pytest
 import torch
 
-from hf_sparse import Intersection, Language, Lexicon, condition, enumerate_support, exact_search
+from hf_sparse import (
+    Intersection,
+    Language,
+    Lexicon,
+    condition,
+    enumerate_support,
+    exact_search,
+    score_sequences,
+)
 from hf_sparse.generation.conditioning.result import Conditioned
 from hf_sparse.generation.search.result import Hypothesis, SearchResult
 from tests.enumeration import VOCAB, all_strings, ended, model_and_inputs
@@ -83,6 +91,20 @@ def test_entries_with_the_end_token_are_refused_and_not_proved_impossible():
         condition(model, inputs, Lexicon([[*string, EOS], [*string, EOS + 1]]), max_new_tokens=4)
     (found,) = condition(model, inputs, Lexicon([string, [*string, EOS]]), max_new_tokens=4)
     assert [member.tokens for member in found.members] == [[*string, EOS]]
+
+
+def test_a_member_that_a_dense_head_gives_less_than_float32_can_hold_is_no_impossible_one():
+    model, inputs = model_and_inputs("llama", None)
+    with torch.no_grad():
+        model.lm_head.weight *= 250 / model(**inputs).logits[0, -1].log_softmax(-1).amin().abs()
+    token = int(model(**inputs).logits[0, -1].argmin())
+    string = torch.cat([inputs["input_ids"], torch.tensor([[token, EOS]])], dim=1)
+    log_p = float(score_sequences(model, inputs, string).normalized)
+    assert -700 < log_p < -104  # exp of float32 is 0 from there on, of float64 from -746 on
+    (found,) = condition(model, inputs, Lexicon([[token]]), max_new_tokens=2)
+    assert [member.tokens for member in found.members] == [[token, EOS]]
+    assert found.members[0].log_probability == pytest.approx(log_p, abs=1e-3)
+    assert not found.impossible
 
 
 @pytest.mark.parametrize("option", [{"min_probability": 0.5}, {"num_hypotheses": 3}])
