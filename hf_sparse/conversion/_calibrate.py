@@ -94,9 +94,9 @@ def calibrate(
         ValueError: a dense model or a part of a sparse one, an adapter of PEFT that is a prompt, an empty loader,
             labels in some batches only or none that count in those to fit on, a temperature that is learned, a map of
             attention whose weights do not sum to one or have bounds, nothing to fit without attention, an argument
-            out of range, a goal out of reach, a measure that does not fit the model's output, a fused loss of
-            soft-capped logits that would have to be centered, or attention under tensor parallelism. The model is then
-            as it was.
+            out of range, a goal out of reach, or of attention that no query reaches, a measure that does not fit the
+            model's output, a fused loss of soft-capped logits that would have to be centered, or attention under
+            tensor parallelism. The model is then as it was.
         TypeError: a loader that does not yield mappings.
 
     Cost: with four batches or more at most three forward passes over the data, one of them with scores materialized,
@@ -294,6 +294,11 @@ class _Fitting:
     def _candidates(self) -> list[MapsByPath]:
         """What attention may become: what it was; other temperatures; other alphas too. Only what meets the goal."""
         if not self.scores:
+            if self.edges is not None:
+                raise ValueError(
+                    f"edges={self.edges} is for attention, and no query of sparse attention counts in the batches to "
+                    "fit on: all are padding, or nothing reaches it (cross-attention without an encoder's states)"
+                )
             return [self.own]
         levels = {
             path: levels_of(each, own, self.per_head, self._alphas_in_time(), self.edges is not None)

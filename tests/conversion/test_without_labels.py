@@ -333,6 +333,14 @@ def test_edges_are_for_attention():
         calibrate(sparsify(tiny_model("gpt2"), head="entmax15"), padded(), edges=0.5, progress=False)
 
 
+def test_edges_are_refused_where_no_query_to_fit_on_counts():
+    model = sparsify(tiny_model("gpt2"), attn="entmax15")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    padding = {"input_ids": ids, "attention_mask": torch.zeros_like(ids)}
+    with pytest.raises(ValueError, match=r"edges=0\.5 is for attention, and no query of sparse attention counts in"):
+        calibrate(model, [padding, {"input_ids": ids}], edges=0.5, progress=False)
+
+
 def test_alphas_are_fitted_unless_told_otherwise():
     names = {}
     for fit_alpha in (True, False):
