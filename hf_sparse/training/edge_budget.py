@@ -161,11 +161,7 @@ class EdgeBudget:
                 f"attention of this {name} has bounds or coverage, whose edges have no price; set "
                 "max_loss_increase=None"
             )
-        if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
-            raise ValueError(
-                f"activation checkpointing is on in this {name}, which would compute the edges that max_loss_increase "
-                "counts a second time; call model.activation_checkpointing_disable()"
-            )
+        _check_no_checkpointing(model)
         if teacher is None:
             check_own_teacher(model, "max_loss_increase")
         else:
@@ -190,11 +186,13 @@ class EdgeBudget:
             **inputs: with ``labels``; ``num_items_in_batch`` as for the model.
 
         Raises:
-            ValueError: no labels, nothing that is trained changes the edges, or logits of a causal model that do not
-                go with the labels position by position.
+            ValueError: no labels, activation checkpointing, nothing that is trained changes the edges, or logits of a
+                causal model that do not go with the labels position by position.
         """
         if model.training and inputs.get("labels") is None:
             raise ValueError("max_loss_increase needs labels: it compares losses")
+        if model.training:  # it may have been switched on since
+            _check_no_checkpointing(self.model)
         with soft_edges(model) as self.edges:
             outputs = model(**inputs)
         if not model.training:
@@ -235,3 +233,11 @@ class EdgeBudget:
         check_positions(logits, inputs["labels"], "distillation; or set distillation_weight=0")
         z, q = (scored(each, inputs, self.shifts_labels) for each in (logits, dense_logits))
         return softmax_loss(z, q.float().softmax(-1), num_items=inputs.get("num_items_in_batch"))
+
+
+def _check_no_checkpointing(model: PreTrainedModel) -> None:
+    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+        raise ValueError(
+            f"activation checkpointing is on in this {type(transformers_model(model)).__name__}, which would compute "
+            "the edges that max_loss_increase counts a second time; call model.activation_checkpointing_disable()"
+        )

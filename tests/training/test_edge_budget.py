@@ -247,6 +247,15 @@ def test_a_teacher_in_half_precision_is_distilled_from_in_float32():
     assert torch.equal(found, expected)
 
 
+def test_activation_checkpointing_that_is_switched_on_later_is_refused_by_name():
+    model, batch = settings_only().train(), {"input_ids": tokens(), "labels": tokens()}
+    budget = EdgeBudget(model, None, shifts_labels=True)
+    model.activation_checkpointing_enable()
+    with pytest.raises(ValueError, match="activation checkpointing is on in this LlamaForCausalLM"):
+        budget.forward(model, EdgePrice(), 1, **batch)
+    budget.forward(model.eval(), EdgePrice(), 1, **batch)  # which computes nothing twice
+
+
 def test_evaluation_needs_no_labels():
     model = settings_only()
     budget = EdgeBudget(model, None, shifts_labels=True)
