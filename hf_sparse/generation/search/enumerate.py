@@ -56,6 +56,7 @@ def enumerate_support(
     """Every string to which ``model`` gives nonzero probability, by exhaustive search of its sparse lattice.
 
     The model's own distribution is enumerated: constraints of the generation config do not apply, unless asked for.
+    One is the language that mBART and M2M-100 write first (``forced_bos_token_id``); ``constrained=True`` keeps it.
 
     ``complete`` is a fact about the strings, not about the search: it is true if and only if at most
     ``max_hypotheses`` strings have nonzero probability and none has more than ``max_new_tokens`` tokens. But float32
