@@ -6,6 +6,8 @@ in every dtype, its exponential is exactly zero, and ``log_softmax`` gives it ba
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from .rows import by_chunks, is_transformed, row_by_row, upcast, writes_rows
 # The highest floor; they go down to twice this value. The exponential underflows to 0 from -104 on.
 LOG_ZERO = -1e4
 _SUM_TO_ONE = 1e-3
+_LEAST = math.log(math.ulp(0.0))  # of the smallest number that float64 has
 
 
 def log_or_floor_(p: Tensor, z: Tensor) -> Tensor:
@@ -96,8 +99,7 @@ def on_floor(scores: Tensor) -> Tensor:
 
 def without_floor(scores: Tensor) -> Tensor:
     """Log-probabilities in float64, ``-inf`` for zero: sums of them tell the impossible from the very unlikely."""
-    log_p = scores.double()
-    return log_p.masked_fill(log_p.exp() == 0, -torch.inf)
+    return scores.double().masked_fill(scores < _LEAST, -torch.inf)
 
 
 def sum_to_one(scores: Tensor) -> Tensor:
