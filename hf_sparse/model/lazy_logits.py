@@ -228,8 +228,8 @@ class LinearLogits:
         return self * (1 / divisor) if isinstance(divisor, numbers.Real) else self.compute() / divisor
 
     def __add__(self, other: Any) -> Any:
-        constant = torch.is_tensor(other) and other.numel() == self.shape[-1] and other.shape[-1] == self.shape[-1]
-        if not constant or self.outer is not None:
+        is_row = torch.is_tensor(other) and other.numel() == self.shape[-1] and other.shape[-1:] == self.shape[-1:]
+        if not is_row or other.dim() > self.dim() or self.outer is not None:
             return self.compute() + other
         bias = other.reshape(-1) / self.scale
         return self._with(bias=bias if self.bias is None else self.bias + bias)

@@ -120,6 +120,7 @@ STEPS = {
     "scale": lambda z: 2 * (z / 4),
     "bias": lambda z: z * 0.5 + torch.arange(5.0)[None],
     "soft cap": lambda z: torch.tanh(z / 3) * 3,
+    "bias with an axis more": lambda z: z + torch.arange(5.0).view(1, 1, 1, 5),
     "bias after a soft cap": lambda z: torch.tanh(z) + torch.arange(5.0),
     "another tensor": lambda z: z + torch.ones(2, 3, 5),
     "any function": lambda z: torch.softmax(z, dim=-1),
