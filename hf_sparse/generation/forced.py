@@ -261,6 +261,8 @@ def _checked(
     if model.config.is_encoder_decoder:
         prepared = repeated(inputs, times)
         start = beginning(model, prepared, len(sequences), sequences)
+        if cuts_outputs(model) and inputs.get("decoder_input_ids") is None:
+            prepared.pop("decoder_attention_mask", None)  # as Whisper's generate does for a prompt of its own
     else:
         prepared = _prepared(model, inputs, times, special_tokens)
         start = prepared["input_ids"]

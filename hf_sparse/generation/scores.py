@@ -57,7 +57,8 @@ def score_sequences(
         model: a model with ``generate``; it runs in evaluation mode.
         inputs: keyword inputs of ``model.generate``, (B, T) tensors, images and the like; decoder-only prompts padded
             on the left. With ``decoder_input_ids`` where the decoder was given another beginning than the start token,
-            and the ``decoder_attention_mask`` of that beginning where ``generate`` was given one.
+            and the ``decoder_attention_mask`` of that beginning where ``generate`` was given one; Whisper's drops one
+            that comes without ``decoder_input_ids``, and so does this.
             Without ``attention_mask`` padding in a decoder's prompt is hidden as ``generate`` hides it.
         sequences: token ids (k B, L) as ``model.generate`` returns them: with the start token or the prompt, of any
             language and task (Whisper keeps it with ``return_dict_in_generate=True``); tokens after the end token are

@@ -327,3 +327,26 @@ def test_transcripts_in_a_lexicon_keep_whispers_prompt(language, code):
     assert {tuple(member.tokens) for member in found.members} == set(chosen)
     for member in found.members:
         assert found.conditional(member.tokens).low == pytest.approx(table[tuple(member.tokens)] / total, rel=1e-4)
+
+
+def test_a_mask_counts_for_a_prompt_that_was_given_alone_as_in_generate():
+    model, inputs = in_double(*tiny_whisper(seed=3, head=WIDE))
+    prompt, mask = torch.tensor([FRENCH_PROMPT]), torch.tensor([[1, 0, 1, 1]])
+    seen = []
+    model.model.decoder.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs.get("attention_mask")), with_kwargs=True
+    )
+    model.generate(**inputs, decoder_attention_mask=mask, language="french", max_new_tokens=1)
+    assert seen == [None]
+    string = torch.tensor([[*FRENCH_PROMPT, 5, END]])
+    plain, dropped, given, masked = (
+        float(score_sequences(model, {**inputs, **more}, string).normalized)
+        for more in (
+            {},
+            {"decoder_attention_mask": mask},
+            {"decoder_input_ids": prompt},
+            {"decoder_input_ids": prompt, "decoder_attention_mask": mask},
+        )
+    )
+    assert plain == dropped == given
+    assert abs(masked - plain) > 1e-3
