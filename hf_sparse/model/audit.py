@@ -154,8 +154,14 @@ def attention_reached(record: DryRun) -> str | None:
 
 def more_than_one_key(record: DryRun) -> str | None:
     """That every softmax is over a single score, or None."""
-    if not record.counts or any(count.keys > count.rows for count in record.counts.values()):
+    counts = record.counts.values()
+    if not counts or any(count.keys > count.rows for count in counts):
         return None
+    if not any(count.rows for count in counts):
+        return (
+            f"no query in the attention of {type(record.model).__name__} sees a key, since the masks of the example "
+            "hide all of them: its rows are padding alone; pass an example, or a first batch, in which a token counts"
+        )
     return (
         f"every softmax in the attention of {type(record.model).__name__} is over a single score: there is nothing to "
         "make sparse; pass attn=None, or an example with more positions if it can attend to more"

@@ -422,6 +422,12 @@ def test_softmax_over_a_single_score_is_refused():
         sparsify(model, attn="entmax15", example={"pixel_values": torch.rand(1, 3, 64, 64)})
 
 
+def test_an_example_of_padding_alone_is_refused_as_such():
+    ids = torch.tensor([[5, 6, 7]])
+    with pytest.raises(ValueError, match="no query in the attention of GPT2LMHeadModel sees a key, since the masks"):
+        sparsify(tiny_model("gpt2"), "entmax15", example={"input_ids": ids, "attention_mask": torch.zeros_like(ids)})
+
+
 def test_full_attention_of_big_bird_is_reached():
     assert is_sparse(
         sparsify(masked_lm(BigBirdConfig, BigBirdForMaskedLM, attention_type="original_full"), "entmax15")
