@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from hf_sparse.functional import entmax
-from hf_sparse.functional.newton import _step, dtype_for, exponent_of, solve_
+from hf_sparse.functional.newton import _look, dtype_for, exponent_of, solve_with_powers
 from hf_sparse.functional.rows import by_chunks
 
 from ._case import Case
@@ -35,9 +35,9 @@ def attention_map(alpha: float, *shape: int) -> Case:
     parts = {each: dict(pieces) for each, pieces in attention_parts(name, z, upstream, alpha).items()}
     if dtype_for(alpha, z) == z.dtype:  # closer to 1 there are no steps but those of ``near_softmax``
         u, exponent = (z - z.amax(-1, keepdim=True)).mul_(alpha - 1).add_(1).clamp_(min=0), exponent_of(alpha)
-        candidates[f"one step of {name}, torch"] = partial(by_chunks, lambda u, _: _step(u, exponent), u)
+        candidates[f"one step of {name}, torch"] = partial(by_chunks, lambda u, _: _look(u, exponent), u)
         del parts[name]["weights"]
-        parts[name]["steps"] = partial(by_chunks, lambda u, out: solve_(out.copy_(u), exponent), u)
+        parts[name]["steps"] = partial(by_chunks, lambda u, out: solve_with_powers(out.copy_(u), exponent), u)
     return Case(
         title=f"attention map, {' x '.join(map(str, shape))}, {_SHARE:.0%} in the support",
         baseline="softmax",

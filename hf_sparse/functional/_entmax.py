@@ -107,7 +107,7 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
         KernelUnavailable: ``impl="cpp"`` where the kernel cannot be built, ``"triton"`` where Triton cannot run.
 
     Source: Peters et al. 2019, Eq. 7 and Proposition 1 (Jacobian); Correia et al. 2019 (gradient in alpha).
-    Cost: three to eleven Newton steps of four passes in cache; a sort and up to thirty passes in float64 for alpha >
+    Cost: three to eleven Newton steps of a few passes in cache; a sort and up to thirty passes in float64 for alpha >
     2. On a CPU, rows of at least 1024 entries are read once (a single row only where no gradient is wanted), and the
     steps, the backward and what it saves are in proportion to the supports, unless a row is mostly support. A tensor
     alpha costs as much for each run of rows that share one; in graphs, and in torch where runs are short, all rows are

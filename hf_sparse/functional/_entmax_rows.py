@@ -10,7 +10,7 @@ from torch import Tensor
 from ..kernels import entmax_weights, jacobian_product, triton_jacobian_product, triton_weights
 from ._steep import steep_weights
 from .function import Function, batched, differentiated_again
-from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_
+from .newton import dtype_for, exponent_of, near_softmax, power, solve, solve_, solve_with_powers
 from .rows import by_chunks, is_transformed, row_by_row, upcast
 
 
@@ -26,12 +26,8 @@ def write_weights(x: Tensor, out: Tensor, alpha: float) -> None:
         p = near_softmax(u.mul_(alpha - 1), alpha).weights
         torch.div(p, _mass(p), out=out)
         return
-    solve_(torch.add(top.new_ones(()), u, alpha=alpha - 1, out=u).clamp_(min=0), exponent)
-    if exponent == 2:
-        u.square_()
-    elif exponent != 1:
-        u.copy_(power(u, exponent))
-    u.div_(_mass(u))
+    _, p = solve_with_powers(torch.add(top.new_ones(()), u, alpha=alpha - 1, out=u).clamp_(min=0), exponent)
+    torch.div(p, _mass(p), out=out)
 
 
 def _mass(p: Tensor) -> Tensor:

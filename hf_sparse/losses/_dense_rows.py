@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..functional.newton import dtype_for, exponent_of, is_softmax, near_softmax, power, solve_crowded
+from ..functional.newton import dtype_for, exponent_of, is_softmax, near_softmax, power, solve_with_powers
 from ..functional.rows import accumulation_dtype, upcast
 from ._alpha_relu_support import relu_loss_from_mass
 from ._row_terms import differentiable_gradient, from_conjugate, weighted
@@ -64,8 +64,7 @@ def _solve_entmax(z: Tensor, alpha: float, p: Tensor, top: Tensor) -> Tensor:
         conjugate = energy / alpha + risen[:, 0] / (alpha - 1)
     else:
         exponent = exponent_of(alpha)
-        u = solve_crowded(x.add_(1).clamp_(min=0), exponent)
-        weights = power(u, exponent)
+        u, weights = solve_with_powers(x.add_(1).clamp_(min=0), exponent)
         mass = weights.sum(-1, keepdim=True)
         conjugate = ((1 - 1 / alpha) * ((weights * u).sum(-1) - 1) + (1 - u.amax(-1))) / (alpha - 1)
     torch.div(weights, torch.where(mass == 0, 1.0, mass), out=p)

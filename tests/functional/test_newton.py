@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from hf_sparse.functional.newton import exponent_of, power, solve, solve_, solve_crowded
+from hf_sparse.functional import entmax, newton
+from hf_sparse.functional.newton import exponent_of, power, solve, solve_, solve_with_powers
+from tests.tolerances import WEIGHT
 
 
 def clusters():
@@ -54,20 +56,61 @@ def test_whole_powers_are_those_of_float64_down_to_numbers_that_are_lost(exponen
     assert bool(power(torch.tensor(torch.nan), exponent).isnan())
 
 
-@pytest.mark.parametrize("heavy", ["anywhere", "sampled alone", "never sampled", "everywhere", "masked"])
+@pytest.mark.parametrize("heavy", ["anywhere", "one in sixteen", "two in sixteen", "everywhere", "masked"])
 @pytest.mark.parametrize(("exponent", "length"), [(4 / 3, 1 << 14), (10 / 3, 1 << 14), (2.0, 1 << 14), (10 / 3, 4096)])
-def test_crowded_rows_have_their_threshold_whatever_the_sample_says(exponent, length, heavy):
+def test_long_rows_have_their_threshold_wherever_their_mass_is(exponent, length, heavy):
     generator = torch.Generator().manual_seed(0)
     u = torch.rand(3, length, generator=generator, dtype=torch.float64) * 0.2
     if heavy == "anywhere":
         u[:, torch.randperm(length, generator=generator)[:40]] += 0.8
-    elif heavy == "sampled alone":
+    elif heavy == "one in sixteen":
         u[:, ::16] += 0.8
-    elif heavy == "never sampled":
-        u[:, 1::16] += 0.8
+    elif heavy == "two in sixteen":
+        u[:, 1::8] += 0.8
     else:
         u += 0.8
     if heavy == "masked":
         u[1] = 0
     expected = solve_(u.clone(), exponent)
-    torch.testing.assert_close(solve_crowded(u, exponent), expected, atol=1e-9, rtol=0)
+    solved, powers = solve_with_powers(u, exponent)
+    torch.testing.assert_close(solved, expected, atol=1e-9, rtol=0)
+    torch.testing.assert_close(powers, expected**exponent, atol=WEIGHT[u.dtype], rtol=0)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.001, 10 / 9, 4 / 3, 5 / 3, 2.0, 2.4, 10 / 3, 5.0, 8.7, 15.5, 20.5])
+@pytest.mark.parametrize("scale", [0.01, 0.5, 4.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_powers_that_come_with_the_threshold_are_those_of_float64(dtype, scale, exponent):
+    if dtype == torch.float32:
+        exponent = min(exponent, 9.0)  # larger ones multiply the rounding of u
+    x = torch.randn(200, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * scale
+    x[::2] = x[::2].round()  # ties
+    u = ((x - x.amax(-1, keepdim=True)) / exponent + 1).clamp(min=0)
+    expected = solve_(u.clone(), exponent)
+    solved, powers = solve_with_powers(u.to(dtype), exponent)
+    torch.testing.assert_close(powers.double(), expected**exponent, atol=WEIGHT[dtype], rtol=0)
+    assert torch.equal(powers > 0, (solved > 0) & (solved.double() ** exponent > torch.finfo(dtype).tiny))
+    assert abs(float(powers.double().sum(-1).max()) - 1) < 2e-6
+
+
+@pytest.mark.parametrize("exponent", [10 / 9, 4 / 3, 10 / 3, 8.7])
+def test_powers_of_rows_of_one_entry_masked_rows_and_rows_with_nan(exponent):
+    u = torch.zeros(4, 50)
+    u[0, 3] = 1
+    u[1, 7] = torch.nan
+    u[3] = 1
+    solved, powers = solve_with_powers(u.clone(), exponent)
+    assert torch.equal(solved[0], u[0])  # to the last bit, so that its loss is zero
+    assert torch.equal(powers[0], u[0])
+    assert bool(powers[1].isnan().all())
+    assert not bool(powers[2].any())
+    torch.testing.assert_close(powers[3], torch.full((50,), 0.02), atol=WEIGHT[u.dtype], rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.6, 1.75, 1.9])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_maps_take_few_powers_that_need_a_logarithm(alpha, scale, monkeypatch):
+    counted = []
+    monkeypatch.setattr(newton, "power", lambda *given: counted.append(given) or power(*given))
+    entmax(torch.randn(200, 300, generator=torch.Generator().manual_seed(0)) * scale, alpha, impl="torch")
+    assert len(counted) <= 3
