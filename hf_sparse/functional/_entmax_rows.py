@@ -54,9 +54,6 @@ def support_weights(p: Tensor, alpha: float) -> Tensor:
         return p.sign()
     differentiated = p.requires_grad and torch.is_grad_enabled()  # what backward saved requires a gradient, too
     if alpha < 2 and not differentiated and not is_transformed(p):
-        if alpha == 1.5:
-            # Not p.sqrt(): where MKL computes it, zeros take forty times as long as other numbers.
-            return p.clamp(min=torch.finfo(p.dtype).tiny).rsqrt_().mul_(p)
         return power(p, 2 - alpha)
     support = p > 0
     return torch.where(support, torch.where(support, p, 1.0).pow(2 - alpha), 0.0)

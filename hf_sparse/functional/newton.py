@@ -19,7 +19,7 @@ from .rows import accumulation_dtype
 
 _MAX_STEPS = 100
 # Exponents whose powers are faster by multiplication than by logarithms.
-_WHOLE = range(5, 33)
+_WHOLE, _MOST_QUARTERS = range(5, 33), 4
 # Rough powers of larger exponents would be off by more than a factor of two.
 _MOST_ROUGH, _MOST_ROUGH_STEPS = 16, 10
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -41,9 +41,13 @@ def dtype_for(alpha: float, *tensors: Tensor) -> torch.dtype:
 
 
 def exponent_of(alpha: float) -> float:
-    """``1 / (alpha - 1)``, exactly whole where rounding alone keeps it from that (4/3 gives 3.0000000000000004)."""
+    """``1 / (alpha - 1)``, exactly a number of quarters where rounding alone keeps it from that.
+
+    4/3 gives 3.0000000000000004, and 1.4 gives 2.5000000000000004.
+    """
     exponent = 1 / (alpha - 1)
-    return float(round(exponent)) if abs(exponent - round(exponent)) < 1e-9 else exponent
+    quarters = round(4 * exponent)
+    return quarters / 4 if abs(4 * exponent - quarters) < 4e-9 else exponent
 
 
 def _product(u: Tensor, count: int) -> Tensor:
@@ -55,8 +59,28 @@ def _product(u: Tensor, count: int) -> Tensor:
     return square.mul_(u) if count % 2 else square
 
 
+def _by_roots(u: Tensor, exponent: float) -> Tensor:
+    """``u ** exponent`` for ``u >= 0`` and a positive exponent of some quarters."""
+    tiny, largest = torch.finfo(u.dtype).tiny, torch.finfo(u.dtype).max
+    # Not by sqrt: where MKL computes it, zeros take forty times as long as other numbers.
+    root = u.clamp(min=tiny, max=largest).rsqrt_()
+    whole, quarters = divmod(round(4 * exponent), 4)
+    if quarters == 1:
+        root = torch.threshold_(root.rsqrt_(), 2 * tiny**0.25, 0.0)
+    elif quarters == 2:
+        root.mul_(u)
+    else:
+        root.mul_(root.rsqrt()).mul_(u)
+    for _ in range(whole):
+        root.mul_(u)
+    return root
+
+
 def power(u: Tensor, exponent: float) -> Tensor:
-    """``u ** exponent`` for ``u >= 0``, by multiplication where the exponent is whole and small; u itself for 1."""
+    """``u ** exponent`` for ``u >= 0``, by products and roots where the exponent is small and whole, or some quarters.
+
+    It is u itself for an exponent of 1.
+    """
     if exponent == 1:
         return u
     if exponent in (2, 3, 4):
@@ -64,6 +88,8 @@ def power(u: Tensor, exponent: float) -> Tensor:
         return square if exponent == 2 else square * (u if exponent == 3 else square)
     if u.device.type != "cpu" or in_graph() or (u.requires_grad and torch.is_grad_enabled()):
         return u.pow(exponent)
+    if 0 < exponent < _MOST_QUARTERS and 4 * exponent == int(4 * exponent):
+        return _by_roots(u, exponent)
     # By logarithm and exponential, which is faster here than pow unless the logarithm meets a zero. Where u is below
     # the floor the factor is at least 2^-120, and its product with u is 0 or negligible. Base two: torch's exp2 takes
     # a quarter of the time of its exp.

@@ -39,6 +39,7 @@ def test_masked_rows_stay_zero_and_nan_rows_stay_alone():
 
 def test_exponents_that_rounding_keeps_from_being_whole_are_whole():
     assert exponent_of(4 / 3) == 3.0
+    assert exponent_of(1.4) == 2.5
     assert exponent_of(1.3) == 1 / (1.3 - 1)
     u = torch.tensor([0.3, 1.7])
     for exponent in (1.0, 2.0, 3.0, 4.0, 2.5):
@@ -54,6 +55,20 @@ def test_whole_powers_are_those_of_float64_down_to_numbers_that_are_lost(exponen
     assert torch.equal(found > 2.0**-99, expected > 2.0**-99)
     assert torch.equal(u, given)
     assert bool(power(torch.tensor(torch.nan), exponent).isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("exponent", [0.25, 0.5, 0.75, 1.25, 1.5, 1.75, 2.5, 3.75])
+def test_powers_by_roots_are_those_of_float64(exponent, dtype, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "log2_", None, raising=False)
+    u = torch.logspace(-30, 0.3, 500, dtype=dtype)
+    given = u.clone()
+    found = power(u, exponent)
+    torch.testing.assert_close(found.double(), u.double() ** exponent, atol=1e-38, rtol=8 * torch.finfo(dtype).eps)
+    assert torch.equal(u, given)
+    assert power(torch.zeros(3, dtype=dtype), exponent).tolist() == [0, 0, 0]
+    assert bool(power(torch.tensor(torch.nan, dtype=dtype), exponent).isnan())
+    assert exponent < 1 or float(power(torch.tensor(torch.inf, dtype=dtype), exponent)) == torch.inf
 
 
 @pytest.mark.parametrize("heavy", ["anywhere", "one in sixteen", "two in sixteen", "everywhere", "masked"])
