@@ -111,8 +111,9 @@ def entmax(z: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, impl: str =
     2. On a CPU, rows of at least 1024 entries are read once (a single row only where no gradient is wanted), and the
     steps, the backward and what it saves are in proportion to the supports, unless a row is mostly support. A tensor
     alpha costs as much for each run of rows that share one; in graphs, and in torch where runs are short, all rows are
-    solved together, with a logarithm and an exponential per pass. Powers of alpha 5/4, 4/3, 3/2 and 2 are products,
-    and in torch those of 7/5, 5/3 and 9/5 are of square roots, which are faster: give 4/3 as it is, not as 1.33.
+    solved together, with a logarithm and an exponential per pass. Where ``1 / (alpha - 1)`` is whole and at most 20,
+    powers are products, and in torch those of 7/5, 5/3 and 9/5 are of square roots, which are faster: give 4/3 as it
+    is, not as 1.33.
 
     >>> entmax(torch.tensor([2.0, 1.0, -1.0]), alpha=2.0)
     tensor([1., 0., 0.])
