@@ -112,15 +112,20 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_before(model: nn.Module) -> Iterator[None]:
-    """Have modules forget what they keep of a call in the block: Qwen2-VL keeps the positions that a cache went to."""
-    before = [(module, _kept(module), dict(module._buffers)) for module in model.modules()]
+    """Have modules forget what they keep of a call in the block: Qwen2-VL keeps the positions that a cache went to.
+
+    BigBird with block-sparse attention even has other modules after a short input.
+    """
+    before = [(module, _kept(module), dict(module._buffers), dict(module._modules)) for module in model.modules()]
     try:
         yield
     finally:
-        for module, kept, buffers in before:
+        for module, kept, buffers, parts in before:
             for name in _kept(module).keys() - kept.keys():
                 del vars(module)[name]
-            for now, values in ((vars(module), kept), (module._buffers, buffers)):
+            places: list[tuple[dict[str, Any], dict[str, Any]]]
+            places = [(vars(module), kept), (module._buffers, buffers), (module._modules, parts)]
+            for now, values in places:
                 # What did not change is not written: another thread may run the model.
                 now.update({name: value for name, value in values.items() if now.get(name) is not value})
 

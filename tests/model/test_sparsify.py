@@ -11,6 +11,8 @@ from torch import nn
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    BigBirdConfig,
+    BigBirdForMaskedLM,
     DPRConfig,
     DPRQuestionEncoder,
     LlamaForCausalLM,
@@ -252,6 +254,19 @@ def test_the_call_on_made_up_tokens_leaves_nothing_in_the_modules():
     assert sparsify(model, attn="entmax15").model.rope_deltas is None
     model(inputs_embeds=embeddings)
     assert torch.equal(unsparsify(model)(inputs_embeds=embeddings).logits, before)
+
+
+@torch.no_grad()
+def test_the_call_on_made_up_tokens_leaves_block_sparse_attention_in_its_place():
+    """BigBird replaces the modules of its block-sparse attention by full ones when it is called on a short input."""
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BigBirdForMaskedLM(BigBirdConfig(vocab_size=99, block_size=4, num_random_blocks=1, **shape)).eval()
+    long = torch.randint(3, 99, (1, 48))
+    blocks, before = model.bert.encoder.layer[0].attention.self, model(long).logits
+    sparsify(model, head="entmax15")
+    assert model.bert.encoder.layer[0].attention.self is blocks
+    assert torch.equal(model(long, log_probs=False).logits, before)
+    assert torch.equal(unsparsify(model)(long).logits, before)
 
 
 @torch.no_grad()
