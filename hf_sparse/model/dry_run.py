@@ -152,9 +152,17 @@ def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """The device of input for ``model``; Accelerate's hooks, which keep its weights on disk, take it from any."""
-    is_offloaded = model.device.type == "meta" and hasattr(model, "_hf_hook")
-    return torch.device("cpu") if is_offloaded else model.device
+    """The device of input for ``model``; Accelerate's hooks, which keep its weights on disk, take it from any.
+
+    Without them it is meta where any weight is: wav2vec 2.0 has one, its first, that is never built there.
+    """
+    is_missing = any(parameter.is_meta for parameter in model.parameters())
+    if not is_missing:
+        return model.device
+    is_offloaded = any(hasattr(part, "_hf_hook") for part in model.modules())
+    if not is_offloaded:
+        return torch.device("meta")
+    return torch.device("cpu") if model.device.type == "meta" else model.device
 
 
 def check_weights(model: PreTrainedModel) -> None:
