@@ -140,6 +140,19 @@ def _kept(module: nn.Module) -> dict[str, Any]:
 
 
 @contextmanager
+def _weights_as_before(model: nn.Module) -> Iterator[None]:
+    """Have RWKV undo what a call in the block did to its weights: it divides them by powers of two for evaluation."""
+    rwkv: list[Any] = [module for module in model.modules() if hasattr(module, "_rescale_layers")]
+    before = [(module, module.layers_are_rescaled) for module in rwkv]
+    try:
+        yield
+    finally:
+        for module, is_rescaled in before:
+            with in_mode(module, training=not is_rescaled):
+                module._rescale_layers()
+
+
+@contextmanager
 def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Run the block in one mode of ``model`` without gradients; leave the model and random state as they were.
 
@@ -147,7 +160,14 @@ def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
     """
     device = next(iter(model.parameters()), torch.empty(0, dtype=torch.float32, device="cpu")).device
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with _as_before(model), in_mode(model, training=training), whole(model.parameters()), torch.no_grad(), forked:
+    with (
+        _as_before(model),
+        in_mode(model, training=training),
+        whole(model.parameters()),
+        _weights_as_before(model),
+        torch.no_grad(),
+        forked,
+    ):
         yield
 
 

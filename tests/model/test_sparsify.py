@@ -20,6 +20,8 @@ from transformers import (
     MambaForCausalLM,
     RagConfig,
     RagTokenForGeneration,
+    RwkvConfig,
+    RwkvForCausalLM,
 )
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -267,6 +269,21 @@ def test_the_call_on_made_up_tokens_leaves_block_sparse_attention_in_its_place()
     assert model.bert.encoder.layer[0].attention.self is blocks
     assert torch.equal(model(long, log_probs=False).logits, before)
     assert torch.equal(unsparsify(model)(long).logits, before)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@torch.no_grad()
+def test_the_call_on_made_up_tokens_leaves_weights_that_are_divided_for_evaluation(training):
+    """RWKV divides weights of its later layers by powers of two when it is first called in evaluation mode."""
+    shape = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 3, "rescale_every": 1}
+    model = RwkvForCausalLM(RwkvConfig(vocab_size=99, context_length=16, **shape)).train(training)
+    weights, ids = copy.deepcopy(model.state_dict()), tokens()
+    before = copy.deepcopy(model).eval()(ids).logits
+    sparsify(model, head="entmax15")
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+    assert torch.equal(model.eval()(ids, log_probs=False).logits, before)
+    unsparsify(model)
+    assert torch.equal(model(ids).logits, before)
 
 
 @torch.no_grad()
