@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -116,18 +116,27 @@ def _as_before(model: nn.Module) -> Iterator[None]:
 
     BigBird with block-sparse attention even has other modules after a short input.
     """
-    before = [(module, _kept(module), dict(module._buffers), dict(module._modules)) for module in model.modules()]
+    before = [(module, _kept(module), _contents(module)) for module in model.modules()]
     try:
         yield
     finally:
-        for module, kept, buffers, parts in before:
-            for name in _kept(module).keys() - kept.keys():
-                del vars(module)[name]
-            places: list[tuple[dict[str, Any], dict[str, Any]]]
-            places = [(vars(module), kept), (module._buffers, buffers), (module._modules, parts)]
-            for now, values in places:
-                # What did not change is not written: another thread may run the model.
-                now.update({name: value for name, value in values.items() if now.get(name) is not value})
+        for module, kept, contents in before:
+            _put_back(vars(module), kept, _kept(module).keys() - kept.keys())
+            for now, values in contents:
+                _put_back(now, values, now.keys() - values.keys())
+
+
+def _contents(module: nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each dictionary in which a module keeps things, LeViT the biases for evaluation, and what is in it now."""
+    found: list[Any] = [module._buffers, module._modules, *_kept(module).values()]
+    return [(value, dict(value)) for value in found if isinstance(value, dict)]
+
+
+def _put_back(now: dict[str, Any], before: dict[str, Any], added: Set[str]) -> None:
+    for name in added:
+        del now[name]
+    # What did not change is not written: another thread may run the model.
+    now.update({name: value for name, value in before.items() if now.get(name) is not value})
 
 
 def _kept(module: nn.Module) -> dict[str, Any]:

@@ -273,6 +273,22 @@ def test_the_call_on_made_up_tokens_leaves_block_sparse_attention_in_its_place()
 
 @pytest.mark.parametrize("training", [False, True])
 @torch.no_grad()
+def test_biases_that_change_after_sparsify_count_in_evaluation(training):
+    """LeViT keeps the biases of its attention from the first call in evaluation mode until training begins."""
+    model, other = (build("levit", "LevitForImageClassification").train(training) for _ in range(2))
+    sparsify(model, attn="entmax15")
+    for each in (model, other):
+        for name, weight in each.named_parameters():
+            if name.endswith("attention_biases"):
+                weight.copy_(torch.arange(weight.numel()).view_as(weight).sin())
+        each.eval()
+    sparsify(other, attn="entmax15")
+    pixels = torch.randn(2, 3, model.config.image_size, model.config.image_size)
+    assert torch.equal(model(pixels).logits, other(pixels).logits)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@torch.no_grad()
 def test_the_call_on_made_up_tokens_leaves_weights_that_are_divided_for_evaluation(training):
     """RWKV divides weights of its later layers by powers of two when it is first called in evaluation mode."""
     shape = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 3, "rescale_every": 1}
