@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
@@ -161,6 +162,16 @@ def _weights_as_before(model: nn.Module) -> Iterator[None]:
                 module._rescale_layers()
 
 
+def _count_in_copies(model: nn.Module) -> None:
+    """Give batch normalization in training mode copies of its statistics to write; ``_as_before`` takes them away.
+
+    The statistics themselves may be in the graph of another pass, which one that copies values back would break.
+    """
+    for module in model.modules():
+        if isinstance(module, _NormBase) and module.training:
+            module._buffers.update({name: buffer.clone() for name, buffer in module.named_buffers()})
+
+
 @contextmanager
 def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Run the block in one mode of ``model`` without gradients; leave the model and random state as they were.
@@ -177,6 +188,7 @@ def quiet_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
         torch.no_grad(),
         forked,
     ):
+        _count_in_copies(model)
         yield
 
 

@@ -22,6 +22,7 @@ from transformers import (
 from hf_sparse import SparseTrainer, learn_settings, sparsify
 from hf_sparse.attention.soft_edges import soft_edges
 from hf_sparse.training.edge_budget import GAIN, MEMORY, PRICES, RATE, EdgeBudget, EdgePrice
+from tests.sweep.architectures import build
 from tests.tiny_models import tiny_model, tokens
 from tests.training.runs import ROWS, arguments, heard, largest_change, sounds
 from tests.training.test_distillation import no_dropout, scored
@@ -226,6 +227,22 @@ def test_the_dense_loss_has_the_dropout_of_training(own):
         losses.add(float(budget.dense_outputs({"input_ids": tokens(), "labels": tokens()}).loss))
     assert len(losses) == 3
     assert not (model if own else teacher).training
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_dense_loss_leaves_the_statistics_of_batch_normalization(own):
+    dense = build("mobilevit", "MobileViTForImageClassification")
+    model = learn_settings(sparsify(copy.deepcopy(dense), attn="entmax15"), ["temperature"]).train()
+    for path, weight in model.named_parameters():
+        weight.requires_grad_("sparse_" in path)
+    measured = model if own else dense
+    pixels, labels = torch.randn(2, 3, dense.config.image_size, dense.config.image_size), torch.tensor([0, 1])
+    budget = EdgeBudget(model, None if own else dense, shifts_labels=False)
+    loss = model(pixel_values=pixels, labels=labels).loss
+    before = copy.deepcopy(dict(measured.named_buffers()))
+    assert budget.dense_outputs({"pixel_values": pixels, "labels": labels}).loss.isfinite()
+    assert all(torch.equal(buffer, before[name]) for name, buffer in measured.named_buffers())
+    loss.backward()  # its graph may hold the statistics
 
 
 def test_the_dense_loss_is_the_teachers_own_where_no_number_of_items_is_given():
