@@ -58,7 +58,7 @@ def speed_density_intel() -> str:
 
 @block
 def speed_powers() -> str:
-    """Maps whose powers are no products, in CPU time: every candidate, and the missed targets taken apart."""
+    """Maps at four alphas, in CPU time: every candidate, and the missed targets taken apart."""
     return "\n".join([_candidates("powers-warm-cpu"), "", _parts("powers-warm-cpu")])
 
 
