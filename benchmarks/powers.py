@@ -1,4 +1,4 @@
-"""Maps of short rows whose powers are no products, taken apart: steps to the threshold, and what comes after."""
+"""Maps of short rows, taken apart: steps to the threshold, and what comes after."""
 
 from __future__ import annotations
 
