@@ -29,7 +29,7 @@ def machine() -> dict[str, object]:
     """Hardware, versions, commit, allocator regime, and whether there is a C++ kernel."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": _git("describe", "--always", "--dirty", "--abbrev=12"),
+        "commit": _commit(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "capability": torch.backends.cpu.get_cpu_capability(),
@@ -48,7 +48,13 @@ def _cpu() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
+def _commit() -> str:
+    """The commit of the code, marked where files differ from it; but not the results, which a run itself writes."""
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)benchmarks/results")
+    return _git("describe", "--always", "--abbrev=12") + ("-dirty" if changed != "unknown" else "")
+
+
 def _git(*arguments: str) -> str:
     here = Path(__file__).parent
     result = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False)
-    return result.stdout.strip() or "unknown"
+    return result.stdout.strip() or "unknown"  # nothing at all, too

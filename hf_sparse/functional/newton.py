@@ -117,23 +117,25 @@ def _rise(mass: Tensor, slope: Tensor, exponent: float) -> Tensor:
     return (mass - mass.pow(1 - 1 / exponent)).div_(slope.clamp_(min=torch.finfo(slope.dtype).tiny))
 
 
+def _look(u: Tensor, exponent: float) -> tuple[Tensor, Tensor, Tensor]:
+    """``u ** exponent``, the rise of tau by a Newton step, and the mass; for exponents but 1 and 2."""
+    powers = power(u, exponent - 1)
+    slope = powers.sum(-1, keepdim=True)
+    mass = powers.mul_(u).sum(-1, keepdim=True)
+    return powers, _rise(mass, slope, exponent), mass
+
+
 def _step(u: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
     """The rise of tau by one Newton step on the norm, negative from a mass below one, and the mass; both (..., 1)."""
     if exponent == 1:
         mass, slope = u.sum(-1, keepdim=True), u.sign().sum(-1, keepdim=True)
-        numerator = mass - 1
     elif exponent == 2:
         # Not by torch's norm, which on a CPU adds up one square after the other: thousands of equal ones are all
         # rounded alike.
         mass, slope = (u * u).sum(-1, keepdim=True), u.sum(-1, keepdim=True)
-        numerator = mass - mass.sqrt()
     else:
-        powers = power(u, exponent - 1)
-        slope = powers.sum(-1, keepdim=True)
-        mass = (powers * u).sum(-1, keepdim=True)
-        return _rise(mass, slope, exponent), mass
-    # A fully masked row has u = 0: it must not come out as 0 / 0.
-    return numerator.div_(slope.clamp_(min=torch.finfo(u.dtype).tiny)), mass
+        return _look(u, exponent)[1:]
+    return _rise(mass, slope, exponent), mass
 
 
 def solve_(u: Tensor, exponent: float) -> Tensor:
@@ -212,14 +214,6 @@ def solve_with_powers(u: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
         u.sub_(step.mul_(below)).mul_(inside)
         return u, power(u, exponent)
     return u, powers
-
-
-def _look(u: Tensor, exponent: float) -> tuple[Tensor, Tensor, Tensor]:
-    """``u ** exponent``, the rise of tau by a Newton step, and the mass; exponents of ``_near``."""
-    powers = power(u, exponent - 1)
-    slope = powers.sum(-1, keepdim=True)
-    mass = powers.mul_(u).sum(-1, keepdim=True)
-    return powers, _rise(mass, slope, exponent), mass
 
 
 def _near(u: Tensor, exponent: float) -> Tensor:

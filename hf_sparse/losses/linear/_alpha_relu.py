@@ -12,7 +12,7 @@ from ...functional.candidates import CANDIDATES_FROM
 from ...functional.rows import accumulation_dtype, upcast
 from .._alpha_relu_support import relu_loss, relu_mass, relu_row_supports
 from ._screen import PROBED_ROWS, RowScreen, may_be_screened
-from ._tiles import TILE, LinearHead, SparseEntries, Tile, TiledLoss, TiledMap, worth_listing
+from ._tiles import TILE, LinearHead, SparseEntries, Tile, TiledLoss, TiledMap, index_of, worth_listing
 
 # Rows that share one pass over W; more would make the tiles too narrow to multiply well.
 _ROWS_PER_PASS = 8192
@@ -63,7 +63,7 @@ def _forward(
                 continue
             found = relu_row_supports(z, alpha, tau, impl)
             if found.solution is None and bool(found.crowded.any()):
-                crowd = slice(None) if bool(found.crowded.all()) else found.crowded  # a mask makes a copy
+                crowd = index_of(found.crowded)
                 found.mass[crowd] = relu_mass(z[crowd], alpha, tau).sum(-1).double()
             mass[rows] += found.mass
             listed = worth_listing((found.p != 0).sum(-1), found.crowded, z.shape[1])

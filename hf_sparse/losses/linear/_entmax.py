@@ -17,7 +17,7 @@ from ...kernels import Candidates
 from .._dispatch import row_losses
 from .._entmax_support import entmax_row_supports
 from ._screen import PROBED_ROWS, RowScreen, may_be_screened
-from ._tiles import TILE, LinearHead, SparseEntries, Tile, TiledLoss, TiledMap, worth_listing
+from ._tiles import TILE, LinearHead, SparseEntries, Tile, TiledLoss, TiledMap, index_of, worth_listing
 
 # Rows that multiply at full speed: at D = 512 and V = 50,000, 128 rows at a time take a fifth longer, 64 two thirds.
 _FAST_ROWS = 256
@@ -113,7 +113,7 @@ class _Whole(NamedTuple):
         top = top.masked_fill(top == -torch.inf, 0.0)[:, 0]
         loss = (conjugate - (gold.to(p.dtype) - top)).to(own.dtype)
         if solution is None and bool(crowded.any()):
-            crowd = slice(None) if bool(crowded.all()) else crowded  # a mask makes a copy
+            crowd = index_of(crowded)
             loss[crowd] = self._dense_losses(z[crowd], y[crowd])
         listed = worth_listing((p != 0).sum(-1), crowded, z.shape[1])
         row, place = ((p != 0) & listed[:, None]).nonzero(as_tuple=True)

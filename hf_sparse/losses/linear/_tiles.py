@@ -112,6 +112,11 @@ def worth_listing(counts: Tensor, crowded: Tensor, num_classes: int) -> Tensor:
     return kept & (counts * _DENSE_BELOW <= num_classes)
 
 
+def index_of(rows: Tensor) -> Tensor | slice:
+    """An index for the ``rows`` (n,), bool: the mask, which copies what it picks, or a slice where it picks all."""
+    return slice(None) if bool(rows.all()) else rows
+
+
 def gather_sum(matrix: SparseEntries, table: Tensor, num_rows: int, dtype: torch.dtype) -> Tensor:
     """The product ``matrix @ table`` (num_rows, D), summed in the dtype of the matrix's values.
 
